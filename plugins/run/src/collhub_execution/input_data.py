@@ -85,7 +85,7 @@ def element_type(name: str) -> np.dtype[Any]:
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Return whether sums of values of this type are rounded.
 
-    False for integers, True for all others, also for bfloat16, which numpy does not count as
+    False for integers, True for all other types, also for bfloat16, which numpy does not count as
     floating.
     """
     is_whole = np.issubdtype(dtype, np.integer)
@@ -225,7 +225,7 @@ def block_elements(
 ) -> int:
     """Return the number of elements per block so that the full buffer has about `collective_bytes`.
 
-    The full buffer is the whole data of the collective: `blocks.full_buffer` blocks of one size.
+    The full buffer is all data of the collective: `blocks.full_buffer` blocks of one size.
     The number is rounded down, as in nccl-tests, or up with `is_padded`, so that all bytes are in a
     block. It is at least 1, because empty blocks would test no data.
     """

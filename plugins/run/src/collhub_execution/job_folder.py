@@ -180,7 +180,7 @@ class JobFolder:
     def _write_tasks(self, request: LevelledRequest) -> None:
         """Write one task file per rank, and store the inputs of all ranks in the shared arrays.
 
-        A task is what one rank must do. Its file contains no input data, but the range of the input
+        A task is the work of one rank. Its file contains no input data, but the range of the input
         in the shared array, in which inputs are concatenated in the order of the ranks. Every rank
         is marked as not started, and all times of records (single operations) are set to -1 (not
         measured). Raises `OSError` if there is no space.
@@ -201,7 +201,7 @@ class JobFolder:
             start = inputs.stop
 
     def part(self, rank: int) -> RankPart:
-        """Return what a rank needs for its part of the job: task with input, log, memory, end mark.
+        """Return the data for a rank's part of the job: task with input, log, memory, end mark.
 
         The task is read from the file of the rank. Input, log, memory and end mark are views of the
         shared arrays, so the launcher and other ranks see changes. The end mark becomes 1 when the
@@ -345,7 +345,7 @@ class RankPart:
     def leave(self, output: Array) -> None:
         """Store the rank's OUTPUT in the job's shared memory, and mark the rank as finished.
 
-        Nothing is copied if `output` is part of that memory already, as with most executors.
+        No data are copied if `output` is part of that memory already, as with most executors.
         """
         plan = self.task.plan
         target = self.memory[plan.output_start : plan.output_start + plan.output_size]

@@ -220,8 +220,8 @@ def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) 
     """Raise `UsageError` (`too-large`) if the program needs more memory than this host has.
 
     Needed are the buffers of all ranks plus a second copy of all inputs. `elements`: number of
-    elements per block. The host counts with its whole physical memory, even if other programs use
-    some. Nothing is checked if it is unknown.
+    elements per block. The host counts with its entire physical memory, even if other programs use
+    some. There is no check if it is unknown.
     """
     blocks = program.layout.total + int(program.layout.size[:, Buffer.INPUT].sum())
     needed = blocks * elements * dtype.itemsize
@@ -267,8 +267,8 @@ def _find_conflicts(
 
     Only neighbours in one order of the steps are returned; all other pairs follow from these. Pairs
     that `relation` does not order are races: raises `InputError` with up to `CAP` of them and the
-    number of the others. With `allow_races`, if there are races, all pairs are ordered instead as
-    if ranks ran one after the other. `findings`: only used for the error.
+    number of the other pairs. With `allow_races`, if there are races, all pairs are ordered instead
+    as if ranks ran one after the other. `findings`: only used for the error.
     """
     # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)

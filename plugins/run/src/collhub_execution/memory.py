@@ -28,13 +28,13 @@ class RecordMoves:
 
 
 def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
-    """Compute what each record (operation of a rank) moves: source, destination and length in the
+    """Compute the move of each record (operation of a rank): source, destination and length in the
     memory.
 
     All three are int64[records] in elements, in the one flat memory of all ranks; `elements`:
     number of elements per block. The source of a RECV is that of the SEND of its message, in the
     memory of another rank. A side that a record does not use, and the source of a RECV whose SEND
-    is missing, is negative. The result also says which records reduce.
+    is missing, is negative. The result also marks the records that reduce.
     """
     source, destination = program.addresses()
     send, receive = program.message_ends()
@@ -56,7 +56,7 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
     Otherwise a RECV fills a slot (a block of SCRATCH), which a REDUCE then reads. The two can be
     fused if both implement one step in one level, and no other record of that level (of any rank)
     accesses the destination of the REDUCE. Returns int64[records]: at a RECV the index of the
-    REDUCE to fuse with it, -1 for all others.
+    REDUCE to fuse with it, -1 for all other records.
     """
     program, steps = request.program, request.algorithm.steps
     # A step has at most one RECV, which its row identifies.

@@ -93,13 +93,13 @@ def judge(
 ) -> OutputJudgement:
     """Compare the outputs of a run with the outputs that the collective requires.
 
-    `inputs` must be those of the executor; `is_exact` tells that they come from `exact_inputs`, for
+    `inputs` must be those of the executor; `is_exact` means that they come from `exact_inputs`, for
     which every order of reduction gives the same bits. Exact, integer, minimum, maximum and moved
-    data are compared bitwise, all others within the bound of `compute_expected_parts`. The result
-    has the verdict, the kind of comparison, the largest error (None if it is not finite) and bound,
-    diagnostics of the first `_LISTED_RANKS` wrong ranks, and `ranks_agree`: whether all outputs
-    have equal bits, None unless the collective gives all ranks the same result. Without a defined
-    result, every output counts as right.
+    data are compared bitwise, all other data within the bound of `compute_expected_parts`. The
+    result has the verdict, the kind of comparison, the largest error (None if it is not finite) and
+    bound, diagnostics of the first `_LISTED_RANKS` wrong ranks, and `ranks_agree`: whether all
+    outputs have equal bits, None unless the collective gives all ranks the same result. Without a
+    defined result, every output counts as right.
     """
     agree = None
     if collective.kind in _SAME_EVERYWHERE:
@@ -391,7 +391,7 @@ def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]
     """Return the parts of a buffer as (first element, element after the last one).
 
     `counts`: units of the parts, which follow one another without gaps. `elements`: elements of the
-    whole buffer, with an equal number per unit.
+    entire buffer, with an equal number per unit.
     """
     units = max(1, int(counts.sum()))
     ends = (np.cumsum(counts) * (elements // units)).tolist()

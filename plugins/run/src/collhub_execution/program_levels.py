@@ -58,7 +58,7 @@ def find_units_per_block(algorithm: Algorithm) -> int:
     """Return the number of units per block, the largest that divides all regions that the algorithm
     accesses.
 
-    Executors move whole blocks. It is 1 for a custom collective, because its contract refers to
+    Executors move complete blocks. It is 1 for a custom collective, because its contract refers to
     single units.
     """
     if algorithm.collective.kind is CollectiveKind.CUSTOM:
@@ -286,11 +286,11 @@ class _RendezvousGraph:
     def __init__(
         self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
     ) -> None:
-        """Build the graph in which nodes wait for one another; nothing is relaxed or staged yet.
+        """Build the graph in which nodes wait for one another, before dependencies are relaxed.
 
-        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. What
-        depends on a SEND waits for the receive of its message; what depends on another row waits
-        for that row.
+        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. A row that
+        depends on a SEND waits for the receive of its message; a row that depends on another row
+        waits for that row.
         """
         self._rows = len(steps)
         self._messages = messages
@@ -343,10 +343,10 @@ class _RendezvousGraph:
     def relax(self, in_core: BoolArray) -> None:
         """Let steps that depend on a SEND no longer wait for the receive of its message.
 
-        This breaks cycles: they then wait only for what the SEND itself waits for. `in_core`: mask
-        of the nodes on or between cycles (`_find_core`); a dependency is relaxed only if the step
-        and the receive are both in it. The order of two accesses is not lost, because it is also
-        among the conflicts or follows from them.
+        This breaks cycles: they then wait only for the rows for which the SEND itself waits.
+        `in_core`: mask of the nodes on or between cycles (`_find_core`); a dependency is relaxed
+        only if the step and the receive are both in it. The order of two accesses is not lost,
+        because it is also among the conflicts or follows from them.
         """
         before, after = self._dependencies
         waits_for_send = self._end[before] != before

@@ -166,7 +166,7 @@ class _LaunchedRanks:
         A `PluginError` of a rank is returned as it is. Any other error has the code `rank-died` and
         the record for which each rank waits. Without a stored failure the message contains the exit
         `status` if it is not 0 or None, file systems with too little space for `shared_bytes`, and
-        a summary of what the program printed.
+        a summary of the program's output.
         """
         failure = self._job.failure()
         if isinstance(failure, PluginError):
@@ -202,8 +202,9 @@ class _LaunchedRanks:
     def _add_positions(self, code: str, message: str, cure: str = "") -> InputError:
         """Return (do not raise) an `InputError` with a diagnostic and where the ranks wait.
 
-        The first diagnostic has `code`, `message` and `cure`. Others tell for each waiting rank the
-        record for which it waits. At most `_LISTED_RANKS` are listed, and the rest is counted.
+        The first diagnostic has `code`, `message` and `cure`. The other diagnostics name for each
+        waiting rank the record for which it waits. At most `_LISTED_RANKS` are listed, and the rest
+        is counted.
         """
         program = self._request.program
         at = [None if record < 0 else record for record in self._job.positions()]

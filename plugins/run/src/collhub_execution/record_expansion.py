@@ -146,11 +146,11 @@ def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequ
     """Group the steps by template: the list of records that steps of one kind and overlap become.
 
     The template depends on the kind of step, on whether a receive is staged (stored in SCRATCH in
-    an earlier level), and on how the regions that it reads and writes overlap: equal, apart
+    an earlier level), and on how the regions that it reads and writes overlap: equal, separate
     (distance at least their length) or partly. Regions are addresses in one flat memory, so INPUT
-    and OUTPUT may overlap in place. A staged reducing receive that is apart is treated as a partial
-    overlap. A copy of units onto themselves needs no records and is in no group. Returns pairs of
-    template and ascending step rows; a group may be empty.
+    and OUTPUT may overlap in place. A staged reducing receive with separate regions is treated as a
+    partial overlap. A copy of units onto themselves needs no records and is in no group. Returns
+    pairs of template and ascending step rows; a group may be empty.
     """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
@@ -225,10 +225,10 @@ class _StepSheet:
         }
 
     def _get_side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
-        """Return (buffer, offset in blocks) of what the records of steps `rows` read or write.
+        """Return (buffer, offset in blocks) of the data that the records of steps `rows` access.
 
-        `side` says where that is: at the source of the step, at its target, or at its slot in
-        SCRATCH. If it says that the record does not use it, the result is UNKNOWN and 0. Both are
+        `side` selects the place: at the source of the step, at its target, or at its slot in
+        SCRATCH. If the record does not use this place, the result is UNKNOWN and 0. Both are
         int64[rows].
         """
         # A template names sides, not buffers: the same template serves every buffer.
@@ -261,9 +261,9 @@ def place_slots(
 
     Returns their offsets, and SCRATCH of every rank including the slots, int64[ranks]. `rank`:
     owner of each slot. `occupied`: blocks that are already used, int64[ranks]. Slots that are used
-    in one level only are adjacent, and start at the same offset in every level. The others follow,
-    each in the first gap. Cost: a sort, and for the latter (only of staged messages) their number
-    times the number of slots in use.
+    in one level only are adjacent, and start at the same offset in every level. The other slots
+    follow, each in the first gap. Cost: a sort, and for the latter (only of staged messages) their
+    number times the number of slots in use.
     """
     offsets = np.zeros(len(rank), np.int64)
     sizes = occupied.copy()

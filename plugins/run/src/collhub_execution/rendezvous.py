@@ -250,8 +250,8 @@ def positions(
     """Describe where ranks wait: one diagnostic per waiting rank, with its level and message.
 
     `records`: by rank the record for which it waits, None if it does not wait. The text has the
-    peer and the region too. At most `_LISTED_RANKS` ranks are listed; the others are counted in a
-    last diagnostic.
+    peer and the region too. At most `_LISTED_RANKS` ranks are listed; the other ranks are counted
+    in a last diagnostic.
     """
     # If thousands of ranks wait for one another, the first ones are sufficient.
     waiting = [record for record in records if record is not None]

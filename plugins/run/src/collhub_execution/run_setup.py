@@ -142,7 +142,7 @@ class RunSetup:
         """Raise `UsageError` if this host has too little memory, before inputs are created.
 
         Needed are the buffers of all ranks and a second copy of all inputs, without the SCRATCH
-        that levelling adds, which executors check. Nothing is checked if the memory of the host is
+        that levelling adds, which executors check. There is no check if the memory of the host is
         unknown. If it is too small, the algorithm is levelled to report the exact requirement,
         which may raise other errors.
         """

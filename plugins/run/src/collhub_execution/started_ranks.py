@@ -163,8 +163,8 @@ def run_rank(
     Every rank calls this. Rank 0 creates the inputs of all ranks, sends them, and receives all
     outputs. `engine_of` builds the engine that runs a task. The time of a run is the maximum
     duration of all ranks, each measured from a barrier, because the clocks of hosts differ. After
-    the time limit, `late` is called in another thread with diagnostics of what this rank waits for;
-    it should end the process.
+    the time limit, `late` is called in another thread with diagnostics of the records for which
+    this rank waits; it should end the process.
     """
     inputs = run.inputs() if channel.rank == 0 else ()
     task = run.task(channel.rank, _send_inputs(run, channel, inputs))
@@ -205,7 +205,7 @@ def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> It
 
     At rank 0, `output` and then the outputs of the other ranks are yielded in order; each is
     received into new memory when it is requested. Any other rank sends `output` to rank 0 and
-    yields nothing.
+    yields no data.
     """
     if channel.rank:
         channel.send(_as_bytes(output), 0)
@@ -245,8 +245,8 @@ def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnosti
     """Return the diagnostics of this rank after the time limit: the record (operation) for which it
     waits.
 
-    If it waits for no record, one diagnostic `timeout` says that it has not finished. The positions
-    of other ranks are not known here.
+    If it waits for no record, one diagnostic `timeout` states that it has not finished. The
+    positions of other ranks are not known here.
     """
     at = int(log.at[0])
     # The positions of the other ranks are unknown here; each rank reports its position.

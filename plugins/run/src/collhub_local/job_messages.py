@@ -101,7 +101,7 @@ def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
 
     The unit is the greatest common divisor of all message sizes. If all sends together would then
     have more than `_MOST_UNITS` units, it is their total divided by `_MOST_UNITS`, rounded up.
-    Messages are rounded up to whole units. Nodes that are no message, and messages without a size,
+    Messages are rounded up to full units. Nodes that are no message, and messages without a size,
     count 1 unit.
     """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)

@@ -167,7 +167,7 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
 def _build_index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
     """Convert every batch of records to (written rows, read rows, whether it reduces).
 
-    `moves`: what each record moves, in blocks. Rows are the numbers of blocks in the memory of all
+    `moves`: the move of each record, in blocks. Rows are the numbers of blocks in the memory of all
     ranks, in the order of the records. All records of a batch must be of one kind. Batches keep
     their order.
     """

@@ -163,7 +163,7 @@ class SharedMemoryTransport:
         _wait_for(self._board.go[self._rank], self._board.starter)
 
     def _make_arrival(self, post: Post[Array]) -> Waiting:
-        """Prepare the receive of a message; nothing is awaited or copied yet.
+        """Prepare the receive of a message; this neither waits nor copies.
 
         Its `wait` waits until the sender has signalled that the message is ready, copies it from
         the sender's memory into `post.memory` (or reduces it there if `post.end.reduces`), and

@@ -286,7 +286,7 @@ def _run(
     """Run the executor on the inputs of the setup, judge its outputs, and return all as one record.
 
     If outputs are compared within an error bound, and the executor is not the reference, the
-    reference runs too. `order_kept` then says whether all bits are equal, which means that the
+    reference runs too. `order_kept` then records whether all bits are equal, which means that the
     order of reduction is that of the schedule. Otherwise `order_kept` is None. Progress is shown to
     the user.
     """

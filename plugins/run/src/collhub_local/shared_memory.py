@@ -67,9 +67,9 @@ class ForkedRanks:
     def await_all(self) -> None:
         """Wait until every rank has reported that it is ready for the next run (or has finished).
 
-        Raises `InputError` with what each rank waits for, if a rank's process has exited with an
-        error or a signal (`rank-died`), or if the time limit has passed. The limit is also checked
-        at the start.
+        Raises `InputError` with the record for which each rank waits, if a rank's process has
+        exited with an error or a signal (`rank-died`), or if the time limit has passed. The limit
+        is also checked at the start.
         """
         # Checked in every call, so that the limit also stops a long sequence of fast runs.
         self._check_time()

@@ -182,10 +182,10 @@ def find_launcher() -> Sequence[str]:
     """Return the command that starts MPI ranks, with options that allow more ranks than cores.
 
     An mpiexec in the folder of this Python is preferred to the one on the path, because mpi4py then
-    loads the same MPI. MPICH's `mpiexec.gforker` beside it, which only forks, is used instead if it
-    exists. Open MPI gets the options to oversubscribe and, for the super-user, to run as root.
-    Raises `PluginError` (`no-mpiexec`) if there is no mpiexec, or if `mpiexec --version` fails to
-    start or to end within `_VERSION_TIMEOUT_S` seconds.
+    loads the same MPI. MPICH's `mpiexec.gforker` in the same folder, which only forks, is used
+    instead if it exists. Open MPI gets the options to oversubscribe and, for the super-user, to run
+    as root. Raises `PluginError` (`no-mpiexec`) if there is no mpiexec, or if `mpiexec --version`
+    fails to start or to end within `_VERSION_TIMEOUT_S` seconds.
     """
     python_folder = str(Path(sys.executable).parent)
     launcher = shutil.which("mpiexec", path=python_folder) or shutil.which("mpiexec")

@@ -105,7 +105,7 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
     """Return MPI's own collective for the task's input, to compare its time; None if MPI lacks it.
 
     Also None if MPI lacks the element type. The target is a new array. `fill` copies the input to
-    the target of a broadcast, which is in place; for other collectives it does nothing, because
+    the target of a broadcast, which is in place; for other collectives it has no effect, because
     each run overwrites the target.
     """
     run = _NATIVE.get(task.collective)

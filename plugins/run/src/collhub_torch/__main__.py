@@ -97,7 +97,7 @@ def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool
 def _stop_rank(findings: Sequence[Diagnostic]) -> None:
     """Print the diagnostics of this rank and exit with status 1.
 
-    torchrun then ends the other ranks. Nothing is cleaned up.
+    torchrun then ends the other ranks. There is no clean-up.
     """
     print_findings(findings)
     os._exit(1)

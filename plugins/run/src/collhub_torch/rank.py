@@ -76,8 +76,8 @@ def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
     """Fork one process per rank and wait for all of them; return the exit status for the program.
 
     It is 0 if all exit with status 0, or `FAILED` as soon as one does not, without waiting for the
-    others. Then its signal or status is stored in the job's folder, unless a rank has already
-    stored a reason. Limits torch to one thread in all these processes.
+    other processes. Then its signal or status is stored in the job's folder, unless a rank has
+    already stored a reason. Limits torch to one thread in all these processes.
     """
     # One thread per rank: there may already be more ranks than cores.
     torch.set_num_threads(1)
@@ -253,8 +253,8 @@ def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective 
     """Return torch's own collective for the task, to compare its time; None if torch lacks it.
 
     It runs on `source`, the task's input, and a new target. For collectives that work on one tensor
-    in place, `fill` copies `source` to the target; for others it does nothing, because each run
-    overwrites the target.
+    in place, `fill` copies `source` to the target; for other collectives it has no effect, because
+    each run overwrites the target.
     """
     run = _NATIVE.get(task.collective)
     if run is None:

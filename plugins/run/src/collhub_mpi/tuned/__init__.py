@@ -15,8 +15,8 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
     """Return the calls that all files of a source serve.
 
     `readers`: for each known file name the function that reads it. A file with an error or an
-    unknown name serves no calls, because MPI libraries use all of a file or nothing. Its first
-    error is reported to the source with the name of the file.
+    unknown name serves no calls, because MPI libraries use either an entire file or none of it. Its
+    first error is reported to the source with the name of the file.
     """
     calls: list[ServedCalls] = []
     for part in source.parts:

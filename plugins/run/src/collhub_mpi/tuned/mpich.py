@@ -115,10 +115,10 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
 
     `options.defaults` is the path of the file of the release. Without it no file is written, and
     all collectives are losses. Of several selections of one kind only the first is written, the
-    others are losses; so are windows of sizes whose algorithm MPICH lacks. The result has one file,
-    `coll_selection.json`, which is not yet on the disk, and notes on its use. Raises `InputError`
-    (`not-a-selection`) if the file of the release cannot be read, is no JSON object, or lacks the
-    tree of a collective that can be tuned.
+    other selections are losses; so are windows of sizes whose algorithm MPICH lacks. The result has
+    one file, `coll_selection.json`, which is not yet on the disk, and notes on its use. Raises
+    `InputError` (`not-a-selection`) if the file of the release cannot be read, is no JSON object,
+    or lacks the tree of a collective that can be tuned.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
@@ -221,7 +221,7 @@ def _build_leaf(collective: str, algorithm: str) -> _Tree:
     """Build the end of a tree of MPICH: the algorithm to use, below a test where it needs one.
 
     `reduce_scatter_allgather` is used only for calls with at least one element per rank (of the
-    largest power of two), recursive doubling for all others. No other algorithm needs a test.
+    largest power of two), recursive doubling for all other calls. No other algorithm needs a test.
     """
     leaf: _Tree = {_format_key(collective, algorithm): {}}
     if algorithm != "reduce_scatter_allgather":
@@ -266,7 +266,7 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
     """Yield the calls of a tuned collective, one per window of sizes, with its algorithm and ranks.
 
-    `name`: the MPI function in the file. Nothing is yielded if the file keeps MPICH's default
+    `name`: the MPI function in the file. Yields no windows if the file keeps MPICH's default
     for it. Windows have sizes of a message part, converted to bytes of the full buffer: a buffer
     between two multiples of the number of parts belongs to the larger one. `max_bytes` is None
     without a limit. Windows that keep the default are left out.

@@ -131,7 +131,7 @@ def test_one_mode_serves_both() -> None:
     [
         ("8192 4", "0 4", ".conf:13: all-reduce: sizes do not ascend from 0"),
         ("0 3 0 0", "1 3 0 0", ".conf:12: all-reduce: sizes do not ascend from 0"),
-        # The rule behind the wrong one is valid.
+        # The rule after the wrong one is valid.
         (GATHER_RULES, "3\n0 2 0 0\n0 3 0 0\n9 2 0 0", ".conf:8: all-gather: sizes do not ascend"),
         (GATHER_RULES, "0", ".conf:6: all-gather: sizes do not ascend from 0"),
         ("0 # communicators", "16 # communicators", "not exactly one set, for size 0"),
