@@ -108,7 +108,7 @@ class Relocation:
         self.shift[where, old] = shift[where]
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return a copy of the steps in which every region is moved as this relocation says.
+        """Return a copy of the steps in which every region is moved by this relocation.
 
         The rank and the buffer of a region determine its new buffer and by how many units its
         offset increases. Everything else is unchanged.
@@ -210,7 +210,7 @@ def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -
     all steps have one size: the largest for which no piece crosses the border of a block. The
     pieces of a step wait for each other (data dependencies); the first waits for the parents of the
     step, and its children wait for the last one. Known durations are divided by the number of
-    pieces. Returns the same table if nothing is divided. Raises `InputError` if the result has more
+    pieces. Returns the same table if no step is divided. Raises `InputError` if the result has more
     than 2^28 steps.
     """
     torn = moves.find_torn_rows(steps)

@@ -197,7 +197,7 @@ def _find_losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> list[Loss]
 
     There are at most two losses: one with the sorted names of all extensions of parts that the
     result lacks, and one for source lines, if a step of some part has one and no step of the
-    result has. Empty if nothing is lost.
+    result has. Empty if there is no loss.
     """
     losses = []
     names = {name for part in parts for name in part.extensions}

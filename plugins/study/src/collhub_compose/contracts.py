@@ -23,9 +23,9 @@ _MAX_ROWS = 1 << 24
 
 
 def substitute(first: Contributions, second: Contributions, num_ranks: int) -> Contributions:
-    """Combine the contributions of two algorithms that run in sequence into those of the whole.
+    """Combine the contributions of two algorithms that run in sequence into those of both together.
 
-    A row says that a unit of a rank's INPUT (source) is added to a unit of a rank's OUTPUT. Each
+    A row means that a unit of a rank's INPUT (source) is added to a unit of a rank's OUTPUT. Each
     row of `second` is replaced by one row for each row of `first` whose result is its source unit
     on its source rank: it keeps the result of `second`, and gets the source of `first`. It
     disappears if there is none. Sources `ALL_RANKS` of `second` are first expanded to one row per
@@ -111,8 +111,8 @@ def _count_complete_sets(
     """Return for each group of rows how often every rank occurs in it as the source: int64.
 
     This is the number of the rarest rank, 0 if a rank is missing. The rows are distinct pairs of
-    group and source rank; `times` says how often each one occurs. `group`: group of each row, from
-    0. Rows with the source `ALL_RANKS` do not count.
+    group and source rank; `times` is the number of occurrences of each. `group`: group of each row,
+    from 0. Rows with the source `ALL_RANKS` do not count.
     """
     is_named = source_rank != ALL_RANKS
     groups = group.max(initial=-1) + 1

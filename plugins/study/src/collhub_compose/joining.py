@@ -32,7 +32,7 @@ def join_in_sequence(
 
     The regions of all parts must already be in the buffers of `collective`. There is no barrier. A
     step gets a data dependency on a step of an earlier part if both access a unit, one of them
-    writes it, and no conflicting access of it lies between them. Memory is shared as in any of the
+    writes it, and no conflicting access of it is between them. Memory is shared as in any of the
     modes (in place, out of place) that the collective supports. Each part gets its own channels and
     lanes. `scratch_units`: int64[num_ranks], total scratch. Raises `InputError` (`too-large`) for
     2^61 units of memory or more.
@@ -171,7 +171,7 @@ def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Ar
     """Find pairs of steps of different parts that must keep their order: (earlier, later rows).
 
     The two access the same unit of memory, at least one of them writes, and no conflicting access
-    lies between them. Memory is shared as in each mode (in place, out of place) that the collective
+    is between them. Memory is shared as in each mode (in place, out of place) that the collective
     supports, so a pair may occur twice. `position`: position of each row in an execution order.
     `part_of`: part of each row. Raises `InputError` if addresses are too large.
     """

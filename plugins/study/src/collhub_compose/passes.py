@@ -49,7 +49,7 @@ def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
     """Renumber the ranks as the option `ranks` specifies; return the algorithm and a report.
 
     The report has one line per changed property. Without the option the algorithm is returned
-    unchanged, and the report says so. Raises `UsageError` if the text is not a permutation of the
+    unchanged, which the report states. Raises `UsageError` if the text is not a permutation of the
     ranks, and `InputError` if the algorithm cannot be composed (`check_composable`).
     """
     if options.ranks is None:
@@ -64,7 +64,7 @@ def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
 
     The option `ranks` names the ranks that do the work of ranks 0, 1, ...; by default these are the
     first ones. The report has one line per changed property. Without the option `num_ranks` the
-    algorithm is returned unchanged, and the report says so. Raises `UsageError` for ranks that do
+    algorithm is returned unchanged, which the report states. Raises `UsageError` for ranks that do
     not fit, and `InputError` if the algorithm cannot be composed (`check_composable`).
     """
     if options.num_ranks is None:
@@ -92,9 +92,9 @@ def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
 
     Failed links come from changes in the text of the option `topology`, and from `without`, names
     separated by commas. The report has the number of rerouted messages, the new paths (at most 8,
-    then the number of the others), and, if a simulator is installed, the time before the failure
-    and afterwards. The algorithm is returned unchanged if there is no network or no failed link
-    (then the report says what is missing), or if no message is affected.
+    then the number of the other paths), and, if a simulator is installed, the time before the
+    failure and afterwards. The algorithm is returned unchanged if there is no network or no failed
+    link (then the report names the missing input), or if no message is affected.
 
     Raises `UsageError` if the algorithm has no size and the option `size` is missing, if the failed
     links separate NPUs, and for unknown links; `InputError` if the algorithm cannot be composed.
@@ -139,7 +139,7 @@ def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
     """Return the algorithm `after`, and a report of one line per property that changed.
 
     A line is "name: old -> new", for the properties of `_collect_properties`. A last line names the
-    extensions that only `before` has. The report is empty if nothing changed.
+    extensions that only `before` has. The report is empty if no property changed.
     """
     changes = []
     new_properties = _collect_properties(after)

@@ -70,7 +70,7 @@ class Seam:
 def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam | None:
     """Choose where each rank stores the data between two parts, and the modes of the result.
 
-    A rank stores what `first` leaves and `second` reads either in OUTPUT, at the unit where
+    A rank stores data that `first` leaves and `second` reads either in OUTPUT, at the unit where
     `second` has its INPUT in in-place calls, or in SCRATCH (offset -1). OUTPUT is preferred because
     it needs no memory; the data must fit within the units that have results. A choice must work in
     every mode that the result supports. The combinations of modes in `_MODE_CHOICES` are tried in

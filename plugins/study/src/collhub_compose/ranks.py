@@ -142,8 +142,8 @@ def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMo
     """Build the moves of the ranks' shares in INPUT and OUTPUT when ranks are renumbered.
 
     Share r moves to position `new_ranks[r]`: in INPUT if the collective divides INPUT by target
-    rank, in OUTPUT if it divides OUTPUT by source rank. Otherwise nothing moves. The block size is
-    that of a share, or, if the collective divides nothing, that of the largest buffer.
+    rank, in OUTPUT if it divides OUTPUT by source rank. Otherwise no share moves. The block size is
+    that of a share, or, if the collective divides no buffer, that of the largest buffer.
     """
     place = np.tile(np.arange(len(new_ranks), dtype=np.int64), (2, 1))
     traits = collective.kind.traits

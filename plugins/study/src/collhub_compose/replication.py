@@ -159,7 +159,7 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
 
 
 def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
-    """Let an algorithm process its data in `pieces`, one behind the other as in a pipeline.
+    """Let an algorithm process its data in `pieces`, one after the other as in a pipeline.
 
     On every channel and lane the steps of a piece precede those of the next one; pieces do not wait
     for each other otherwise. The phases of a connection, such as reduce-scatter and all-gather, get

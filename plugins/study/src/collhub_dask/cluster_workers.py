@@ -189,7 +189,7 @@ class ClusterWorkers:
     def _check_workers(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
         """Return for each worker why it is unsuitable, or None if it is suitable, by address.
 
-        Each worker is asked for its package versions in a task; the method waits up to `_ANSWER_S`
+        Each worker reports its package versions in a task; the method waits up to `_ANSWER_S`
         (5) seconds for all. Workers that the scheduler does not know, that stop, or that do not
         answer in time are not in the result. The errors are returned, not raised.
         """

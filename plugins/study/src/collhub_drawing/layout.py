@@ -64,10 +64,11 @@ def _place_on_grid(sizes: list[int], width: float) -> Points:
     """Return the positions (x, y) of all nodes of a grid in pixels, y downwards: float64[nodes, 2].
 
     `sizes`: nodes per dimension. The node id is a0 + n0 * (a1 + n1 * (a2 ...)) with coordinates a
-    and sizes n; node 0 is at (0, 0). `width`: width of a node; neighbours in x are at least that
-    and a gap apart. Dimensions go alternately right and down (one of a single node keeps its turn
-    only if the others are not oblique), each outside the previous ones. If exactly three dimensions
-    have more than one node, the third goes obliquely to the upper right.
+    and sizes n; node 0 is at (0, 0). `width`: width of a node; the distance of neighbours in x is
+    at least that plus a gap. Dimensions extend alternately right and down (one of a single node
+    keeps its turn only if the other dimensions are not oblique), each outside the previous ones. If
+    exactly three dimensions have more than one node, the third extends obliquely to the upper
+    right.
     """
     node = np.arange(int(np.prod(sizes)))
     places = np.zeros((len(node), 2))
@@ -155,7 +156,7 @@ def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Po
 
     The NPUs are the lowest layer, except for `boxes`, and the distance is the number of links. If
     two nodes of equal distance are linked, the layers are circles, with the NPUs outside. `boxes`:
-    the nodes that stand for collapsed groups of NPUs.
+    the nodes that represent collapsed groups of NPUs.
     """
     level = _compute_levels(topology, boxes)
     is_joined = level[topology.source] == level[topology.destination]
@@ -168,7 +169,7 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
     """Return the level of each node for a layered picture: its distance from the nearest NPU.
 
     The distance is a number of links, in either direction; nodes without a path to an NPU have 1.
-    NPUs have level 0. `boxes`: the NPUs that stand for a collapsed group; unless all NPUs are
+    NPUs have level 0. `boxes`: the NPUs that represent a collapsed group; unless all NPUs are
     boxes, a box is no start of distances, but one level below the nodes with which it is linked, at
     least 0. The result is int64[num_nodes].
     """
@@ -232,13 +233,13 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
 def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
     """Return whether a network has too many lines or nodes to be drawn on a page.
 
-    Networks with regular dimensions are never crowded. Others are if they have more than 112
-    (`_MAX_LINES`) pairs of linked nodes, or if they exceed the limit of their layout:
+    Networks with regular dimensions are never crowded. Other networks are if they have more than
+    112 (`_MAX_LINES`) pairs of linked nodes, or if they exceed the limit of their layout:
 
     - in circles (two linked nodes have equal distances from the NPUs): the width of the page
     - in layers: 3 rows of a layer of NPUs only, 3 rows of any other layer
 
-    `boxes`: NPUs that stand for a collapsed group.
+    `boxes`: NPUs that represent a collapsed group.
     """
     if topology.dimensions:
         return False

@@ -247,8 +247,8 @@ class RunTimes:
         """Return the run with only the rows of an excerpt; times are not changed.
 
         A row is kept if its rank is in the excerpt and it runs or waits at any time of the window,
-        ends included. What the excerpt leaves open (None) does not restrict the rows. Raises
-        `UsageError` (`nothing-to-show`) if the excerpt is invalid or no row remains.
+        ends included. A limit that the excerpt leaves open (None) does not restrict the rows.
+        Raises `UsageError` (`nothing-to-show`) if the excerpt is invalid or no row remains.
         """
         table = self.subject.table
         cure = (

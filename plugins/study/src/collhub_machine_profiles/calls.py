@@ -189,8 +189,8 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
     """Keep either the out-of-place or the in-place points of each configuration, not both.
 
     Points with the place `other_place` ("in" by default) are kept only if their configuration has
-    no others. So by default, times in place are used only where nothing else was measured. The
-    order is kept.
+    no other points. So by default, times in place are used only where no other times were measured.
+    The order is kept.
     """
     listed = list(points)
     preferred = {_configuration(point) for point in listed if point.place != other_place}

@@ -289,7 +289,7 @@ def expected_time(
 def expected_time_of_choice_us(
     profile: MachineProfile, communicator: Communicator, collective: str, size: int, choice: Choice
 ) -> float | None:
-    """Return the time in us of a call that NCCL executes as `choice` says, by the model of a node.
+    """Return the time in us of a call that NCCL executes by `choice`, by the model of a node.
 
     `size`: bytes. Returns None if the profile does not model the call, or if the algorithm of the
     choice is not ring, nvls or p2p.

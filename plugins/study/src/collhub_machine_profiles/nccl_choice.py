@@ -111,7 +111,7 @@ def find_choice_windows(
 
     Sizes are in bytes, both ends are included, and the ranges ascend. The choice is the allowed
     algorithm and protocol with the lowest cost; of equal costs, the first. `algorithm` restricts it
-    to one algorithm; "" means all. The list is empty if nothing is allowed.
+    to one algorithm; "" means all. The list is empty if no choice is allowed.
 
     The ranges cover 0 bytes to 31/16 TiB; the last one also applies to larger sizes. Only 16 sizes
     per power of two are evaluated. Where the choices at two neighbours differ, the border is found

@@ -85,7 +85,7 @@ class Communicator:
         On one node, and without a known network, they are those of the GPU. On several nodes they
         are an estimate: one channel per network card, with the fastest speed that NCCL tries and
         that cards and NVLinks can carry. The NVLinks carry the total speed of the GPU's channels,
-        and limit nothing if a node has one rank. If no tried speed is slow enough, it is the
+        and are no limit if a node has one rank. If no tried speed is slow enough, it is the
         slowest one.
         """
         gpu = self.gpu
@@ -138,9 +138,9 @@ def list_alternatives(
 ) -> tuple[Alternative, ...]:
     """Return every pair of algorithm and protocol of NCCL for a collective, in NCCL's order.
 
-    Pairs that NCCL does not use have the reason in `refusal`, others their latency and bandwidth.
-    `collective`: a key of `ALGORITHMS_OF`. `dtype`: `int8` and `uint8` cannot be added by NVLS;
-    other texts have no effect. Results are cached.
+    Pairs that NCCL does not use have the reason in `refusal`, the other pairs their latency and
+    bandwidth. `collective`: a key of `ALGORITHMS_OF`. `dtype`: `int8` and `uint8` cannot be added
+    by NVLS; other texts have no effect. Results are cached.
     """
     rows = []
     for algorithm in ALGORITHMS:

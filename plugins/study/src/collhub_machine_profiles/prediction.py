@@ -113,7 +113,7 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
 
 
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Predict the time (us) of a call without using its own table; None if nothing covers it.
+    """Predict the time (us) of a call without using its own table; None if no model covers it.
 
     The first of these that applies is used:
 

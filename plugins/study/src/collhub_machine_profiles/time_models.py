@@ -325,8 +325,8 @@ def log_network_times(
 ) -> FloatArray:
     """Return ln of the times in us of all-reduces between nodes, by the model of a network.
 
-    `position`: ln of the five constants (`NETWORK_NAMES`). The others have one entry per call:
-    `sizes` in bytes, `hops`, and `factor`, by which the rate for large sizes is multiplied.
+    `position`: ln of the five constants (`NETWORK_NAMES`). The other arguments have one entry per
+    call: `sizes` in bytes, `hops`, and `factor`, by which the rate for large sizes is multiplied.
 
     The time is a smooth minimum of two protocols, each with a start, a time per hop, and size /
     rate. For small sizes, the time per hop is that of 64 KiB and changes by the fraction `growth`

@@ -96,7 +96,7 @@ class BlockWorld(NamedTuple):
     wait for the end of another; `receiver`: those that wait for the first part of its message;
     `link`: links of the paths of messages, as indices of `free_ps`. `free_ps`: time at which a link
     has sent all messages so far. `busy_ps`: time of a message on a link, by size class times
-    `classes` plus `link_class`. `roots`: instructions that wait for nothing. The other fields are
+    `classes` plus `link_class`. `roots`: instructions without dependencies. The other fields are
     the event queue.
     """
 

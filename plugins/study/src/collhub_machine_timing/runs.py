@@ -413,7 +413,7 @@ def _run_rounds(
     """Simulate the first rounds, and extrapolate the time of the last one to all rounds.
 
     Each further round takes the additional time of the last simulated round, but at least the time
-    of its bytes on the busiest link; nothing is added if only one is simulated. The result has the
+    of its bytes on the busiest link; no time is added if only one is simulated. The result has the
     end of each rank, the begin of each instruction in the first round, and its end in the last
     round. Times are in ps. Ranks and instructions that never finish have -1.
     """

@@ -291,8 +291,8 @@ def _connect_rounds(
     an instruction are, in this order: its dependents in the same round, the next instruction of
     its block (after the last one, the first one of the next round), and the send that waits for
     the slot which its receive frees. The last two can be in a later round. `slots`: messages in
-    flight on a connection. No instruction has started in the result; its roots are the
-    instructions that wait for nothing.
+    flight on a connection. No instruction has started in the result; its roots are the instructions
+    without dependencies.
     """
     order = _find_round_order(instructions)
     count, total = len(instructions), len(instructions) * rounds
@@ -475,7 +475,7 @@ def compute_durations_ps(
 
 
 # Share of the time of a send that an instruction takes: all of it, that of the receiving end of a
-# chain and of local steps, or nothing.
+# chain and of local steps, or none of it.
 _ENTIRE, _RECEIVING, _NOTHING = 0, 1, 2
 
 

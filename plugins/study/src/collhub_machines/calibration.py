@@ -224,7 +224,7 @@ def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -
 
 
 def _missing(points: Sequence[Measurement]) -> list[str]:
-    """Return what measurements lack for a calibration, as texts such as `all-reduce up to 64 KiB`.
+    """Return the measurements that a calibration lacks, as texts such as `all-reduce up to 64 KiB`.
 
     Needed are all-reduce, all-gather (or reduce-scatter) and all-to-all, each with a point in
     every range of `_NEEDED_SIZES` (bytes, both ends included). The order is by collective, then

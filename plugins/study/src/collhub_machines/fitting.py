@@ -89,9 +89,9 @@ class FittedNode:
 def start_prior(gpu: Gpu) -> Prior:
     """Return start values of the model's constants for the architecture of a GPU, and their widths.
 
-    A width says how far (in ln) a fit may easily move a constant from its start value. Both are in
-    the order of `NAMES`. Values for the architecture take precedence over general ones; the widths
-    are the same for all. No measurement of a machine is used.
+    A width is the distance (in ln) by which a fit may easily move a constant from its start value.
+    Both are in the order of `NAMES`. Values for the architecture take precedence over general ones;
+    the widths are the same for all. No measurement of a machine is used.
     """
     values = {name: value for name, (value, _) in _STARTS.items()}
     values.update(_BY_ARCHITECTURE[gpu.architecture])

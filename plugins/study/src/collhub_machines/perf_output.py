@@ -299,10 +299,10 @@ def _points(
 ) -> Iterator[Measurement]:
     """Yield the measurements of one test, in the order of its rows.
 
-    A test without rows yields nothing and is not checked. Invalid rows give a note in `skipped`.
-    The machine is the device name of the ranks, "" if none is printed. Raises `InputError` if the
-    ranks use devices of different names, or if ranks, nodes or the collective are neither printed
-    nor given in `facts`.
+    A test without rows yields no measurement and is not checked. Invalid rows give a note in
+    `skipped`. The machine is the device name of the ranks, "" if none is printed. Raises
+    `InputError` if the ranks use devices of different names, or if ranks, nodes or the collective
+    are neither printed nor given in `facts`.
     """
     if not test.rows:
         return

@@ -156,7 +156,7 @@ def _format_box_label(name: str, npus: int) -> str:
 
 
 def _format_folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:
-    """Return the label of a node that stands for several equal nodes; a single one keeps its name.
+    """Return the label of a node that represents several equal nodes; a single one keeps its name.
 
     `members`: the merged nodes. `npus`: NPUs of each if they are boxes, None for switches.
 

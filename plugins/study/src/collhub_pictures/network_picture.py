@@ -167,9 +167,9 @@ def _too_large_error(topology: Topology, message: str) -> UsageError:
 def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
     """Return the positions of all nodes in the picture, in pixels: float64[num_nodes, 2].
 
-    Networks with regular dimensions are placed by their coordinates, others in layers. `boxes`:
-    nodes that stand for collapsed groups. The left margin has room for half of the widest label.
-    Positions are rounded to 0.1, so that they are equal on all platforms.
+    Networks with regular dimensions are placed by their coordinates, other networks in layers.
+    `boxes`: nodes that represent collapsed groups. The left margin has room for half of the widest
+    label. Positions are rounded to 0.1, so that they are equal on all platforms.
     """
     is_regular = bool(topology.dimensions)
     relative = (
@@ -298,7 +298,7 @@ def _find_rim(end: Points, towards: Points) -> Points:
 def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:
     """Yield the SVG group of every node in order: its shape, its label, and its name as a tooltip.
 
-    The shape is a circle if `is_circle` says so (an NPU with a short name), otherwise a box.
+    The shape is a circle if `is_circle` is true (an NPU with a short name), otherwise a box.
     Switches also have the style class `s`. The label may be a shortened name. Names are
     escaped.
     """

@@ -198,7 +198,7 @@ def _draw_parts(
 def _draw_arrow(waiting: _Box, awaited: _Box, arrow: _Arrow, number: int) -> Iterator[str]:
     """Yield the SVG curve of a wait, from the waiting to the awaited box, and its label.
 
-    The curve goes from the left side of the waiting box to the right side of the awaited one. If
+    The curve runs from the left side of the waiting box to the right side of the awaited one. If
     the awaited box is in the same column or further right, it is a bow on the right of both
     instead, whose width depends on `number` modulo 4. The label is the first operation, cut to
     `_LABEL_LENGTH`, with the number of further ones.

@@ -115,7 +115,7 @@ class _Search:
     fitted: _Candidate | None = None
 
     def list_in_order(self, objective: str) -> list[_Candidate]:
-        """Return the candidates, the winner first, then the others by ascending time.
+        """Return the candidates, the winner first, then the other candidates by ascending time.
 
         With the objective `time`, the winner is the fastest candidate. Otherwise it is the
         candidate that was fitted to the runtime, if there is one. Without one, it is the candidate

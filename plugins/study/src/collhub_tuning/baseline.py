@@ -220,7 +220,7 @@ class TimeBand:
 
     @classmethod
     def of(cls, time_us: float, error: float | None) -> TimeBand:
-        """Return the range in which a time in us lies: time / (1 + error) to time / (1 - error).
+        """Return the range that contains a time in us: time / (1 + error) to time / (1 - error).
 
         `error`: relative; for 1 or more, there is no upper limit. Error 0 means that the time was
         measured. None means an unknown error: the range is 0 to infinity.

@@ -70,8 +70,8 @@ def select_algorithms(names: Sequence[str], registry: Registry) -> list[Compared
     The default omits synthesizers that are used only by name, and the portfolio (it returns the
     result of another synthesizer). Repeated names count once. A name is a synthesizer if there is
     one with this name, otherwise a file; for the portfolio's name a file takes precedence. Raises
-    the `HubError` of the registry for a name that is neither, and `UsageError` if there is nothing
-    to compare.
+    the `HubError` of the registry for a name that is neither, and `UsageError` if there are no
+    algorithms to compare.
     """
     from collhub_tuning.auto import NAME as PORTFOLIO
     from collhub_tuning.questions import ComparedAlgorithm
@@ -236,7 +236,7 @@ def open_comparisons(
     from the cache, and missing ones are measured and stored. If a cached time is below a proven
     lower bound, the results of its algorithm are measured again. `arguments`: values of
     `comparison_options`. `timing`: simulator and machine. After the `with` block the workers are
-    stopped, and if the cache could not be written, the user is told. Raises `HubError` for a
+    stopped, and if the cache could not be written, the user is notified. Raises `HubError` for a
     missing engine.
     """
     # Imported here, because the help of the commands does not need numpy.

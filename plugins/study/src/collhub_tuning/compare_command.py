@@ -186,7 +186,7 @@ def compare(
 def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None:
     """Print an empty line, then a table of NCCL's own choice and its time at each size.
 
-    Nothing is printed if no time of NCCL is known at any size. If the timing does not model
+    No text is printed if no time of NCCL is known at any size. If the timing does not model
     machines, a note explains why there are no gains.
     """
     from collhub_tuning import baseline

@@ -254,7 +254,7 @@ def _create_rules(workload: Workload, name: str) -> Iterator[str]:
 def _is_rule(text: str) -> bool:
     """Return whether a text is a rule: it has `=`, and begins with a kind of collective or `*`.
 
-    The kind is the text before the first `=`, `@` or `/`. An `=` alone does not suffice, because
+    The kind is the text before the first `=`, `@` or `/`. An `=` does not suffice, because
     options of a synthesizer contain it too.
     """
     kind = text.partition("=")[0].partition("@")[0].partition("/")[0]

@@ -288,7 +288,7 @@ def _create_no_match_error(
     """Return the error (`no-measurement`) that no measurement matches a comparison.
 
     `points`: all measurements; `communicator`: (ranks, nodes); `kinds`: collectives. The cure
-    names what the files contain. If they have points of these collectives on these ranks and
+    names the contents of the files. If they have points of these collectives on these ranks and
     nodes, it lists their sizes: at most 8, ascending, the smallest ones and the largest.
     Otherwise it lists the first 8 configurations (collective, ranks, nodes) in sorted order.
     """

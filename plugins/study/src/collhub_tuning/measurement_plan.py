@@ -78,10 +78,10 @@ def plan_measurements(
 ) -> list[PlannedRun]:
     """Return the test runs that measure all undecided sizes, in the order of the collectives.
 
-    Algorithms that NCCL has itself are runs of nccl-tests with NCCL_ALGO. Others run as a program
-    for NCCL, or, with `has_msccl`, as an MSCCL program in nccl-tests. Calls in place and out of
-    place share a run, which then has the sizes of both. The list is empty if every size is decided.
-    Uneven collectives have no runs, because nccl-tests has no such test.
+    Algorithms that NCCL has itself are runs of nccl-tests with NCCL_ALGO. Other algorithms run as a
+    program for NCCL, or, with `has_msccl`, as an MSCCL program in nccl-tests. Calls in place and
+    out of place share a run, which then has the sizes of both. The list is empty if every size is
+    decided. Uneven collectives have no runs, because nccl-tests has no such test.
     """
     runs: dict[tuple[str, str], PlannedRun] = {}
     for one in tuned:
@@ -167,7 +167,7 @@ def _plan_run(
     all-reduce, PAT only with one rank per node. Other algorithms are MSCCL programs (XML) with
     `has_msccl`; otherwise they are a generated NCCL program that is built with make and called
     once per size. Programs are created for the largest size. On several nodes the commands of
-    nccl-tests contain the environment; on one node it is separate. Nothing is executed.
+    nccl-tests contain the environment; on one node it is separate. The commands are not executed.
     """
     question = tuned.outcome.question
     kind, ranks = question.kind, question.num_npus

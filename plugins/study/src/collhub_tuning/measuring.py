@@ -80,7 +80,8 @@ def measured(
 
     `network`: used instead of the network that the question names. `algorithm`: result of
     `read_file`, for files that this process cannot read. `registry`: plugins of the run, by default
-    `run_registry()`. `budget`: limits of the search; the first measurement lists what they cut.
+    `run_registry()`. `budget`: limits of the search; the first measurement lists the parts of the
+    search that they cut.
 
     A size whose algorithm cannot be created, is wrong or never finishes gives a failed measurement;
     a file that does not answer the question gives one for every size. Raises `HubError` if the

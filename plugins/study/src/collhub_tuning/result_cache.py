@@ -182,7 +182,7 @@ def _check_row(*values: object) -> _Row:
     """Check the ten values of one row of an entry, and return them as a row.
 
     They are size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces,
-    messages. Failure and protocol are texts, the others integers (booleans are accepted);
+    messages. Failure and protocol are texts, the other fields integers (booleans are accepted);
     `time_ns`, `made_for` and `time_ps` may be None. Raises `ValueError` for a wrong type or
     another number of values, and for a time or slack that is negative or above 100 days; other
     integers have no limits.

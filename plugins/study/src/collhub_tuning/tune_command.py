@@ -230,7 +230,7 @@ def _write_page(
 def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
     """Print an empty line, then a table of NCCL's own choice and its time in each window of sizes.
 
-    Nothing is printed if no time of NCCL is known in any window. If the timing of the first
+    No text is printed if no time of NCCL is known in any window. If the timing of the first
     collective does not model machines, a note explains why there are no gains.
     """
     from collhub_tuning import baseline

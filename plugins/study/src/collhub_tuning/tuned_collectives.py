@@ -99,13 +99,13 @@ class MeasuredTimes:
         A window is (algorithm, minimum, maximum, measured sizes). `names`: the algorithms that take
         part, None for all. Sizes count only if an algorithm can win there, or if the runtime's
         default was measured. Consecutive sizes at which the default wins form a window of the
-        algorithm None (`_default_indices`). The others have as few windows as possible in which an
-        algorithm takes at most 1 + tolerance times the best time. Then the last sizes of a window
-        move to the next one while its algorithm is better there, except the only size.
+        algorithm None (`_default_indices`). The other sizes have as few windows as possible in
+        which an algorithm takes at most 1 + tolerance times the best time. Then the last sizes of a
+        window move to the next one while its algorithm is better there, except the only size.
 
-        Limits are in bytes and included. The first window begins at 0, others at their first
+        Limits are in bytes and included. The first window begins at 0, other windows at their first
         measured size; each ends one byte before the next begins, the last has no maximum (None).
-        Nothing is yielded if no size counts.
+        Yields no window if no size counts.
         """
         times = {
             name: self._winning_times(name)

@@ -125,9 +125,9 @@ def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
 def create_tuning_report(outcome: TuningOutcome) -> TuneReport:
     """Return the JSON report, which `collhub tune` also writes to the file `REPORT_FILE`.
 
-    Topology, timing, machine, backend and sizes are those of the first collective; all others
-    are listed in the given order. `is_partial` is True if a limit cut the search of any
-    collective. `cut` has these parts of all collectives. Nothing is written here. Raises
+    Topology, timing, machine, backend and sizes are those of the first collective; all other
+    properties are listed in the given order. `is_partial` is True if a limit cut the search of any
+    collective. `cut` has these parts of all collectives. The report is not written here. Raises
     `IndexError` without a collective.
     """
     first = outcome.tuned[0].outcome

@@ -65,9 +65,9 @@ def create_variations(
     `ranges`: such as `bandwidth=10GB/s..100GB/s`; each value is twice the previous one, both limits
     are included. `failures`: links that fail together, such as `3-4` (both directions) or
     `3->4,5-6`. `slow_links`: links that have a fraction of their bandwidth together, such as
-    `3-4=0.5,5-6=0.25`. Each changes the original network alone. The order is that of these three;
-    of equal names one remains. Raises `UsageError` for other texts and unknown links, and for
-    failures that disconnect the network.
+    `3-4=0.5,5-6=0.25`. Each is a separate change of the original network. The order is that of
+    these three; of equal names one remains. Raises `UsageError` for other texts and unknown links,
+    and for failures that disconnect the network.
     """
     variants = [variant for text in ranges for variant in _create_from_range(topology, text)]
     for text in failures:

@@ -66,10 +66,10 @@ class ColumnLines:
     def add(self, values: npt.ArrayLike, *, is_delta: bool = False) -> Reference:
         """Compress a column of numbers, append it to the page as a line, and describe it.
 
-        The description (number of the line, type, bytes per value, length) tells the page how to
-        read it. With `is_delta`, differences of consecutive values are stored (the first from 0),
-        which compress better if values ascend. Otherwise a column of few different integers is
-        stored as a table of values and indices. Integers beyond 48 bits become float64.
+        The description (number of the line, type, bytes per value, length) describes to the page
+        how to read it. With `is_delta`, differences of consecutive values are stored (the first
+        from 0), which compress better if values ascend. Otherwise a column of few different
+        integers is stored as a table of values and indices. Integers beyond 48 bits become float64.
         """
         column = np.asarray(values)
         table = None if is_delta else _find_table(column)
@@ -107,7 +107,7 @@ class ColumnLines:
         """Add a column to the page and return its description; None if the page has no room for it.
 
         If the total would exceed the budget, the column is not added, and `name` is appended to
-        `omitted`. If `values` is None, nothing happens and None is returned.
+        `omitted`. If `values` is None, no column is added and None is returned.
         """
         if values is None or self._size > self._budget:
             if values is not None:

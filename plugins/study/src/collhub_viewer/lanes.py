@@ -67,8 +67,8 @@ def arrange_steps(
     `sort`: int64 per row, its kind of work or thread block. Rows of a rank and kind that overlap
     are in several lanes. A receive begins when its message is sent, a collective when its last
     member begins. A step before it shows the wait from the row's own start until then, as far as
-    the lane is free. At most `max_steps` steps are kept (`_limit_steps`). Raises `UsageError` if
-    nothing would be shown.
+    the lane is free. At most `max_steps` steps are kept (`_limit_steps`). Raises `UsageError` if no
+    step would be shown.
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)
@@ -190,7 +190,7 @@ def _find_sources(algorithm: Algorithm) -> tuple[Int64Array, Int64Array]:
 
     For a receive it is its send, with offset 0. For another row it is the last row on which it
     depends (by data) and which wrote the first unit that it reads; the offset is counted in units
-    from the start of what that row wrote.
+    from the first unit that this row wrote.
     """
     steps = algorithm.steps
     source, shift = np.full(len(steps), -1, np.int64), np.zeros(len(steps), np.int64)

@@ -77,10 +77,10 @@ def read_report(path: Path) -> PageSubject | None:
 def read_tuned_folder(folder: Path) -> list[PageSubject]:
     """Return the comparisons of a tuned folder, then its files as text.
 
-    Files of all subfolders are shown: those named `report.md` first, the others sorted by path.
-    At most `_MAX_FILES` (200) files are shown, each cut after `_MAX_FILE_BYTES` (10^6) with a
-    note. Bytes that are not UTF-8 are replaced. Symbolic links are omitted. Raises `InputError`
-    for an invalid report, and `OSError` for an unreadable file.
+    Files of all subfolders are shown: those named `report.md` first, the other files sorted by
+    path. At most `_MAX_FILES` (200) files are shown, each cut after `_MAX_FILE_BYTES` (10^6) with a
+    note. Bytes that are not UTF-8 are replaced. Symbolic links are omitted. Raises `InputError` for
+    an invalid report, and `OSError` for an unreadable file.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     paths.sort(key=lambda path: path.name != "report.md")
@@ -353,7 +353,7 @@ def _list_winners(
     `from_bytes` and `to_bytes` are the first and last size. `algorithm` is the number of the
     winner in `names`, None without a winner or for an unknown name; neighbouring sizes with
     None form one range. `text` has the name and the time (ns by name and size in `times`) at
-    the first size of the range, or says that no algorithm has a time.
+    the first size of the range, or states that no algorithm has a time.
     """
     bands: list[dict[str, object]] = []
     for size, winner in zip(sizes, winners, strict=True):

@@ -155,7 +155,7 @@ def _index_steps_until(
 
 
 def _sort_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, Sequence[str] | None]:
-    """Decide by what the rows of a rank are divided into lanes: a number per row, and the names.
+    """Return a number per row, by which the rows of a rank are divided into lanes, and the names.
 
     If most steps of an algorithm have a thread block, it is the number; steps without one have the
     number after the last block, and the names are None. Otherwise it is the kind of work, and the

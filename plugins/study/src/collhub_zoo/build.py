@@ -208,11 +208,11 @@ def create_output(
 def compare_indexes(
     previous: Mapping[str, object], current: Mapping[str, object]
 ) -> Iterator[WorseCurve]:
-    """Yield what became worse since a previous index, sorted by entry, machine and collective.
+    """Yield the curves that became worse since `previous`, sorted by entry, machine, collective.
 
     Results are compared by entry, machine and collective. A curve (`nominal`, then
     `calibrated`) is worse if its time at some size that both results have increased by more
-    than 0.1 %. A whole result (curve `result`) is worse if it is missing, or was correct and is
+    than 0.1 %. An entire result (curve `result`) is worse if it is missing, or was correct and is
     no longer; its curves are then not compared. Only machines and entries of the current index
     count, and new results never do.
     """

@@ -168,7 +168,7 @@ def _evaluate_entry(
     The entry is skipped if its card excludes the collective or network, if it has no file, or,
     if it is synthesized for each size, for its input and usage errors. All other errors of the
     hub are failures; further exceptions are raised. An incorrect algorithm has both a result
-    and a failure. Nothing is added to the results if an error occurs.
+    and a failure. No result is added if an error occurs.
     """
     name, request = entry.card.name, place.request
 
@@ -209,7 +209,7 @@ def _create_result(
 
     It is verified at the first size, and again wherever its steps differ from those verified
     last. It is correct if every verification succeeds. A deadlock that occurs only if
-    connections can hold just 8 transfers is stated in `fifo` and does not make it incorrect.
+    connections can hold just 8 transfers is recorded in `fifo` and does not make it incorrect.
     Verdicts and `fifo` are those of the last verification; steps, runtimes and certificate
     those of the last size.
     """
@@ -398,9 +398,9 @@ def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
     """Rank the correct results at every size, and add the bounds and the measured times.
 
     The order is by simulated time, then by entry name. Results without a time or with 0 ns are left
-    out. Each size in `best` has the fastest result and, for all others, the ratio of their time to
-    the fastest (4 decimals) with a reason. A size without results is not in `best`. An unknown
-    bound has the time None and the method "".
+    out. Each size in `best` has the fastest result and, for all other results, the ratio of their
+    time to the fastest (4 decimals) with a reason. A size without results is not in `best`. An
+    unknown bound has the time None and the method "".
     """
     best = []
     for position, size in enumerate(place.request.sizes):
