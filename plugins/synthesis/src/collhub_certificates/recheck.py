@@ -220,8 +220,8 @@ def compute_allowed_rate(claim: Claim) -> Fraction:
     The unit is bytes of the collective per second. If the certificate has entries of planes
     (independent networks), the bound of each is recomputed and compared with its claimed rate. The
     result is the bound of the certificate on the links of all planes together; it is not compared
-    here. Raises `FlawError` (`bound`) if a plane's differs, or if the nodes of a bound prove
-    nothing.
+    here. Raises `FlawError` (`bound`) if a plane's differs, or if the nodes of a bound prove no
+    bound.
     """
     for plane, declared in claim.carrying_planes().items():
         claimed = Fraction(declared["bound"]["rate"])
@@ -437,7 +437,7 @@ def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
     """Raise `FlawError` (`bound`) if the claimed lower bound of the time is too large.
 
     It must be at most size / bound. `bound`: highest rate, in bytes of the collective per second. A
-    claimed time without a size is an error too. Without a claimed time nothing is checked.
+    claimed time without a size is an error too. Without a claimed time there is no check.
     """
     claimed = document.get("lower_bound_ns")
     if claimed is None:

@@ -99,9 +99,9 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
     starts at a node after the cut and arrives at a node before it. If the links can transfer fewer
     such messages than must cross, no algorithm finishes before the end of the cut.
 
-    Any flaw gives a report that is not ok, with one diagnostic; nothing is raised. An algorithm
-    without such a certificate gives a report that is not applicable. Without a topology, the
-    latencies of the links are reported as not proved.
+    Any flaw gives a report that is not ok, with one diagnostic; no exception is raised. An
+    algorithm without such a certificate gives a report that is not applicable. Without a topology,
+    the latencies of the links are reported as not proved.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _CUT_KEY)
@@ -360,7 +360,7 @@ def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> L
 def _check_count(cut: _TimeCut) -> int:
     """Check that fewer messages can cross a cut in time than must; return how many can.
 
-    Otherwise, also if both numbers are equal, the cut proves nothing, and `FlawError` (`bound`) is
+    Otherwise, also if both numbers are equal, the cut proves no bound, and `FlawError` (`bound`) is
     raised.
     """
     possible, required = cut.count_possible(), cut.count_required()

@@ -83,7 +83,7 @@ def build_gathering_planners(
     def plan_reduce_scatter(task: ClassicTask) -> PlannedAlgorithm:
         """Plan the reduce-scatter as the reversed all-gather.
 
-        Every message goes from the receiver to the sender, rounds are in reverse order, and
+        Every message is sent from the receiver to the sender, rounds are in reverse order, and
         receivers add the data. Cost and details are those of the reversed all-gather.
         """
         planned = reversed_gather(task)
@@ -146,7 +146,7 @@ def _build_scatter_planners(
     def plan_gather(task: ClassicTask) -> PlannedAlgorithm:
         """Plan the gather as the reversed scatter, without sums.
 
-        Every message goes from the receiver to the sender, and rounds are in reverse order. The
+        Every message is sent from the receiver to the sender, and rounds are in reverse order. The
         cost is that of `gather_cost_of`; there are no details.
         """
         plan = plan_of(task.num_ranks).backwards(reduces=False)
@@ -215,8 +215,8 @@ _MAX_CHUNKS = 64
 def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
     """Plan a broadcast on a k-nomial tree, with its cost.
 
-    In each round, each rank with the data sends it to up to k - 1 others. k is the option `radix`
-    (at least 2), and the only detail of the result.
+    In each round, each rank with the data sends it to up to k - 1 other ranks. k is the option
+    `radix` (at least 2), and the only detail of the result.
     """
     radix = cast("RadixOptions", task.options).radix
     plan = exchanges.plan_knomial_broadcast(task.num_ranks, radix)

@@ -61,8 +61,8 @@ class Fold:
     def first_of(self) -> Int64Array:
         """Return the lowest rank that each virtual rank represents: int64[virtual].
 
-        The first `extra` virtual ranks represent the pairs of ranks 2 v and 2 v + 1, all others the
-        single rank v + `extra`.
+        The first `extra` virtual ranks represent the pairs of ranks 2 v and 2 v + 1, all other
+        virtual ranks the single rank v + `extra`.
         """
         v = np.arange(self.virtual)
         return np.where(v < self.extra, 2 * v, v + self.extra)
@@ -144,9 +144,9 @@ def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
     """Return the cost of an all-gather by recursive doubling among n ranks, for m bytes in all.
 
     For a power of two it is alpha log2 n + m beta (n - 1) / n. Otherwise the e = n - p ranks beyond
-    the largest power of two p are paired with others to p virtual ranks. The rounds are then: one
-    of m / n bytes; for each d = 1, 2, 4, ... below p one of (d + min(d, e)) m / n bytes, since the
-    first virtual ranks represent two ranks each; one of m (n - 1) / n bytes.
+    the largest power of two p are paired with other ranks to p virtual ranks. The rounds are then:
+    one of m / n bytes; for each d = 1, 2, 4, ... below p one of (d + min(d, e)) m / n bytes, since
+    the first virtual ranks represent two ranks each; one of m (n - 1) / n bytes.
     """
     fold = Fold(num_ranks)
     shares = [

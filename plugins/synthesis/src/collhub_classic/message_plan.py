@@ -202,7 +202,7 @@ class PlanBuilder:
 
         `blocks`: int64[messages, blocks per message], or [messages] for one block each. Numbers of
         blocks are taken modulo the number of blocks of the plan. `reduces`: whether the receivers
-        reduce the blocks. Empty arrays add nothing. Ranks are not checked.
+        reduce the blocks. Empty arrays add no message. Ranks are not checked.
         """
         rows = np.size(source)
         table = np.asarray(blocks, np.int64).reshape(rows, -1 if rows else 1)
@@ -428,9 +428,9 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
     this link divided by its bandwidth. A block has `collective_bytes` / blocks of the plan, in an
     all-to-all / blocks per rank.
 
-    With `max_messages`, only about as many messages are routed, evenly spaced (whole rounds first,
-    then messages in them), and the result is scaled; None for all. The plan needs at least one
-    message.
+    With `max_messages`, only about as many messages are routed, evenly spaced (rounds are skipped
+    first, then messages in the remaining ones), and the result is scaled; None for all. The plan
+    needs at least one message.
     """
     npu_of = np.asarray(task.npus, np.int64)
     is_square = task.kind is CollectiveKind.ALL_TO_ALL

@@ -127,7 +127,8 @@ def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
     Groups are `size` consecutive ranks, such as the cards of a server; `num_ranks` must be a
     multiple (not checked). Trees 2 m and 2 m + 1 reach other groups over the links of member m of
     every group only. These members form the two trees of `find_binary_trees`; the root of the trees
-    sends to the first ones itself. Each such member then sends the data to all others of its group.
+    sends to the first ones itself. Each such member then sends the data to all other members of its
+    group.
 
     In the trees of the root's own member number, the data pass along a chain of the ranks of the
     root's group instead, because the root also sends the data of the other trees.
@@ -241,7 +242,7 @@ def _divide_fill(lengths: Sequence[int], fill: float) -> Int64Array:
     `lengths`: ranks per level, at least 2. The sum over levels of (length - 1) * chunks should be
     about `fill`. The sizes that minimize the number of messages are proportional to sqrt(product of
     the lengths up to this level / (length - 1)). Each is rounded down to a multiple of the size of
-    the level before, but is at least that; the last level uses what remains of `fill`.
+    the level before, but is at least that; the last level uses the remainder of `fill`.
     """
     hops = np.asarray(lengths) - 1
     weights = np.sqrt(np.cumprod(lengths) / hops)

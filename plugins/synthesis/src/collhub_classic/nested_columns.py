@@ -92,8 +92,8 @@ def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
     The owner of a unit is the rank that starts a gather with it. `owned`: int64[streams, ranks],
     the unit of each owner in each stream; each unit occurs once. Unit u belongs to the INPUT of
     rank u // streams, at offset u % streams. It is written at its own number in OUTPUT. A rank
-    copies units that it owns itself; others are sent and received, all sends first. Returns the
-    positions of the rows that write the units, one per stream.
+    copies units that it owns itself; other units are sent and received, all sends first. Returns
+    the positions of the rows that write the units, one per stream.
     """
     for offset, owner in enumerate(_find_owners(owned)):
         kind = np.where(owner == columns.ranks, _ABSENT, StepKind.SEND)
@@ -119,7 +119,7 @@ def add_moves_from_owners(columns: StepColumns, owned: Int64Array, writers: Sequ
 
     `owned`: int64[streams, ranks], the unit of each owner in each stream; each unit occurs once.
     Unit u is at its own number in SCRATCH. Its target is rank u // streams, at offset u % streams
-    of OUTPUT. A rank copies units that it owns itself; others are sent and received, all sends
+    of OUTPUT. A rank copies units that it owns itself; other units are sent and received, all sends
     first. `writers`: positions of the rows that complete the results, one per stream; the sends
     depend on them.
     """

@@ -111,7 +111,7 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
     the levels are not its rings, there is one part, gathered from the outermost level on. Units are
     moved first (`is_moved`) if the shape has more than `MAX_STEPS_OF_PARTS` steps. If messages are
     ranges and `find_forwarding_group` finds groups of the closest level, its exchange overlaps with
-    the others (`_choose_forwarded`).
+    the other exchanges (`_choose_forwarded`).
 
     On a torus, every part begins with another dimension, and two parts with the same dimension
     differ in the direction of the longer half of their rings. The first of these shapes with at
@@ -196,7 +196,7 @@ def _choose_forwarded(shape: NestedShape, kind: CollectiveKind, max_ranges: int)
 
     The second level gets as many ranks as possible, up to `_MAX_RANGES` and a divisor of the ranks
     outside; the rest is divided by `_divide_level`. In the result (`is_forwarded`), ranges of the
-    second level are sent on in the closest level while others arrive. The shape is returned
+    second level are sent on in the closest level while other ranges arrive. The shape is returned
     unchanged if no division has at most `MAX_STEPS_OF_PARTS` steps.
     """
     inside, outside = shape.sizes[0], prod(shape.sizes[1:])

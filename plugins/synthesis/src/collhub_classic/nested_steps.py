@@ -39,7 +39,7 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     - An all-gather begins with a copy of the own units from INPUT to OUTPUT. With `is_moved`,
       units are moved to the ranks that start with them instead, and a reduce-scatter finally
       moves the results to their ranks.
-    - A reduction goes through the levels from the last to the first, a gathering from the
+    - A reduction uses the levels from the last to the first, a gathering from the
       first to the last. Partial sums are in SCRATCH in a reduce-scatter, in OUTPUT in an
       all-reduce.
     - If a level is a ring, the messages of all streams are interleaved; otherwise all messages
@@ -330,7 +330,7 @@ class _Stream:
 
         A message is a triple of displacements along the level: receiver - sender, sent block -
         sender, and sent block - receiver. Only the second is reduced modulo the size of the level;
-        the others may be negative.
+        the other numbers may be negative.
 
         - Without a ring, each rank sends its block to every other rank: (hop, 0, -hop) for hop = 1,
           2, ..., size - 1.
@@ -405,7 +405,7 @@ class _Stream:
     def _get_partial_buffer(self, key: _Key) -> Buffer:
         """Return the buffer that holds the current sum of the range `key`.
 
-        It is INPUT as long as nothing was added to the range, then OUTPUT in an all-reduce and
+        It is INPUT until the first addition to the range, then OUTPUT in an all-reduce and
         SCRATCH in a reduce-scatter.
         """
         if not self._writers.get(key):
@@ -431,9 +431,9 @@ class _Stream:
         """Add the row that receives the range `key` from `source` and adds it; return its position.
 
         The other operand is the current sum of the range (`_get_partial_buffer`), on whose writer
-        it depends. The result goes to OUTPUT in an all-reduce, to SCRATCH in a reduce-scatter; but
-        with `is_last` and without moves of units to OUTPUT, at the offset of the rank's own unit.
-        The row becomes the only writer of the range.
+        it depends. The result is written to OUTPUT in an all-reduce, to SCRATCH in a
+        reduce-scatter; but with `is_last` and without moves of units to OUTPUT, at the offset of
+        the rank's own unit. The row becomes the only writer of the range.
         """
         offset = target_offset = self._compute_offset(key)
         target = Buffer.OUTPUT

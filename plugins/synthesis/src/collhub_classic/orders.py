@@ -23,8 +23,8 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
     time.
 
     The result is int64[ranks], the rank at each position. Candidates are the order of numbers, a
-    ring on direct links, and a path that always goes to the rank with the least route latency, from
-    rank 0; the first of equally fast ones is returned. The time is that of 1 MB per message
+    ring on direct links, and a path that always continues at the rank with the least route latency,
+    from rank 0; the first of equally fast ones is returned. The time is that of 1 MB per message
     (`_compute_round_time_s`). With at most 2 or more than `_MAX_RANKS` ranks the order of numbers
     is returned. `npus`: NPU of each rank.
     """
@@ -214,7 +214,7 @@ def _can_visit_all(
 
     Each needs a predecessor and a different successor. Predecessors are unvisited ranks and the
     present end of the path, `end`; successors are unvisited ranks and rank 0. All sets are integers
-    in which bit r stands for rank r: `candidates`, `unvisited`, and the entries of `following` and
+    in which bit r represents rank r: `candidates`, `unvisited`, and the entries of `following` and
     `preceding`. A necessary condition only. True without candidates.
     """
     candidates &= unvisited
@@ -247,8 +247,8 @@ def _sort_successors(
     last.
 
     The best has the fewest unvisited successors itself; of equal ones it has the largest entry of
-    `ties`. `following[r]` (successors of rank r) and `unvisited` are integers in which bit r stands
-    for rank r. Empty without unvisited successors.
+    `ties`. `following[r]` (successors of rank r) and `unvisited` are integers in which bit r
+    represents rank r. Empty without unvisited successors.
     """
     successors = following[rank] & unvisited
     keys: list[tuple[int, int, int]] = []

@@ -77,8 +77,8 @@ class BlockPlaces:
 
         `rank`, `block`: int64 of equal length. In a collective to a root (reduce, gather) only the
         root requires blocks; a root of None counts as 0. In an all-to-all it is the destination of
-        the block; in others that split the result (reduce-scatter, scatter) the rank of the block's
-        share. Otherwise every rank requires every block.
+        the block; in other collectives that split the result (reduce-scatter, scatter) the rank of
+        the block's share. Otherwise every rank requires every block.
         """
         traits, share = self.collective.kind.traits, block // self.pieces
         if traits.to_root:
@@ -140,7 +140,7 @@ class EntryPlaces:
         """Choose for every entry (a block of a message) the buffer and offset where it is read and
         written.
 
-        - A write goes to OUTPUT if the receiver requires the block, else to SCRATCH, where the
+        - A block is written to OUTPUT if the receiver requires it, else to SCRATCH, where the
           blocks of a rank are packed. A reduce-scatter writes only the last sum of a block to
           OUTPUT, because in place OUTPUT is a part of INPUT.
         - A read takes the place of the last write of the block before it, or INPUT without one.
@@ -346,7 +346,7 @@ class _ScratchSlots:
         An entry writes `block` on `rank`. Equal (rank, block) share one slot of each kind. Stored
         are the entries of `is_stored`, their slots begin at 0 per rank, ascending by block; entries
         not stored have a 0 without meaning. Entries of `is_staged` have a staging slot after all
-        stored ones, others -1. The result also has the number of slots of every rank.
+        stored ones, other entries have -1. The result also has the number of slots of every rank.
         """
         location = rank * plan.num_blocks + block
         ranks, blocks = plan.num_ranks, plan.num_blocks
@@ -395,8 +395,8 @@ def _find_read_places(
     """Return (buffer, offset) in which each block is after the write of entry `after`, one per
     entry.
 
-    `buffer`, `offset`: where each entry writes. If `after` is -1, nothing was written: the block is
-    in INPUT at `input_offset`.
+    `buffer`, `offset`: where each entry writes. If `after` is -1, no value was written: the block
+    is in INPUT at `input_offset`.
     """
     is_given = after < 0
     return (

@@ -168,7 +168,7 @@ class _Rows:
         from SCRATCH into its target per staged piece, which is received into SCRATCH first. `write`
         is the step of each piece that writes the target: the REDUCE of a staged piece, else the
         receive. Steps have the round of their message. Early copies have the round `_FIRST_ROUND`,
-        before all others, late ones `_LAST_ROUND`, after them. Steps are not yet sorted.
+        before all other steps, late ones `_LAST_ROUND`, after them. Steps are not yet sorted.
         """
         copies = _Copies.of(plan, accesses, where, places)
         staged = np.flatnonzero(where.staging[pieces.entry] >= 0)

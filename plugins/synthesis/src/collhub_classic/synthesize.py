@@ -334,8 +334,8 @@ def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) 
 def compute_least_blocks(name: str, task: ClassicTask) -> int:
     """Return a lower bound for the number of blocks in all messages of a plan, without building it.
 
-    It is n (n - 1) for n ranks, because each receives or sends the shares of all others. For an
-    all-reduce it is n (n - 2) // 2, because some ranks may be paired with others, but 0 for
+    It is n (n - 1) for n ranks, because each receives or sends the shares of all other ranks. For
+    an all-reduce it is n (n - 2) // 2, because some ranks may be paired with other ranks, but 0 for
     algorithms that send entire vectors. It is 0 for rooted collectives.
     """
     kind, ranks = task.kind, task.num_ranks

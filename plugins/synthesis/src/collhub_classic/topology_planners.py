@@ -46,7 +46,7 @@ def plan_single_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """Plan an all-gather on a ring of n ranks, with half of every block in each direction.
 
-    The first half goes in `direction` (1: to the next rank, -1: to the previous one), the other
+    The first half is sent in `direction` (1: to the next rank, -1: to the previous one), the other
     against it. The cost is (n - 1) (alpha + m beta / (2 n)) for n > 2. Two ranks use one link for
     both halves, so the cost is that of a single ring.
     """
@@ -179,8 +179,8 @@ def _parse_sizes(text: str) -> list[int]:
 def parse_groups(options: ClassicOptions, num_ranks: int) -> Int64Array | None:
     """Return the ranks of every node by the option `sizes`: int64[groups, ranks per group].
 
-    The first size is the number of consecutive ranks in a group; the product of the others is the
-    number of groups. None for `auto`, and for options without `sizes`. Raises `UsageError`
+    The first size is the number of consecutive ranks in a group; the product of the other sizes is
+    the number of groups. None for `auto`, and for options without `sizes`. Raises `UsageError`
     (`option-value`) for an invalid list, or if the product of all sizes is not the number of ranks.
     """
     text = options.sizes if isinstance(options, GridOptions) else "auto"

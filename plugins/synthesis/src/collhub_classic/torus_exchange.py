@@ -30,8 +30,8 @@ _MAX_CELLS = 1 << 25
 _MAX_CELLS_BY_PART = 1 << 22
 # Largest class of displacements, relative to the mean, with which dimensions work together.
 _MAX_CLASS = 1.1
-# Buffers of a phase: units in the order of its messages, units that others sent and that have to
-# be forwarded, and units that have arrived.
+# Buffers of a phase: units in the order of its messages, units that other ranks sent and that have
+# to be forwarded, and units that have arrived.
 _TO_SEND, _TO_FORWARD, _ARRIVED, _BUFFERS = range(4)
 # Columns of the steps beside rank and kind.
 _COLUMNS = ("peer", "channel", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
@@ -130,7 +130,7 @@ def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
       they are at most `_MAX_CELLS_BY_PART`, or if displacements divide the data unevenly.
     - A pair has twice as many units if the most distant data of a class on a ring could not be
       halved otherwise. In a network that then exceeds `_MAX_CELLS`, it has not; some links carry
-      a unit more than others.
+      a unit more than other links.
     """
     ranks, count = prod(sizes), len(sizes)
     is_divisible = all(size % count == 0 for size in sizes)
@@ -177,7 +177,7 @@ def _count_cells(sizes: Sequence[int], units: int) -> int:
 
 
 def _count_hops(size: int) -> int:
-    """Return the sum of the distances from one rank of a ring to all others."""
+    """Return the sum of the distances from one rank of a ring to all other ranks."""
     return size * size // 4
 
 
@@ -395,7 +395,7 @@ class _Class:
         """Let copies wait for the receives by which their units arrived in the phase before.
 
         `rank`, `copies`: rank and row of each copy; `origin`: direction and hops of its units,
-        which determine the receive. Copies of units that did not move wait for nothing here. The
+        which determine the receive. Copies of units that did not move have no dependency here. The
         recorded receives are removed.
         """
         direction, hops = origin
@@ -426,8 +426,8 @@ class _Class:
     ) -> None:
         """Add the messages of a round (from 1 on) of a phase, on all ranks and in both directions.
 
-        Adds nothing if the round is above half the size of the phase's dimension. Every rank sends
-        the units that have not arrived yet to its neighbour, in one message per direction on
+        Adds no message if the round is above half the size of the phase's dimension. Every rank
+        sends the units that have not arrived yet to its neighbour, in one message per direction on
         `channel`. Directions without units have no message. A receive replaces the units that the
         round before received, and therefore waits for their send. Sends also wait for the steps of
         `barrier`. Received units that have arrived are copied away, except those of the last round
@@ -477,7 +477,7 @@ class _Class:
                 rows.add_controls(parents, sends)
             self._receives[direction] = self._arrivals[direction, number] = receives
             if not is_last:
-                # Units that have arrived; the others are forwarded.
+                # Units that have arrived; the other units are forwarded.
                 group = (first, begin) if direction > 0 else (stop, end)
                 if group[0] < group[1]:
                     self._arrivals[direction, number] = self._add_arrival(rows, phase, group)

@@ -265,8 +265,8 @@ class _Exchange:
         relay is the sender or receiver itself need no first or second hop.
 
         `is_united`: adjacent data between two ranks become one message, for which a relay also
-        copies its own data into SCRATCH, unless they would be alone. Otherwise every pair of sender
-        and receiver has separate messages.
+        copies its own data into SCRATCH, unless they would be the only data of the message.
+        Otherwise every pair of sender and receiver has separate messages.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]
@@ -435,7 +435,7 @@ def _build_exchange(request: SynthesisRequest, plan: _Plan, provenance: Provenan
     first hops, copies into SCRATCH, sends of second hops, all other receives, all other copies.
     Within these, direct messages are in the order of the plan, followed by hops in the order of
     (destination - source) modulo the ranks. The algorithm has one rank per NPU of the topology;
-    others have no steps. It is for calls out of place.
+    other ranks have no steps. It is for calls out of place.
     """
     messages, copies, total = plan.messages, plan.copies, len(plan.messages)
     npus = np.asarray(request.npus, np.int64)

@@ -243,11 +243,11 @@ class FlowJobs:
         ps.
 
         A job is the transfer of a piece over one link of its path. If several pieces are ready on a
-        link, the one with the smallest i / n goes first: i is the index of the piece in its path, n
-        the number of pieces of the path. With `has_switches`, i is increased by 1 for each link
-        that the piece has passed. Ties: the longest remaining time first, then the pseudo-random
-        order `around`. Links that start at a switch ignore all this and send in the order of
-        arrival.
+        link, the one with the smallest i / n is sent first: i is the index of the piece in its
+        path, n the number of pieces of the path. With `has_switches`, i is increased by 1 for each
+        link that the piece has passed. Ties: the longest remaining time first, then the
+        pseudo-random order `around`. Links that start at a switch ignore all this and send in the
+        order of arrival.
         """
         count = np.bincount(self.path)[self.path][self.piece]
         number = self.number[self.piece]
@@ -282,7 +282,7 @@ class FlowJobs:
         Each pass then schedules the jobs backward in time and forward again, by the latest end in
         the schedule before (forward-backward improvement of Li and Willis, Eur. J. Oper. Res. 56,
         1992). It ends after `_PASSES` passes, after `_MAX_FAILURES` successive passes without a
-        gain, or if a pass changes nothing.
+        gain, or if a pass makes no change.
         """
         start = initial
         if start is None:

@@ -129,7 +129,7 @@ def run_weighted_phases(
     (`wants`, by target) is sent along its tree of shortest paths. The length of a link is
     exp(steepness * (load - maximum load)) times its `cost`, the time of one share; it is computed
     anew for each source (multiplicative weights; Garg and Koenemann, SIAM J. Comput. 37, 2007).
-    `load` must be the load that `amounts` causes. Unreachable targets get nothing. Cost: one search
+    `load` must be the load that `amounts` causes. Unreachable targets get no flow. Cost: one search
     per source and phase.
     """
     nodes = len(indptr) - 1

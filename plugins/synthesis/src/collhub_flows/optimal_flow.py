@@ -76,7 +76,7 @@ class FlowDemand:
 
     @classmethod
     def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:
-        """Build the demand of a collective: what each NPU must send to each other NPU, in shares.
+        """Build the demand of a collective: the shares that each NPU must send to each other NPU.
 
         Rank r runs on `npus[r]`. An all-to-all has a share from every rank to every other one, a
         scatter from the root (0 if there is none), a gather to it; these are booleans. The shares

@@ -128,7 +128,7 @@ class GrowingProgram:
 
 
 def _create_solver(method: str) -> _Highs:
-    """Create a HiGHS solver that uses one thread and prints nothing.
+    """Create a HiGHS solver that uses one thread and does not print.
 
     `method`: its option `solver`, the algorithm for linear programs. It is not checked: HiGHS
     ignores an unknown one.

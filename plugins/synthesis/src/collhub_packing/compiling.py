@@ -119,7 +119,7 @@ def _ignore_unreadable_index(compiled: Any) -> None:
 
     Replaces the index loader of `compiled`, a function that numba compiles. numba reads the types
     of all stored signatures before it compares the stamp of the source, so an index of an earlier
-    version fails if it names a class that has moved since. Without a cache nothing is changed.
+    version fails if it names a class that has moved since. Without a cache `compiled` is unchanged.
     """
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     load = getattr(index, "_load_index", None)
@@ -203,8 +203,8 @@ def compile_kernels(work: Callable[[], None]) -> CheckReport:
     """Run `work`, which must call every kernel, and report whether the kernels are cached on disk.
 
     The report fails, with a cure, if machine code was compiled that could not be cached. It passes
-    if nothing had to be compiled. It has the number of compiled kernels and the seconds. Errors of
-    `work` are not caught.
+    if no kernel had to be compiled. It has the number of compiled kernels and the seconds. Errors
+    of `work` are not caught.
     """
     start = time.perf_counter()
     with compilations() as compiled:

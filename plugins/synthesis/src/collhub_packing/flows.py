@@ -177,9 +177,9 @@ class FlowNetwork:
         """Compute a maximum flow from `source` to `sink`; return (its value, what it leaves of
         every arc).
 
-        The second is int64 by arc. Flow along an arc increases what remains of the reverse arc.
-        Parallel arcs share one remaining capacity, which is returned for each of them. Raises
-        `InputError` as `residual` does.
+        The second is int64 by arc. Flow along an arc increases the remaining capacity of the
+        reverse arc. Parallel arcs share one remaining capacity, which is returned for each of them.
+        Raises `InputError` as `residual` does.
         """
         from collhub_packing import kernels
 

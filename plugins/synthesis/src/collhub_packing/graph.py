@@ -278,8 +278,8 @@ class LeastSets:
 
         The value of a set is the scaled capacity of the links that leave it, plus the `weights`
         (int64[nodes], may be negative) of its nodes. Returns (value, set as bool[nodes]); of
-        several such sets the smallest, which is contained in all others. The members must be
-        allowed (not checked).
+        several such sets the smallest, which is contained in all other such sets. The members must
+        be allowed (not checked).
         """
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)

@@ -141,8 +141,8 @@ class SourcedNetwork:
         """Yield each compute node's minimum cut from the source, if below `limit`.
 
         The source feeds all data. A cut is its source side as bool[nodes]. The nodes are taken in
-        ascending order. `capacity` (per arc) and `sent` (what each compute node sends) are as in
-        `shortage`.
+        ascending order. `capacity` (per arc) and `sent` (flow that each compute node sends) are as
+        in `shortage`.
         """
         amounts = np.concatenate([capacity, sent])
         for node in range(len(self._sinks)):
@@ -232,7 +232,7 @@ def _compute_partition_rate(
 
 
 def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
-    """Return the total capacity of the arcs from the given nodes to all others.
+    """Return the total capacity of the arcs from the given nodes to all other nodes.
 
     Arcs between the given nodes do not count. 0 without nodes.
     """

@@ -96,11 +96,11 @@ def without_switches(
     """Replace all switches by direct links between compute nodes, so that nodes can send as much as
     before.
 
-    Each node v can still send `sent[v]` to all others. The result has the direct links, each with
-    its physical route. It is exact: flows to all compute nodes are maintained and repaired.
-    Switches near compute nodes are removed first. `spread`: at which switches the capacity is
-    distributed evenly among pairs of neighbours (nowhere, everywhere, or at those of
-    `_connects_widest_links`); at all others every pair takes as much as possible. Raises
+    Each node v can still send `sent[v]` to all other compute nodes. The result has the direct
+    links, each with its physical route. It is exact: flows to all compute nodes are maintained and
+    repaired. Switches near compute nodes are removed first. `spread`: at which switches the
+    capacity is distributed evenly among pairs of neighbours (nowhere, everywhere, or at those of
+    `_connects_widest_links`); at all other switches every pair takes as much as possible. Raises
     `InputError` if the demand does not fit (`no-room`), and for some switches whose links differ by
     direction (`unbalanced-switch`).
     """
@@ -187,11 +187,11 @@ def _sort_switches(graph: CapacityGraph) -> list[int]:
 
 
 def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
-    """Return whether a switch gets at least half of what each of its senders can send.
+    """Return whether a switch gets at least half of the capacity that each of its senders can send.
 
-    Senders are the nodes with a link to the switch. What a node can send is the capacity of all its
-    outgoing links. False if a sender is no compute node (node number of at least `num_compute`);
-    True without senders.
+    Senders are the nodes with a link to the switch. The capacity that a node can send is that of
+    all its outgoing links. False if a sender is no compute node (node number of at least
+    `num_compute`); True without senders.
     """
     sent: Counter[int] = Counter()
     for (source, _), routed in links.items():

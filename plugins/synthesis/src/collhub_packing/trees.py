@@ -193,7 +193,7 @@ def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Spann
 
 
 def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
-    """Build the state in which the kernel grows the first tree, with copies of what it modifies.
+    """Build the state in which the kernel grows the first tree, with copies of modified arrays.
 
     `sent`: capacity from the common source into every node, int64[nodes]. The residual capacity of
     the wires is that of the arcs, and `sent` from the source. `first` and `out` list the arcs that

@@ -166,7 +166,7 @@ class _CutRows:
     def __init__(self, graph: CapacityGraph, networks: _TwoNetworks) -> None:
         """Begin the linear program that divides the capacity of links between both directions.
 
-        Its first rows are the cuts around each compute node and around all others, in both
+        Its first rows are the cuts around each compute node and around all other nodes, in both
         networks. There is also one row per switch: as much is directed into it as out of it.
         `networks`: the network and its reverse. Further cuts are added later. The graph must have
         capacity.

@@ -65,7 +65,7 @@ def combine_algorithms(
 
     All must have the same number of ranks (not checked). Buffers are concatenated, and each
     algorithm has its own channels. The unit is the greatest common divisor of the units of all
-    algorithms; an algorithm without a size counts as one byte. The size is rounded up to whole
+    algorithms; an algorithm without a size counts as one byte. The size is rounded up to integer
     bytes. The result is a custom collective with the operator of the first algorithm; it has no
     expected contents if these would be too large. `turns`: order of the messages of different
     algorithms; None for no order. `starts_ns`: start of every algorithm, which its ranks await in

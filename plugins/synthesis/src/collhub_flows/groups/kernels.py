@@ -170,7 +170,7 @@ def _measure_arcs(
 
 @part
 def _mark_targets(targets: Int64Array, is_target: BoolArray) -> None:
-    """Set the mask `is_target` of nodes in place: True for these targets, False for all others.
+    """Set the mask `is_target` in place: True for the nodes `targets`, False for all other nodes.
 
     `targets`: numbers of nodes.
     """

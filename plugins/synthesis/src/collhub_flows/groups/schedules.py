@@ -144,7 +144,7 @@ def _is_too_fine(wishes: Sequence[GroupWish], shares: Shares, share_units: int) 
 
     A piece must have at least one byte. If the units of a group are divided for its pieces
     (`GroupWish.find_factor` above 1), a unit must have at least one byte too, and the group has at
-    most `_MAX_UNITS` units, so that its algorithm can be verified. Pieces of whole units add no
+    most `_MAX_UNITS` units, so that its algorithm can be verified. Pieces of undivided units add no
     units and have no such limits.
     """
     if share_units > shares.bytes.min():

@@ -53,8 +53,9 @@ class GroupWish:
 
     A rooted collective has its root on the first NPU. `start_ns`: time at which its data are ready
     on all of its NPUs; no message of the group is sent before. `counts`: units of the parts of an
-    uneven collective, None for all others. They are divided by their greatest common divisor, so
-    that equal exchanges have equal counts. `counts_text`: the text that states them, for reports.
+    uneven collective, None for all other collectives. They are divided by their greatest common
+    divisor, so that equal exchanges have equal counts. `counts_text`: the text that states them,
+    for reports.
     """
 
     npus: tuple[int, ...]
