@@ -159,7 +159,7 @@ class PathNetwork(LinkNetwork):
 
         An arc is the path between two NPUs over links and switches. The result has, in ps: `busy`
         of the arc's first link, `arrival` summed over its links, and `hops`, the times of all
-        single links. Times on single links are whole nanoseconds, as in simulators, because
+        single links. Times on single links are integer nanoseconds, as in simulators, because
         fractions would change the order at switches. Raises `InputError` if a message takes too
         long to be counted in ps.
         """

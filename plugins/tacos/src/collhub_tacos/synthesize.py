@@ -144,7 +144,7 @@ def _build_answer(
 ) -> _Answer:
     """Build the algorithm of all ranks or of `setting.requested_ranks`; return it and its time.
 
-    Without requested ranks, algorithm and time are those of `build_timed_algorithm`; nothing is
+    Without requested ranks, algorithm and time are those of `build_timed_algorithm`; no schedule is
     verified here. Otherwise the entire schedule is verified if possible, and the result records
     whether it was. With at most `MAX_SIMULATED_TRANSFERS` transfers, all are built for this, and
     the time is that of the last arrival. With more, only those of the requested ranks are built,
@@ -308,7 +308,7 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
     `time_ns`: time of the answer. `fluid`, and `ports and distances` if the ranks are all NPUs
     in order, hold for messages of any size. All other bounds hold only for messages of the
     chosen size, and their names end with `ONE_SIZE` (" (one message size)"). `time-cut` and
-    `evacuation` are listed only if they are larger than the others; `evacuation` is computed
+    `evacuation` are listed only if they are larger than the other bounds; `evacuation` is computed
     only if the answer attains no other bound and the ranks are all NPUs in order. The
     certificate proves the bound of the later cut in time; it is empty without one.
     """

@@ -125,10 +125,10 @@ class TimeCuts:
         """Return the cut of the set `nodes`, which the last message can have left at `crossed_ps`.
 
         `nodes`: bool[nodes]. `heads`: int64, the nodes to which links out of the set lead. Nodes of
-        the set are on the far side from 0 on, all others from `crossed_ps` on. If all data that
-        leave the set must reach every member outside (all-gather, broadcast, all-reduce) and
-        `crossed_ps` is not 0, the others are later by their distance from the nearest head, but no
-        node later than the last member.
+        the set are on the far side from 0 on, all other nodes from `crossed_ps` on. If all data
+        that leave the set must reach every member outside (all-gather, broadcast, all-reduce) and
+        `crossed_ps` is not 0, the other nodes are later by their distance from the nearest head,
+        but no node later than the last member.
         """
         since = np.where(nodes, 0, crossed_ps)
         is_to_each = self._demand.collective.kind in _TO_EACH

@@ -232,7 +232,7 @@ class _PackedSchedule:
         """Convert to a candidate of the search, of the given form.
 
         Its number of pieces is the repetitions of the packing times its weight. Transfers are
-        selected, and the schedule is verified, only when the search asks for it.
+        selected, and the schedule is verified, only when the search requests it.
         """
         return SynthesisCandidate(
             form=form,

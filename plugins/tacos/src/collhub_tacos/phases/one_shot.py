@@ -311,9 +311,9 @@ def build_one_shot_candidates(
 
     `limit_ps()`: the fastest time so far in ps, None if there is none; the consumer updates it
     between candidates. The search ends before a candidate whose busiest link takes longer than this
-    limit, and after one that did not reduce the limit (if there was one). Yields nothing if already
-    the fastest link needs longer than the limit for all bytes, or if some NPUs cannot reach each
-    other.
+    limit, and after one that did not reduce the limit (if there was one). Yields no candidate if
+    already the fastest link needs longer than the limit for all bytes, or if some NPUs cannot reach
+    each other.
     """
     progress(0.0, _ACTIVITY)
     limit = limit_ps()

@@ -181,7 +181,7 @@ class Router:
     ) -> None:
         """Raise `InputError` (`disconnected`) if a chunk cannot reach its target or a needed node.
 
-        `origin`, `target`: of each chunk; a target of `ALL_NEEDED_NODES` stands for all nodes in
+        `origin`, `target`: of each chunk; a target of `ALL_NEEDED_NODES` means all nodes in
         `needed` (bool[nodes]). Single targets are checked first, and the first such chunk is named;
         then the origins of the other chunks, ascending. `bound`: float64[targets, nodes], the
         distances to the single targets, infinite without a path. `row`: the row in `bound` of each

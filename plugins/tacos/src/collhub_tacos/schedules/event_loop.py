@@ -225,9 +225,9 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
 def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
     """Make a transfer whose dependencies are met available to its sender; return its first link.
 
-    With `is_fixed` nothing changes, because the transfer is already in the queue of the link.
-    Otherwise the number of available transfers of the link increases by 1, and the search position
-    (`head`) of its arc moves back to the transfer if it is behind it.
+    With `is_fixed` the state is unchanged, because the transfer is already in the queue of the
+    link. Otherwise the number of available transfers of the link increases by 1, and the search
+    position (`head`) of its arc moves back to the transfer if it is after it.
     """
     arc = jobs.arc[transfer]
     link: Integer = jobs.path[jobs.path_indptr[arc]]

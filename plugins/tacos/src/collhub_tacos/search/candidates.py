@@ -73,7 +73,7 @@ class Prospects:
     def is_promising(self, variant: Variant, pieces: int) -> bool:
         """Return whether to try a variant with `pieces` chunks per part, given its earlier times.
 
-        A variant is a form of algorithm with a spreading and a window rule, whatever the number of
+        A variant is a form of algorithm with a spreading and a window rule, with any number of
         chunks. True if it was tried with fewer than `_MIN_TRIALS` smaller numbers. Otherwise, of
         its last `_MIN_TRIALS` numbers,
 

@@ -109,8 +109,8 @@ class _BestCandidate:
 
         Candidates with an algorithm, and, if times are simulated, those of at most
         `MAX_COMPARED_TRANSFERS` transfers compete with each other across all forms, by their
-        evaluated time (`_compare`). All others compete by their planned time `time_ps`, and only
-        within their form.
+        evaluated time (`_compare`). All other candidates compete by their planned time `time_ps`,
+        and only within their form.
         """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
         if candidate.algorithm is not None or (self._is_simulated and is_small):
@@ -341,7 +341,7 @@ def _find_redundant_counts(
     A pair consists of two neighbours in `ladder` that differ by less than the factor
     `_PAIR_FACTOR`: a multiple of the number of other NPUs, and a power of two. Usually one of the
     two kinds is always faster, so of each later pair the kind that was slower here is skipped; of
-    equal times, the first count. `index`: index of the second count of the pair. Yields nothing if
+    equal times, the first count. `index`: index of the second count of the pair. Yields no index if
     the last two counts are no such pair or have no time.
     """
     first, second = ladder[max(0, index - 1)], ladder[index]

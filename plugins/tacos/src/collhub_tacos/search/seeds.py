@@ -133,7 +133,7 @@ class _SeedSearch(Generic[T]):
     def run(self, seeds: Sequence[int], threads: int) -> Best[T]:
         """Try the seeds until a result costs at most the goal; return the best result.
 
-        Seeds are tried in waves: the first alone, then `threads` in parallel. Of the wave that
+        Seeds are tried in waves: first one seed, then `threads` seeds in parallel. Of the wave that
         reaches the goal, results of seeds after the first one that reaches it are ignored. Ctrl-C
         ends the search; without a result it is raised again.
         """

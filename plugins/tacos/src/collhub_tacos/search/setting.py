@@ -63,9 +63,10 @@ class Setting:
     def of(cls, request: SynthesisRequest, options: TacosOptions) -> Setting:
         """Build the settings of a request, and check rules that option declarations cannot express.
 
-        Switches are unwound if the options say so; remaining ones are contracted to arcs between
-        NPUs. `threads` 0 means one per CPU. Raises `UsageError` for an invalid number of chunks or
-        degree (`option-range`), and for a network of several planes (`planes-unsupported`).
+        Switches are unwound if the options request it; remaining ones are contracted to arcs
+        between NPUs. `threads` 0 means one per CPU. Raises `UsageError` for an invalid number of
+        chunks or degree (`option-range`), and for a network of several planes
+        (`planes-unsupported`).
         """
         topology = _prepare_topology(request.topology, options)
         return cls(

@@ -129,9 +129,9 @@ def _solve(
     Variable i means that `link[i]` carries `chunk[i]` in `step[i]`; `origin[c]` is the NPU that has
     chunk c first. A solution brings each chunk to each other NPU exactly once and never back to its
     origin, forwards it only in a step after its arrival, and sends at most one chunk per link and
-    step. Any solution is returned; nothing is minimized. The search ends after 20 (`_MAX_NODES`)
-    nodes of the branch-and-bound tree, and after `time_limit_s` s if that is not None; a solution
-    that was found until then is returned.
+    step. Any solution is accepted; there is no objective to minimize. The search ends after 20
+    (`_MAX_NODES`) nodes of the branch-and-bound tree, and after `time_limit_s` s if that is not
+    None; a solution that was found until then is returned.
     """
     variables = np.arange(len(chunk))
     ones = np.ones(len(chunk))

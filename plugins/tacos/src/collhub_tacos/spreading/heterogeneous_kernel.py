@@ -214,7 +214,7 @@ def _find_later_start(
 
     A message starts later, once and by at most `patience`, if a chunk with a lower supply than
     `best` arrives at the source by then. Otherwise, if `best` is -1, it starts with the next useful
-    entry, whatever its time, and `first` of the link advances to it. `has_waited` is updated.
+    entry, however late it arrives, and `first` of the link advances to it. `has_waited` is updated.
     """
     start_time = _UNCHANGED
     rarest = best

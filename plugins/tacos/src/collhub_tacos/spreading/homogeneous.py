@@ -198,7 +198,7 @@ def _generate_variants(
     """Yield the variants of the search, each with every step length (`choose_step_lengths`).
 
     If the network is symmetric (all nodes equivalent), the variant that computes one node and
-    translates it to all others comes first. The variant that computes all nodes follows if the
+    translates it to all other nodes comes first. The variant that computes all nodes follows if the
     network is not symmetric or `is_quick` is True.
     """
     translations = Translations.of(network, origin)
@@ -336,7 +336,7 @@ class _LockstepGather:
         """Return the fraction of deliveries done so far: 0 to 1.
 
         A delivery is a chunk that arrives at a node; chunks that are present initially do not
-        count. 0 if there is nothing to deliver.
+        count. 0 if there are no deliveries.
         """
         before = int(self._own.sum())
         delivered = int(self._state.filled.sum()) - before

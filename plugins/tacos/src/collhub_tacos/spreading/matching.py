@@ -75,7 +75,7 @@ _MAX_LAG = 64
 
 
 def choose_step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
-    """Return one or two step lengths in ps, of which a message takes a whole number each.
+    """Return one or two step lengths in ps, of which a message takes an integer number each.
 
     `busy_ps`, `arrival_ps`: times until the link is free and until the arrival. The first length is
     arrival / n, with n the arrival in busy times, rounded up; the second uses n rounded down, if it

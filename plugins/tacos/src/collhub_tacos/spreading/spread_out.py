@@ -261,7 +261,7 @@ def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
 
     Without switches:
 
-    - equal steps, for an all-gather on links of equal times; nothing else if steps are exact
+    - equal steps, for an all-gather on links of equal times; no other kernels if steps are exact
     - the translated part of one node, for an all-gather on symmetric networks of up to
       `_MAX_PAIRS_FOR_SYMMETRY` (20 million) pairs
     - deliveries in the order of time; after steps only for up to `_PAIRS_FOR_SEEDS` (400 000)
