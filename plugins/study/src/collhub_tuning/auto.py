@@ -10,7 +10,7 @@ estimated time run first. At the limit, the running synthesizer returns its best
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
@@ -326,17 +326,26 @@ def _format_reasons(failures: dict[str, str]) -> str:
     differ only in the leading name of the synthesizer are one. At most `_MAX_NAMES` names per
     reason and `_MAX_REASONS` reasons are shown, with the number of others.
     """
-    groups: dict[str, list[str]] = {}
-    for name, reason in failures.items():
-        # Most reasons begin with the name of the synthesizer.
-        groups.setdefault(reason.removeprefix(f"{name} "), []).append(name)
     lines = []
-    for reason, names in sorted(groups.items(), key=lambda pair: -len(pair[1])):
+    # Most reasons begin with the name of the synthesizer.
+    reasons = {name: reason.removeprefix(f"{name} ") for name, reason in failures.items()}
+    for reason, names in _group_by_reason(reasons):
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         lines.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {reason}")
     hidden = len(lines) - _MAX_REASONS
     remaining = [f"and {hidden} other reasons"] if hidden > 0 else []
     return "; ".join([*lines[:_MAX_REASONS], *remaining])
+
+
+def _group_by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Return (reason, names of its synthesizers), the most frequent reason first.
+
+    `reasons`: reason by name. Equally frequent reasons, and names, keep their order.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        groups.setdefault(reason, []).append(name)
+    return sorted(groups.items(), key=lambda pair: -len(pair[1]))
 
 
 def _parse_candidates(text: str, registry: Registry) -> list[str]:
@@ -442,10 +451,8 @@ def _build_size_error(request: SynthesisRequest, search: _Search) -> InputError:
     It states the limit that most of `search.too_large` report, of equally frequent ones the first,
     and its cure.
     """
-    groups: dict[str, list[str]] = {}
-    for name, finding in search.too_large.items():
-        groups.setdefault(finding.message, []).append(name)
-    message, names = max(groups.items(), key=lambda group: len(group[1]))
+    reasons = {name: finding.message for name, finding in search.too_large.items()}
+    message, names = _group_by_reason(reasons)[0]
     ranks = request.collective.num_ranks
     return InputError(
         f"{request.collective.kind} of {ranks} ranks is too large: {message} "
