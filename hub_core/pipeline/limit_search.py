@@ -75,14 +75,14 @@ def check_necessary_limits(chosen: ChosenRuntime, collective: Collective) -> Non
     The minimum (`find_necessary_limit`) is necessary for every schedule; the message has it.
     """
     limits = chosen.runtime.limits
-    for resource in RESOURCES.values():
-        limit = limits.get_limit(resource.name)
-        necessary = find_necessary_limit(collective, limits, resource.name)
+    for name, resource in RESOURCES.items():
+        limit = limits.get_limit(name)
+        necessary = find_necessary_limit(collective, limits, name)
         if limit is not None and limit < necessary:
             raise InputError(
                 f"{chosen.runtime.name} limits the {resource.noun} to {limit}: {necessary} are "
                 f"necessary for every {collective.kind} of {collective.num_ranks} ranks",
-                cure=f"allow {resource.name}={necessary} or more",
+                cure=f"allow {name}={necessary} or more",
                 code=TOO_LARGE,
             )
 
@@ -250,15 +250,11 @@ def _describe(
         if number - failed[name] > 1:
             notes.append(f"{failed[name] + 1} to {number - 1} were not tried")
         else:
-            notes.append(f"{number - 1} {_agree(number - 1, 'does', 'do')} not")
+            notes.append(f"{number - 1} {'does' if number == 2 else 'do'} not")
         necessary = find_necessary_limit(collective, limits, name)
         if necessary > 1:
             notes.append(f"{necessary} are necessary")
     verb = "suffice together" if len(numbers) > 1 else "suffice"
-    if numbers == [f"1 {RESOURCES[next(iter(sufficient))].noun}"]:
+    if [*sufficient.values()] == [1]:
         verb = "suffices"
     return f"{' and '.join(numbers)} {verb} ({', '.join(notes)})"
-
-
-def _agree(number: int, singular: str, plural: str) -> str:
-    return singular if number == 1 else plural

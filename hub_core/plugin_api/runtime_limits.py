@@ -12,46 +12,29 @@ from hub_core.model.diagnostics import InputError
 class Resource:
     """A resource that runtimes limit.
 
-    `name`: its name in `--for RUNTIME?NAME=N`; `used`: attribute of `RuntimeFit`; `limit`:
-    attribute of `RuntimeLimits`; `noun`: for messages; `excess`: text after the number of an excess
-    with `{}` for the limit.
+    `name`: its name in `--for RUNTIME?NAME=N`; `used`: attribute of `RuntimeFit`; `noun`: for
+    messages; `bound`: text on its limit, with `{}` for the limit.
     """
 
     name: str
     used: str
-    limit: str
     noun: str
-    excess: str
+    bound: str = "limit {}"
+
+    @property
+    def limit(self) -> str:
+        """Attribute of `RuntimeLimits`."""
+        return f"max_{self.used}"
 
 
 RESOURCES = {
     each.name: each
     for each in (
-        Resource(
-            "blocks",
-            "blocks",
-            "max_blocks",
-            "thread blocks of a rank",
-            "thread blocks of a rank, at most {} run at once",
-        ),
-        Resource(
-            "block_operations",
-            "block_operations",
-            "max_block_operations",
-            "operations of a block",
-            "operations of a block, limit {}",
-        ),
-        Resource("channels", "channels", "max_channels", "channels", "channels, limit {}"),
-        Resource(
-            "operations",
-            "operations",
-            "max_operations",
-            "operations of a rank",
-            "operations of a rank, limit {}",
-        ),
-        Resource(
-            "chunks", "units", "max_units", "chunks of the buffer", "chunks of the buffer, limit {}"
-        ),
+        Resource("blocks", "blocks", "thread blocks of a rank", "at most {} run at once"),
+        Resource("block_operations", "block_operations", "operations of a block"),
+        Resource("channels", "channels", "channels"),
+        Resource("operations", "operations", "operations of a rank"),
+        Resource("chunks", "units", "chunks of the buffer"),
     )
 }
 """Resources by name, in the order in which limits are checked."""
@@ -161,7 +144,9 @@ class RuntimeFit:
         name = self.find_excess(limits)
         if not name:
             return ""
-        return f"{self.get_use(name)} {RESOURCES[name].excess.format(limits.get_limit(name))}"
+        resource = RESOURCES[name]
+        bound = resource.bound.format(limits.get_limit(name))
+        return f"{self.get_use(name)} {resource.noun}, {bound}"
 
     def compute_excess(self, limits: RuntimeLimits) -> float:
         """Return the largest ratio of thread blocks or operations to their preferred limit.
