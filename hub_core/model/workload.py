@@ -328,14 +328,14 @@ def _edges(
     is_missing = [(side < 0) | (side >= len(rank)) for side in sides]
     if any(bool(np.any(missing)) for missing in is_missing):
         first = int(np.argmax(is_missing[0] | is_missing[1]))
-        child, parent = (int(sides[side][first]) for side in (1, 0))
+        parent, child = (int(side[first]) for side in sides)
         message = f"row {child} depends on row {parent}: the rows are 0..{len(rank) - 1}"
         raise InputError(message, location=Location(file), code="dangling")
     parents, children = (position[side] for side in sides)
     crossing = np.flatnonzero(rank[parents] != rank[children])
     if len(crossing):
         location = Location(file, rank=int(rank[children[crossing[0]]]))
-        child, parent = (int(sides[side][crossing[0]]) for side in (1, 0))
+        parent, child = (int(side[crossing[0]]) for side in sides)
         message = f"row {child} depends on row {parent}, a node of another rank"
         raise InputError(message, location=location, code="crossing-dependency")
     return csr(children, parents, len(rank))

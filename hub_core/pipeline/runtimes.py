@@ -92,10 +92,9 @@ def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
                 cure = "separate the limits of a runtime by &, as executor?blocks=16&channels=2"
             message = f"no runtime {name!r} is known"
             raise UsageError(message, cure=cure, code="unknown-runtime")
-        limits = parse_limits(query, text) if mark else {}
         one = known[name]
-        if limits:
-            one = replace(one.with_limits(limits), query=query)
+        if mark:
+            one = replace(one.with_limits(parse_limits(query, text)), query=query)
         if name in chosen and chosen[name].query != one.query:
             message = f"--for {names[:80]}: runtime {name!r} is named with different limits"
             raise UsageError(message, cure="name it once")
@@ -189,8 +188,10 @@ def select_runtime(
     writer. Otherwise raises `UsageError` for an option that sets another limit than `name`. Raises
     it for an unknown name unless `writer` is None.
     """
-    chosen = None if writer is None else find_runtime(name, registry)
-    if chosen is None or writer is None or chosen.writer.offer is not writer.offer:
+    if writer is None:
+        return {}
+    chosen = find_runtime(name, registry)
+    if chosen is None or chosen.writer.offer is not writer.offer:
         return {}
     selecting = chosen.runtime.writer_options
     limited = set(chosen.runtime.limit_options.values()) & set(selecting) & set(options)
