@@ -207,7 +207,7 @@ def _report_peers(steps: StepTable, findings: Findings) -> None:
     """Add a finding for every message whose peer is not another rank of the collective.
 
     The codes are `peer-range` if the peer is not a rank, and `self-message` if it is the rank
-    itself. The first `CAP` of each are listed, and the others are only counted.
+    itself. The first `CAP` of each are listed, and the other messages are only counted.
     """
     _, outside, is_to_self = _judge_peers(steps)
 

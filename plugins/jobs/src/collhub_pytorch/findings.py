@@ -274,8 +274,8 @@ def count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
 
     `size`: input bytes of one rank. The full buffer (of all ranks for all-gather and gather) is
     multiplied by 2 (n - 1) / n for an all-reduce, by (n - 1) / n for collectives in which each rank
-    keeps its own segment, and by 1 for others. 0 for a barrier, an unknown kind or size, and one
-    rank. Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
+    keeps its own segment, and by 1 for other collectives. 0 for a barrier, an unknown kind or size,
+    and one rank. Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
     """
     if size <= 0 or rank_count < 2:
         return 0.0

@@ -169,7 +169,7 @@ def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) ->
 
 @lru_cache(maxsize=256)
 def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTree, ...]:
-    """Pack spanning trees from the first of `nodes` to all others, with the largest total rate.
+    """Pack spanning trees from the first of `nodes` to all other nodes, with maximum total rate.
 
     Only `nodes` (numbers of NPUs) and switches take part. Switches are first replaced by direct
     links between NPUs. Results are cached.

@@ -181,7 +181,7 @@ class TorchTransport:
         return lambda: self._start_level(messages)
 
     def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
-        """Start the messages of a level without waiting; return what to wait for, in their order.
+        """Start the messages of a level without waiting; return one `Waiting` each, in their order.
 
         The returned works are kept in `self` until the next level has started: freeing them earlier
         makes short levels two to four times slower with gloo.

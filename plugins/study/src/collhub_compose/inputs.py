@@ -167,7 +167,7 @@ def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
 
 
 def check_seam(first: Algorithm, second: Algorithm) -> None:
-    """Raise `UsageError` (`seam`) unless the first algorithm leaves what the second one needs.
+    """Raise `UsageError` (`seam`) if the first algorithm lacks results that the second one needs.
 
     On each rank where the second algorithm reads data from INPUT, the OUTPUT of the first must have
     the same number of units, and the first must have an expected result for every unit of it. The

@@ -87,7 +87,7 @@ def _osu_point(
     collective: str | None,
     library: str,
 ) -> Measurement | str:
-    """Return the measurement of one row of an OSU table, or a text that says why the row has none.
+    """Return the measurement of one row of an OSU table, or a text with the reason why it has none.
 
     The time (us) is in the first column of average latency, otherwise in the first latency
     column. For all-gather and all-to-all, OSU prints bytes per peer, so the size is multiplied

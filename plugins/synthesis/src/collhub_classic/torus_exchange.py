@@ -33,7 +33,7 @@ _MAX_CLASS = 1.1
 # Buffers of a phase: units in the order of its messages, units that other ranks sent and that have
 # to be forwarded, and units that have arrived.
 _TO_SEND, _TO_FORWARD, _ARRIVED, _BUFFERS = range(4)
-# Columns of the steps beside rank and kind.
+# Columns of the steps in addition to rank and kind.
 _COLUMNS = ("peer", "channel", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
 
 

@@ -71,7 +71,7 @@ def all_gather_trees(
     first_seed: int = 0,
 ) -> MultirootPacking:
     """Pack trees for an all-gather at the best rate x: every node v sends `weights[v]` * x to all
-    others.
+    other nodes.
 
     x is `all_gather_rate`; `weights` None means 1 for each. With 1 / x = a / b, capacities are
     multiplied by a / g, and a node sends b / g per unit of its weight; g is the greatest common

@@ -174,8 +174,8 @@ class FlowNetwork:
         source: int,
         sink: int,
     ) -> tuple[int, Int64Array]:
-        """Compute a maximum flow from `source` to `sink`; return (its value, what it leaves of
-        every arc).
+        """Compute a maximum flow from `source` to `sink`; return (its value, the remaining
+        capacity of every arc).
 
         The second is int64 by arc. Flow along an arc increases the remaining capacity of the
         reverse arc. Parallel arcs share one remaining capacity, which is returned for each of them.

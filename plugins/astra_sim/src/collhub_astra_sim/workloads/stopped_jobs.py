@@ -196,7 +196,7 @@ class _StoppedJob:
         )
 
     def _describe_missing_members(self, prefix: str, missing: list[int]) -> _Reason:
-        """Describe which members have not started a collective, and what the first of them runs.
+        """Describe the members that have not started a collective, and where the first one waits.
 
         `prefix`: beginning of the sentence. `missing`: ranks, ascending, at least one; only the
         first `_LISTED_RANKS` are listed. If the first one runs no collective, the second part and

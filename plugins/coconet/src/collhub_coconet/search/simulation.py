@@ -171,7 +171,7 @@ class Simulation:
     def estimate(
         self, program: Program, binding: Binding, counts: Sequence[int] = CHUNKS
     ) -> Timing | str:
-        """Simulate a program with the algorithms that are fastest alone, in the best chunk count.
+        """Simulate a program with the algorithms fastest in isolation, in the best chunk count.
 
         All collectives have the same chunk count, one of `counts`, and each the algorithm and
         protocol that are fastest in isolation. Returns the time in s with the choices, or, if the

@@ -198,7 +198,7 @@ def _add_nvlinks(machine: Machine, counts: _Pairs, profile: GpuProfile | None) -
     """Add the NVLinks to the machine: direct links of pairs, or links of every GPU to an NVSwitch.
 
     `counts` has the number of links by pair of GPUs. The matrix does not show an NVSwitch. There is
-    one if the counts of some GPU add up to more links than a GPU has, because behind a switch all
+    one if the counts of some GPU add up to more links than a GPU has, because with a switch all
     links of a GPU count for every other GPU. Each GPU then has as many links to it as the largest
     of its counts. Rate (GB/s) and maximum number of links come from the profile (known properties
     of a GPU model), else from `_DEFAULT_NVLINK` and `_MOST_NVLINKS`.
