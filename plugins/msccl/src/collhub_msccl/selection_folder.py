@@ -312,9 +312,12 @@ def _add_remainder_file(folder: _Folder, task: _Task, main_file: _File, first: i
     fastest. Its chunks must be fewer and divide those of `main_file`, so that it also serves every
     size that the first one serves; its name comes later, so that the runtime uses it only for the
     other sizes. Notes name the algorithm with its mean slowdown, and the sizes that the runtime
-    itself serves. No file or note is added if the task has no measured size.
+    itself serves. No file or note is added, and no algorithm is built, if the task has no measured
+    size, or if the first file serves all sizes.
     """
-    if not task.window.sizes:
+    # Buffers with one part per rank have a multiple of this number of elements.
+    parts = task.selected.collective.num_ranks if task.kind.traits.is_split else 1
+    if not task.window.sizes or parts % main_file.chunks == 0:
         return
     slowdowns = task.selected.slowdowns(task.window.sizes)
     where = task.describe_sizes(first)
@@ -337,8 +340,6 @@ def _add_remainder_file(folder: _Folder, task: _Task, main_file: _File, first: i
         )
         finest = chunks
         break
-    # Buffers with one part per rank have a multiple of this number of elements.
-    parts = task.selected.collective.num_ranks if task.kind.traits.is_split else 1
     if parts % finest:
         folder.notes.append(
             f"{where}: sizes that are no multiple of {finest} elements are served by the "

@@ -329,3 +329,19 @@ def test_a_second_file_that_is_read_first_is_an_overlap() -> None:
     fine, coarse, _ = files.values()
     served, _ = _read({"executor/a.xml": coarse, "executor/b.xml": fine})
     assert [one.element_multiple for one in served] == [4, 16]
+
+
+def test_without_sizes_for_a_second_file_no_other_algorithm_is_built() -> None:
+    gather = ring_all_gather(4)
+    built = set()
+
+    def build(name: str, size: int) -> Algorithm:
+        built.add(name)
+        return gather
+
+    times = {"fast": (2,), "slow": (3,)}
+    found = selected(gather.collective, (1 << 20,), times, build)
+    # Every buffer of 4 ranks is divisible by the 4 chunks.
+    result = write(Selection("t", 4, 1, (found,)), SelectionOptions(runtime="executor"))
+    assert built == {"fast"}
+    assert not [note for note in result.notes if "do not divide" in note or "no multiple" in note]
