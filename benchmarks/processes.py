@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import BinaryIO
 
 # What the installed script does, by the interpreter and the sources of the benchmark itself.
 PROGRAM = (sys.executable, "-c", "import sys, hub_core.cli.main as p; sys.exit(p.main())")
@@ -28,16 +29,20 @@ class ProcessCost:
 
 
 def process_cost(
-    command: Sequence[str], environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    output: BinaryIO | None = None,
 ) -> ProcessCost:
-    """Run a command, its output thrown away. Ends the benchmark with its errors where it fails.
+    """Run a command and return its cost. Ends the benchmark with its errors where it fails.
 
-    `environment`: variables beside those of the benchmark.
+    `environment`: variables beside those of the benchmark. `output`: file for the standard output
+    of the command; it is discarded if it is None.
     """
     variables = {**os.environ, **(environment or {})}
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=variables)
+        stdout = subprocess.DEVNULL if output is None else output
+        process = subprocess.Popen(command, stdout=stdout, stderr=errors, env=variables)
         # Not `getrusage`: the peak that it tells is that of the largest child so far.
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - start
