@@ -24,6 +24,7 @@ from hub_core.columns import (
     Int64Array,
     distinct,
     expanded_ranges,
+    first_positions,
     labels,
     run_mask,
     stable_order,
@@ -306,7 +307,7 @@ def _connect_rounds(
     dependent = np.tile(order.dependents, rounds)
     children = dependent + has_successor
     children[receives] += 1
-    first_child = np.cumsum(children) - children
+    first_child = first_positions(children)
     child = np.empty(int(children.sum()), np.int64)
     child[expanded_ranges(first_child, dependent)] = (order.children + shift).ravel()
     place = first_child + dependent
@@ -353,7 +354,7 @@ def _build_round_records(
         record,
         {
             "times": _classify_times(steps, instructions, paths).time_class,
-            "first_receiver": np.cumsum(order.receivers) - order.receivers,
+            "first_receiver": first_positions(order.receivers),
             "receivers": order.receivers,
             "first_link": paths.indptr[send_rows],
             "links": links,

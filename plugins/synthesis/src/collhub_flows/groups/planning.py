@@ -218,10 +218,9 @@ def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
                 cure="give a count above 0 beside the diagonal, or leave the group out",
                 code="nothing-sent",
             )
-        units = int(wish.share_counts.sum())
-        if units > _MAX_COUNTED_UNITS:
+        if wish.total_units > _MAX_COUNTED_UNITS:
             raise UsageError(
-                f"the counts of {len(wish.npus)} ranks sum to {units} units, at most "
+                f"the counts of {len(wish.npus)} ranks sum to {wish.total_units} units, at most "
                 f"{_MAX_COUNTED_UNITS} can be scheduled together",
                 cure="give counts in larger units",
                 code="too-large",
