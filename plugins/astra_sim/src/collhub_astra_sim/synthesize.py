@@ -115,26 +115,35 @@ def _synthesize(
 def _check_step_count(
     plan_of: Callable[[NativeTask], NativePlan], kind: CollectiveKind, ranks: int
 ) -> None:
-    """Raise `InputError` (`too-large`) if `ring` or `direct` has more than `_MAX_STEPS` steps.
-
-    Each rank sends n - 1 messages, twice as many in an all-reduce, and n (n - 1) / 2 in an
-    all-to-all on a ring, where data for distance d take d hops. The messages of trees and of
-    halving-doubling are few.
-    """
-    if plan_of not in (ring, direct):
-        return
-    messages = ranks - 1
-    if kind is CollectiveKind.ALL_REDUCE:
-        messages *= 2
-    elif kind is CollectiveKind.ALL_TO_ALL and plan_of is ring:
-        messages = ranks * messages // 2
-    steps = _STEPS_OF_MESSAGE * ranks * messages
+    """Raise `InputError` (`too-large`) if an algorithm has more than `_MAX_STEPS` steps."""
+    steps = _count_steps(plan_of, kind, ranks)
     if steps > _MAX_STEPS:
         raise InputError(
             f"{steps} steps are too many (limit {_MAX_STEPS})",
             cure="choose fewer ranks, or an algorithm of fewer messages",
             code="too-large",
         )
+
+
+def _count_steps(
+    plan_of: Callable[[NativeTask], NativePlan], kind: CollectiveKind, ranks: int
+) -> int:
+    """Count the steps of an algorithm on n ranks that grow with the square of n or faster.
+
+    In `ring` and `direct` each rank sends n - 1 messages, twice as many in an all-reduce, and n (n
+    - 1) / 2 in an all-to-all on a ring, where data for distance d take d hops. In an all-gather and
+    reduce-scatter by `halving_doubling` each rank copies n units. All other steps are few: 0.
+    """
+    if plan_of is halving_doubling and kind is not CollectiveKind.ALL_REDUCE:
+        return ranks * ranks
+    if plan_of not in (ring, direct):
+        return 0
+    messages = ranks - 1
+    if kind is CollectiveKind.ALL_REDUCE:
+        messages *= 2
+    elif kind is CollectiveKind.ALL_TO_ALL and plan_of is ring:
+        messages = ranks * messages // 2
+    return _STEPS_OF_MESSAGE * ranks * messages
 
 
 class _PlacedPlan(NamedTuple):

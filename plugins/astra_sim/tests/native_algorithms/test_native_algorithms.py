@@ -111,3 +111,11 @@ def test_programs_of_too_many_steps_are_refused(
     message = rf"{steps} steps are too many \(limit 20000000\)"
     with pytest.raises(InputError, match=message):
         made(name, kind, f"switch:{ranks}")
+
+
+@pytest.mark.parametrize("kind", [GATHER, SCATTER])
+def test_copies_of_too_many_units_are_refused(kind: CollectiveKind) -> None:
+    # Each rank orders one unit per rank by its reversed bits.
+    message = rf"{8192 * 8192} steps are too many \(limit 20000000\)"
+    with pytest.raises(InputError, match=message):
+        made("astra-halving-doubling", kind, "switch:8192")
