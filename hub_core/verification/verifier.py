@@ -104,7 +104,7 @@ def verify_input(
         # ordered, the conflicts out of place are too. A check in blocks ends at the first defect:
         # then the other blocks may have races.
         is_race_free = comparison is not NOT_COMPARED and not findings_of_mode.has("race")
-        if task.blocks and findings_of_mode.has_errors():
+        if task.blocks > 1 and findings_of_mode.has_errors():
             is_race_free = False
         task = replace(task, is_race_free=is_race_free)
     return _build_report(claims, findings, outcomes)
@@ -342,25 +342,24 @@ def _judge_regions(
 
 
 def _count_blocks(task: _Task) -> float:
-    """Return into how many blocks of units the algorithm must be divided; 0 to check all at once.
+    """Return into how many blocks of units the algorithm must be divided, as in `_Task.blocks`.
 
-    The number, which may be a fraction, is the larger of memory and messages divided by
-    `_CELLS_OF_BLOCK` and operations divided by `MAX_WORK`. It is 0 within the limits `MAX_CELLS`
-    and `MAX_WORK`, if an expectation is given, if some step never runs, and if units are not
-    independent (`is_divisible`).
+    Above the limit `MAX_CELLS` of memory and messages or `MAX_WORK` of operations, the number,
+    which may be a fraction, is the larger of memory and messages divided by `_CELLS_OF_BLOCK` and
+    operations divided by `MAX_WORK`. Within these limits it is 1, or 0 with at most
+    `_MIN_CELLS_OF_RANGES`. It is always 0 if an expectation is given, if some step never runs, and
+    if units are not independent (`is_divisible`).
     """
     given, steps = task.given, task.given.algorithm.steps
     moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit
     work = float(steps.count.sum(dtype=np.float64)) / task.unit
     cells = task.memory_units + moved
-    is_small = cells <= min(_MIN_CELLS_OF_RANGES, MAX_CELLS) and work <= MAX_WORK
-    if task.is_expectation_given or is_small:
+    fits = cells <= MAX_CELLS and work <= MAX_WORK
+    if task.is_expectation_given or (fits and cells <= _MIN_CELLS_OF_RANGES):
         return 0.0
     if not given.relation.order.is_complete or not is_divisible(given.algorithm, given.messages):
         return 0.0
-    if cells <= MAX_CELLS and work <= MAX_WORK:
-        return 1.0
-    return max(cells / _CELLS_OF_BLOCK, work / MAX_WORK)
+    return 1.0 if fits else max(cells / _CELLS_OF_BLOCK, work / MAX_WORK)
 
 
 def _build_report(
