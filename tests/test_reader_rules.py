@@ -801,6 +801,12 @@ def _find_positions(modules: Iterable[ast.Module]) -> dict[str, int]:
     }
 
 
+def _name_function(call: ast.Call) -> str:
+    """Return the name of the called function or method; "" if it has none."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return getattr(call.func, "id", name)
+
+
 def _list_identifiers(module: ast.Module, positions: Mapping[str, int]) -> Iterable[str]:
     """Yield the literal identifiers of the errors and findings that a module creates.
 
@@ -811,8 +817,7 @@ def _list_identifiers(module: ast.Module, positions: Mapping[str, int]) -> Itera
         given: list[ast.expr] = []
         if isinstance(node, ast.Call):
             given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            position = positions.get(getattr(node.func, "id", name), len(node.args))
+            position = positions.get(_name_function(node), len(node.args))
             given += node.args[position : position + 1]
         elif isinstance(node, ast.arguments):
             parameters = (node.posonlyargs + node.args)[::-1]
@@ -822,9 +827,8 @@ def _list_identifiers(module: ast.Module, positions: Mapping[str, int]) -> Itera
             given = [value for parameter, value in defaults if parameter.arg == "code"]
         elif isinstance(node, ast.Assign):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            given = (
-                [node.value] if any(re.fullmatch(r"code|\w*_CODE", one) for one in names) else []
-            )
+            if any(re.fullmatch(r"code|\w*_CODE", one) for one in names):
+                given = [node.value]
         for value in given:
             options = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
             for option in options:
@@ -853,17 +857,17 @@ _PREFIXES: Mapping[str, Mapping[str, tuple[str, int]]] = {
 }
 
 
-def _list_prefixed_identifiers(file: Path) -> Iterable[str]:
-    """Yield the identifiers of calls in `_PREFIXES` whose rest is a literal.
+def _list_prefixed_identifiers(
+    file: Path, functions: Mapping[str, tuple[str, int]]
+) -> Iterable[str]:
+    """Yield the identifiers of calls of `functions`, as in `_PREFIXES`, whose rest is a literal.
 
     Calls of `require` that record a condition which holds (`True`) create no finding.
     """
-    functions = _PREFIXES.get(file.relative_to(ROOT).parts[1], {})
     for node in ast.walk(ast.parse(file.read_text())):
         if not isinstance(node, ast.Call):
             continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        name = getattr(node.func, "id", name)
+        name = _name_function(node)
         holds = bool(node.args) and getattr(node.args[0], "value", None) is True
         if name in functions and not holds:
             prefix, position = functions[name]
@@ -874,8 +878,12 @@ def _list_prefixed_identifiers(file: Path) -> Iterable[str]:
 
 @pytest.mark.once
 def test_every_identifier_with_a_prefix_has_a_page() -> None:
-    files = _list_packages().values()
-    created = {name for file in files for name in _list_prefixed_identifiers(file)}
+    created = {
+        name
+        for distribution, functions in _PREFIXES.items()
+        for file in sorted((ROOT / "plugins" / distribution / "src").rglob("*.py"))
+        for name in _list_prefixed_identifiers(file, functions)
+    }
     assert len(created) > 50
     assert sorted(created - _list_declared_rules().keys()) == []
 
