@@ -89,17 +89,17 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
             cure = "the run was aborted: repeat it if larger sizes are missing"
             line = test.rows[-1].line
             skipped.append(note(file, line, "the table ends without its summary line", cure))
-    if not points:
-        if rows and not skipped:
-            raise refuse(file, rows[0].first_line, *options.refusal)
-        line = tests[0].first_line if tests else 1
-        if skipped:
-            raise refuse_all(file, skipped)
-        message = "the test prints no results: the run was aborted"
-        raise refuse(
-            file, line or 1, message, "repeat the run and keep its entire output", "no-results"
-        )
-    return MeasurementSet(points, skipped, {})
+    if points:
+        return MeasurementSet(points, skipped, {})
+    if skipped:
+        raise refuse_all(file, skipped)
+    if rows:
+        raise refuse(file, rows[0].first_line, *options.refusal)
+    line = tests[0].first_line if tests else 1
+    message = "the test prints no results: the run was aborted"
+    raise refuse(
+        file, line or 1, message, "repeat the run and keep its entire output", "no-results"
+    )
 
 
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
