@@ -355,7 +355,8 @@ class _Class:
         else:
             offset = self._locate(phase, _TO_SEND) + np.arange(total)
             target = np.broadcast_to(offset, (ranks, total))
-            groups.append(self._find_senders(phase)[0])
+            next_direction = self._find_senders(phase)[0]
+            groups.append(next_direction)
         begins = np.ones((ranks, total), np.bool_)
         begins[:, 1:] = (np.diff(source) != 1) | (np.diff(target) != 1)
         for group in groups:
@@ -378,7 +379,7 @@ class _Class:
             parents = self._copy_rows[:, members[is_still]]
             rows.add_data(parents.ravel(), row_of[:, is_still].ravel())
         if phase < count:
-            sign = self._find_senders(phase)[0][first]
+            sign = next_direction[first]
             self._send_writers = {
                 each: (rank[sign == each], copies[sign == each]) for each in (1, -1)
             }
@@ -433,10 +434,10 @@ class _Class:
         `barrier`. Received units that have arrived are copied away, except those of the last round
         of a direction.
         """
+        if number > self.count_rounds(phase):
+            return
         axis = self._order[phase]
         size, stride = self._sizes[axis], self._strides[axis]
-        if number > size // 2:
-            return
         for direction in (1, -1):
             first, end = self._get_range(phase, direction, number)
             if first >= end:
