@@ -33,8 +33,9 @@ Limits = Mapping[str, int | None]
 class LimitedSearch:
     """A search whose results exceed the limits of a runtime.
 
-    `list_results(target)`: the results to fit for a target: the first one, then those with fewer
-    units. They depend only on the units of the target and are computed once per value of these.
+    `list_results(request)`: the results to fit for the target of a request: the first one, then
+    those with fewer units. They depend only on the largest numbers of units and chunks of the
+    target, and are computed once per value of these.
     """
 
     request: SynthesisRequest

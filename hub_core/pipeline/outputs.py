@@ -294,7 +294,7 @@ class SelectionFolders:
             by_suffix = [
                 form
                 for form in by_suffix
-                if not any(name.lower().endswith(suffix) for suffix in taken & {*form.suffixes})
+                if not name.lower().endswith(tuple(taken & {*form.suffixes}))
             ]
         return [form.name for form in by_content or by_suffix]
 
