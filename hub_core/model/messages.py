@@ -20,6 +20,7 @@ from hub_core.columns import (
     is_sorted,
     labels,
     sorted_ordinals,
+    stable_order,
     topological_levels,
 )
 from hub_core.model.diagnostics import CAP, Findings
@@ -110,7 +111,7 @@ def pair_in_order(
     if np.array_equal(send_keys, receive_keys):
         return _messages(sends, receives, sends[:0], receives[:0])
     # The k-th send and the k-th receive of a connection get the same slot number.
-    _, number = np.unique(np.concatenate([send_keys, receive_keys]), return_inverse=True)
+    number = labels(np.concatenate([send_keys, receive_keys]))
     width = len(sends) + len(receives) + 1
     send_slots = number[: len(sends)] * width + sorted_ordinals(send_keys)
     receive_slots = number[len(sends) :] * width + sorted_ordinals(receive_keys)
@@ -177,7 +178,7 @@ def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int6
     """
     if is_sorted(keys):
         return rows, keys
-    order = np.argsort(keys, kind="stable")
+    order = stable_order(keys)
     return rows[order], keys[order]
 
 
