@@ -200,13 +200,13 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
         """
         if request.collective.kind.traits.is_uneven:
             return None
-        if request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
-            if name != "pairwise":
-                return None
-            task = build_task(name, request, options)
+        has_many_ranks = request.collective.num_ranks > _MAX_ESTIMATED_RANKS
+        if has_many_ranks and name != "pairwise":
+            return None
+        task = build_task(name, request, options)
+        if has_many_ranks:
             _check_block_count(compute_least_blocks(name, task))
             return estimate_pairwise_ns(task.topology, task.npus, task.collective_bytes)
-        task = build_task(name, request, options)
         plan = _get_plan(name, task).plan
         order = _find_orders(ALGORITHMS[name], task)[0]
         return estimate_ns(

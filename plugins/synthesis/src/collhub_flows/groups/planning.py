@@ -185,7 +185,7 @@ def plan_groups(
         time,
         times,
         tuple(single.maker for single in alone),
-        compute_joint_bounds(network.flows, wishes, Shares.of(wishes)),
+        compute_joint_bounds(network.flows, wishes, schedule.shares),
         not_tried,
         tuple(chosen.budget.cuts),
     )
