@@ -28,6 +28,7 @@ from hub_core.model import (
     NodeKind,
     StepKind,
     UnitCounts,
+    collective_of_call,
 )
 
 KINDS = {
@@ -128,18 +129,12 @@ class Call:
 
     @property
     def collective(self) -> Collective:
-        """Collective of the call among its members, in place, with the minimum number of units.
+        """Collective of the call among its members, as `collective_of_call`.
 
-        Units are the equal parts into which an algorithm divides the data. There is one unit in
-        total, or, if the data are divided among ranks, one per rank (for an all-to-all, one per
-        pair of source and destination). Counts are divided by their greatest common divisor. Ranks
-        are numbered from 0 within the members.
+        Ranks are numbered from 0 within the members.
         """
-        kind, ranks = KINDS[self.kind], len(self.members)
-        if self.counts is not None:
-            units = self.counts.in_blocks(self.counts.common_divisor)
-            return Collective(kind, ranks, units.total, in_place=True, counts=units)
-        return Collective(kind, ranks, kind.traits.parts(ranks), root=self.root, in_place=True)
+        ranks = len(self.members)
+        return collective_of_call(KINDS[self.kind], ranks, self.root or 0, self.counts)
 
 
 class Algorithms:
