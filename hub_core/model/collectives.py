@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -191,6 +191,24 @@ class Collective:
         """Whether contributions of several ranks may be combined."""
         # A contract may list several contributions of one unit.
         return self.kind.traits.reduces or self.kind is CollectiveKind.CUSTOM
+
+    def in_blocks(self, unit: int) -> Collective:
+        """Return the collective in blocks of `unit` units, which must divide all its sizes.
+
+        Sizes of a contract and counts are divided too; at least one unit remains. If `unit` is
+        above 1, the expected contents of a contract, which are per unit, are dropped. The same
+        object is returned if `unit` is 1.
+        """
+        if unit == 1:
+            return self
+        contract = self.contract
+        if contract is not None:
+            sizes = contract.input_units // unit, contract.output_units // unit
+            contract = CustomContract(*sizes, contract.defined)
+        # The model requires at least one unit.
+        unit_count = max(1, self.unit_count // unit)
+        counts = None if self.counts is None else self.counts.in_blocks(unit)
+        return replace(self, unit_count=unit_count, contract=contract, counts=counts)
 
     def input_units(self) -> Int64Array:
         """Return the size of INPUT in units: int64[num_ranks].

@@ -151,22 +151,9 @@ def in_largest_units(algorithm: Algorithm) -> Algorithm:
         return algorithm
     steps = algorithm.steps
     columns = {name: getattr(steps, name) // unit for name in ("src_offset", "dst_offset", "count")}
-    if contract is not None:
-        contract = replace(
-            contract,
-            input_units=contract.input_units // unit,
-            output_units=contract.output_units // unit,
-        )
-    # The model requires at least one unit.
-    unit_count = max(1, algorithm.collective.unit_count // unit)
-    counts = algorithm.collective.counts
-    if counts is not None:
-        counts = counts.in_blocks(unit)
     return replace(
         algorithm,
-        collective=replace(
-            algorithm.collective, unit_count=unit_count, contract=contract, counts=counts
-        ),
+        collective=algorithm.collective.in_blocks(unit),
         steps=replace(steps, **columns),
         scratch_units=algorithm.scratch_units // unit,
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from hub_core.columns import Int64Array
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, Contributions, CustomContract, MemoryLayout
+from hub_core.model.collectives import Collective, Contributions, MemoryLayout
 from hub_core.model.diagnostics import Findings, InputError, Location
 from hub_core.model.kinds import CollectiveKind
 from hub_core.verification.contents import (
@@ -168,27 +168,12 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
         expected = collective.contract.expected
     # The rows of an expectation are single units.
     unit = 1 if expected is not None else common_unit(algorithm)
-    blocks = _convert_to_blocks(collective, unit)
+    blocks = collective.in_blocks(unit)
     task = _Task(verification_input, blocks, expected, unit, expected is not None)
     # Above the limit contents are refused, and the table would fill the memory.
     if expected is None and task.memory_units <= MAX_CELLS:
         task = replace(task, expected=task.collective.postcondition())
     return replace(task, blocks=_count_blocks(task))
-
-
-def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
-    """Convert a collective, with its contract or counts, from units to blocks of `unit` units.
-
-    All sizes are divided by `unit`, which must divide them; at least one unit remains. If `unit` is
-    above 1, the expected contents of a contract are dropped.
-    """
-    contract = collective.contract
-    if contract is not None and unit > 1:
-        sizes = contract.input_units // unit, contract.output_units // unit
-        contract = CustomContract(*sizes, contract.defined)
-    counts = collective.counts and collective.counts.in_blocks(unit)
-    units = max(1, collective.unit_count // unit)
-    return replace(collective, unit_count=units, contract=contract, counts=counts)
 
 
 def _note_omitted_checks(task: _Task, findings: Findings) -> None:

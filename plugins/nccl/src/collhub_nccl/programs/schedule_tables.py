@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from collhub_execution import LevelledProgram, bus_bandwidth
@@ -117,9 +117,7 @@ def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int
     # The contract of a custom collective is defined per unit, and the program does not divide
     # units.
     if collective.kind is not CollectiveKind.CUSTOM:
-        unit = collective.unit_count // program.unit_count
-        counts = collective.counts and collective.counts.in_blocks(unit)
-        collective = replace(collective, unit_count=program.unit_count, counts=counts)
+        collective = collective.in_blocks(collective.unit_count // program.unit_count)
     lanes = assign_lanes(program, algorithm, most_lanes)
     records = _build_records(program, lanes)
     promises, indptr = _build_promises(collective)
