@@ -322,8 +322,7 @@ def check_workload(
     """
     request = CheckRequest(name=name, workload=workload, is_thorough=is_thorough)
     checks = checks_of(Subject.WORKLOAD, registry)
-    reports = {check.name: run_check(check, request) for check in checks}
-    return {check: _name_file(report, name) for check, report in reports.items()}
+    return {check.name: _name_file(run_check(check, request), name) for check in checks}
 
 
 def _name_file(report: CheckReport, name: str) -> CheckReport:
