@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -53,20 +54,8 @@ class UnitCounts:
                     "one per rank",
                     "give a square table: row i has the units that rank i sends to each rank",
                 )
-            for column, value in enumerate(values):
-                at = f"{name}: rank {row} to " if is_per_pair else f"{name}: "
-                at += f"rank {column}"
-                if not isinstance(value, int) or isinstance(value, bool):
-                    raise _error(
-                        f"{at}: {str(value)[:40]!r} is no integer, expected units of 0 or more",
-                        "give an integer",
-                    )
-                if value < 0:
-                    raise _error(
-                        f"{at}: {_format_integer(value)} is negative, expected units of 0 or more",
-                        "give 0 for a message that is not sent",
-                    )
-                total += value
+            prefix = f"{name}: rank {row} to " if is_per_pair else f"{name}: "
+            total += sum(_check_counts(values, prefix))
         if not 1 <= total <= MAX_TOTAL_UNITS:
             raise _error(
                 f"{name}: the counts sum to {_format_integer(total)} units, expected 1..2^62",
@@ -162,6 +151,31 @@ def has_equal_counts(first: UnitCounts | None, second: UnitCounts | None) -> boo
     if first is None or second is None:
         return first is second
     return first.in_blocks(first.common_divisor) == second.in_blocks(second.common_divisor)
+
+
+def _check_counts(values: list[object], prefix: str) -> list[int]:
+    """Return a row of a table, whose entries must be integers of 0 or more; booleans are none.
+
+    Raises `InputError` (`invalid-counts`) for the first other entry. `prefix`: start of
+    the message, such as `counts: rank 3 to `.
+    """
+    counts = cast(list[int], values)
+    # The usual case: tables of many ranks have millions of entries.
+    if set(map(type, counts)) == {int} and min(counts) >= 0:
+        return counts
+    for column, value in enumerate(values):
+        at = f"{prefix}rank {column}"
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _error(
+                f"{at}: {str(value)[:40]!r} is no integer, expected units of 0 or more",
+                "give an integer",
+            )
+        if value < 0:
+            raise _error(
+                f"{at}: {_format_integer(value)} is negative, expected units of 0 or more",
+                "give 0 for a message that is not sent",
+            )
+    return counts
 
 
 def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
