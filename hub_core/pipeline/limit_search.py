@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hub_core.model import Collective, HubError, InputError
+from hub_core.pipeline.runtime_fits import list_tries
 from hub_core.pipeline.runtimes import ChosenRuntime
 from hub_core.plugin_api import (
     RESOURCES,
@@ -33,13 +34,15 @@ Limits = Mapping[str, int | None]
 class LimitedSearch:
     """A search whose results exceed the limits of a runtime.
 
-    `list_results(request)`: the results to fit for the target of a request: the first one, then
-    those with fewer units. They depend only on the largest numbers of units and chunks of the
-    target, and are computed once per value of these.
+    `result`: that of the search for the target of `request`. `search_again`: searches for another
+    request. The results to fit are the first one for a target, then those with fewer units. They
+    depend only on the largest numbers of units and chunks of the target, and are computed once per
+    value of these.
     """
 
     request: SynthesisRequest
-    list_results: Callable[[SynthesisRequest], Iterator[SynthesisResult]]
+    result: SynthesisResult
+    search_again: Callable[[SynthesisRequest], SynthesisResult]
     _known: dict[tuple[int | None, int | None], list[SynthesisResult]] = field(default_factory=dict)
 
     def find_results(self, target: SynthesisTarget, budget: SearchBudget) -> list[SynthesisResult]:
@@ -57,7 +60,7 @@ class LimitedSearch:
         if key not in self._known:
             before = budget.done
             try:
-                rows = list(self.list_results(replace(self.request, target=target, budget=budget)))
+                rows = self._list_results(replace(self.request, target=target, budget=budget))
             except HubError:
                 rows = []
             least = sum(len(row.algorithm.steps) for row in rows)
@@ -68,6 +71,13 @@ class LimitedSearch:
                 raise BudgetReached
             self._known[key] = sorted(rows, key=lambda row: len(row.algorithm.steps))
         return self._known[key]
+
+    def _list_results(self, request: SynthesisRequest) -> list[SynthesisResult]:
+        """Return the results for a request, of which the first is known for equal units."""
+        known = self.request
+        is_same = request.units == known.units and request.chunk_limits == known.chunk_limits
+        first = self.result if is_same else self.search_again(request)
+        return list(list_tries(request, first, self.search_again))
 
 
 def check_necessary_limits(chosen: ChosenRuntime, collective: Collective) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from hub_core.pipeline.limit_search import (
     check_necessary_limits,
     find_sufficient_limits,
 )
-from hub_core.pipeline.runtime_fits import create_target, fit_result, list_tries, list_variants
+from hub_core.pipeline.runtime_fits import create_target, fit_result, list_variants
 from hub_core.pipeline.runtimes import find_runtimes
 from hub_core.pipeline.simulation import (
     DEFAULT_SIMULATOR,
@@ -280,19 +280,11 @@ def add_sufficient_limits(
     A candidate is a request, the name of the synthesizer and its result for the target of the
     request; see `find_sufficient_limits`. `options`: of the synthesizers.
     """
-
-    def create_search(
-        request: SynthesisRequest, name: str, result: SynthesisResult
-    ) -> LimitedSearch:
-        search_again = _search_with(request, name, options)
-
-        def list_results(again: SynthesisRequest) -> Iterator[SynthesisResult]:
-            is_same = again.units == request.units and again.chunk_limits == request.chunk_limits
-            yield from list_tries(again, result if is_same else search_again(again), search_again)
-
-        return LimitedSearch(request, list_results)
-
-    return find_sufficient_limits(error, [create_search(*one) for one in candidates])
+    searches = [
+        LimitedSearch(request, result, _search_with(request, name, options))
+        for request, name, result in candidates
+    ]
+    return find_sufficient_limits(error, searches)
 
 
 def _search_with(

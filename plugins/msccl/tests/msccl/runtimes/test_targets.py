@@ -205,14 +205,14 @@ def test_new_searches_count_as_work_of_the_search_for_limits(
     request = request_of("all-gather", 8, 64 * KIB, "executor?operations=3", "ring:8")
     assert request.target is not None
     result = run_synthesizer(replace(request, target=None), "ring")
-    search = limit_search.LimitedSearch(request, lambda again: iter([result]))
+    search = limit_search.LimitedSearch(request, result, lambda again: result)
     budget = request.budget.part(100_000)
     assert search.find_results(request.target, budget) == [result]
     assert budget.done == len(result.algorithm.steps) + 2 * budget.STEPS_OF_A_SIMULATION
     search.find_results(request.target, budget)
     assert budget.done == len(result.algorithm.steps) + 2 * budget.STEPS_OF_A_SIMULATION
     with pytest.raises(BudgetReached):
-        limit_search.LimitedSearch(request, search.list_results).find_results(
+        limit_search.LimitedSearch(request, result, search.search_again).find_results(
             request.target, request.budget.part(1000)
         )
 
