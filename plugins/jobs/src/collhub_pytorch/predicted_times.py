@@ -176,7 +176,9 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
             raise InputError(message, location=location, cure=cure, code="not-predicted")
         transfer[rows] = round(time.time_ns)
     is_unknown = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.collective < 0) & (nodes.bytes > 0)
-    for row in np.flatnonzero(is_unknown & (transfer < 0))[:1].tolist():
+    is_unknown &= transfer < 0
+    if is_unknown.any():
+        row = int(np.argmax(is_unknown))
         message = f"its collective of unknown kind with {nodes.bytes[row]} bytes is not predicted"
         location = timed.location(row, workload.provenance.source_name)
         cure = "state the kind of the collective in the job"

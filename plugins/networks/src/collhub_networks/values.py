@@ -245,7 +245,7 @@ class NetworkFindings:
             more = f" (and {count - 1} more such places)" if count > 1 else ""
             report(replace(first, message=first.message + more))
 
-    def _add(self, new: Diagnostic, subject: str = "") -> None:
+    def _add(self, new: Diagnostic, subject: str) -> None:
         """Count a finding under its code and subject; only the first one of them is stored.
 
         `subject`: the object of the finding, such as the name of a link; "" merges all findings of

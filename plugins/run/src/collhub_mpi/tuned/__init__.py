@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hub_core.model import Diagnostic, InputError
+from hub_core.model import InputError
 from hub_core.plugin_api import ServedCalls, Source, SourcePart
 
 PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
@@ -32,5 +32,5 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
         except InputError as error:
             first = error.diagnostics[0]
             location = replace(first.location, file=part.name)
-            source.report(Diagnostic(first.code, first.message, location=location, cure=first.cure))
+            source.report(replace(first, location=location))
     return calls
