@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from hub_core.columns import (
+    BoolArray,
     Int64Array,
     Order,
     chain_cover,
@@ -68,21 +69,28 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
     steps until one waits for a step that has not run. So a step that waits for a message from a
     higher rank runs at the next visit.
     """
+    # A message of a higher rank is available only in the next round.
+    visit = find_longest_chains(relation, relation.parents > relation.children)
+    rows = np.sort(relation.order.nodes)
+    in_turns = rows[np.argsort(visit[rows], kind="stable")]
+    return positions_in(in_turns, len(visit))
+
+
+def find_longest_chains(relation: HappensBefore, counts: BoolArray) -> Int64Array:
+    """Return the most counted edges in a chain of edges that ends at each row: int64[rows].
+
+    `counts`: bool per edge of the relation, whether it is counted. Rows that never run have 0.
+    """
     order = relation.order
-    # Steps that never run are left out.
     runs = order.position[relation.children] >= 0
-    parents, children = relation.parents[runs], relation.children[runs]
+    parents, children, counts = relation.parents[runs], relation.children[runs], counts[runs]
     indptr, by_level = csr(order.position[parents], np.arange(len(parents)), len(order.nodes))
     borders = indptr[order.level_indptr]
-    position_in_order = np.zeros(len(order.position), np.int64)
+    most = np.zeros(len(order.position), np.int64)
     for start, stop in pairwise(borders.tolist()):
         edges = by_level[start:stop]
-        parent, child = parents[edges], children[edges]
-        # A message of a higher rank is available only in the next round.
-        np.maximum.at(position_in_order, child, position_in_order[parent] + (parent > child))
-    rows = np.sort(order.nodes)
-    in_turns = rows[np.argsort(position_in_order[rows], kind="stable")]
-    return positions_in(in_turns, len(order.position))
+        np.maximum.at(most, children[edges], most[parents[edges]] + counts[edges])
+    return most
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:

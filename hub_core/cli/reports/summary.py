@@ -22,8 +22,8 @@ from hub_core.model import Algorithm, StepTable, matched_messages, message_bytes
 from hub_core.model.algorithm import JsonValue, placement_of
 from hub_core.model.kinds import StepKind
 from hub_core.model.quantities import format_bytes, format_ranks
-from hub_core.trace_profile.lowering import message_tags
 from hub_core.verification.fifo import fused_pairs
+from hub_core.verification.step_order import find_longest_chains, happens_before
 
 Int64Array = npt.NDArray[np.int64]
 LISTED_LINKS = 10
@@ -128,56 +128,13 @@ def critical_path(steps: StepTable) -> CriticalPath | None:
     from different chains, and are 0 without steps. Takes O(steps + dependencies) time plus a
     constant per level.
     """
-    parent, child, is_message = _list_edges(steps)
-    order = np.argsort(parent, kind="stable")
-    child, is_message = child[order], is_message[order].astype(np.int64)
-    first_child = np.searchsorted(parent[order], np.arange(len(steps) + 1))
-    waits_for = np.bincount(child, minlength=len(steps))
-    messages = np.zeros(len(steps), np.int64)
-    frontier, levels, done = np.flatnonzero(waits_for == 0), 0, 0
-    while len(frontier):
-        levels, done = levels + 1, done + len(frontier)
-        width = first_child[frontier + 1] - first_child[frontier]
-        edges = np.repeat(first_child[frontier] - np.cumsum(width) + width, width) + np.arange(
-            int(width.sum())
-        )
-        reached = child[edges]
-        np.maximum.at(messages, reached, np.repeat(messages[frontier], width) + is_message[edges])
-        np.subtract.at(waits_for, reached, 1)
-        frontier = np.unique(reached[waits_for[reached] == 0])
-    return CriticalPath(levels, int(messages.max(initial=0))) if done == len(steps) else None
-
-
-def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array, npt.NDArray[np.bool_]]:
-    """Return (parent row, child row, whether it is a message) of all dependencies and messages.
-
-    The three arrays are parallel. First come data and control dependencies, then one edge from each
-    SEND to the receive that it matches; unmatched messages have no edge.
-    """
-    parent, child = steps.edges()
-    send, receive = _match_messages(steps)
-    is_message = np.concatenate([np.zeros(len(parent), np.bool_), np.ones(len(send), np.bool_)])
-    return np.concatenate([parent, send]), np.concatenate([child, receive]), is_message
-
-
-def _match_messages(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """Match messages: return (rows of the SENDs, rows of the receives that match them).
-
-    A receive, with or without reduction, matches the SEND with its pair of ranks in the same
-    direction and the same message tag. Both arrays are parallel and ordered by pair, then tag.
-    Steps without a partner are omitted.
-    """
-    tags = message_tags(steps).astype(np.int64)
-    send, receive = np.flatnonzero(steps.sends), np.flatnonzero(steps.receives)
-    pairs = np.concatenate(
-        [_pair(steps.rank[send], steps.peer[send]), _pair(steps.peer[receive], steps.rank[receive])]
-    )
-    pair_number = np.unique(pairs, return_inverse=True)[1]
-    keys = pair_number << 31 | tags[np.concatenate([send, receive])]
-    _, at_send, at_receive = np.intersect1d(
-        keys[: len(send)], keys[len(send) :], assume_unique=True, return_indices=True
-    )
-    return send[at_send], receive[at_receive]
+    relation = happens_before(steps)
+    if not relation.order.is_complete:
+        return None
+    is_message = np.arange(len(relation.parents)) >= relation.num_dependencies
+    messages = find_longest_chains(relation, is_message)
+    levels = len(relation.order.level_indptr) - 1
+    return CriticalPath(levels, int(messages.max(initial=0)))
 
 
 def _pair(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32]) -> Int64Array:
