@@ -251,3 +251,10 @@ def test_a_slice_of_a_broadcast_bias_is_refused() -> None:
     build = ProgramBuilder("p", N=(1, 64))
     with pytest.raises(InputError, match="is broadcast along dimension 0, its size is 1"):
         build.argument("b", "float32", 1, "N", layout=sliced(0))
+
+
+def test_a_collective_of_unknown_kind_is_not_in_the_table() -> None:
+    columns = {"rank": [0, 1], "kind": [int(NodeKind.COLLECTIVE)] * 2, "bytes": [64, 64]}
+    workload = Workload(NodeColumns.from_columns(2, {**columns, "collective": [-1, -1]}))
+    with pytest.raises(InputError, match="is a collective that the table does not have"):
+        infer_program(workload, "float32")

@@ -152,3 +152,14 @@ def test_transfers_above_the_limit_are_omitted(monkeypatch: pytest.MonkeyPatch) 
     assert [finding.code for finding in times.diagnostics] == ["omitted-transfers"]
     assert times.transfers is not None
     assert len(times.transfers.link) == 3
+
+
+def test_a_rank_that_waits_in_a_collective_of_unknown_kind_is_named() -> None:
+    topology = hub_core.parse_topology("ring:2?bandwidth=50GB/s&latency=500ns")
+    columns = {"rank": [0, 1, 1], "kind": [int(NodeKind.COLLECTIVE)] * 3, "bytes": [64] * 3}
+    nodes = NodeColumns.from_columns(2, {**columns, "collective": [0, -1, 0]}, ([1], [2]))
+    times = simulate.run_workload_layer(
+        Workload(nodes), topology, System.of_json(json.dumps(SYSTEM))
+    )
+    messages = [finding.message for finding in times.diagnostics]
+    assert any("rank 1 waits in node 0 (unknown collective of" in text for text in messages)

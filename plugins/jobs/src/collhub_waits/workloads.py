@@ -279,10 +279,10 @@ class _Calls:
         """Return the number in `tables` of the call of each row: int64[rows]; new calls are added.
 
         `rows`: COLLECTIVE, SEND and RECV nodes. Calls are equal if kind, collective and bytes are.
-        A collective is called by its name in lower case; its only input shape are its bytes, as for
-        a send (called `send`). A receive (called `recv`) has its bytes as output shape. A negative
-        size gives no shape. New calls are numbered in ascending order of kind, collective and
-        bytes.
+        A collective is called by its name in lower case (`unknown` for -1); its only input shape
+        are its bytes, as for a send (called `send`). A receive (called `recv`) has its bytes as
+        output shape. A negative size gives no shape. New calls are numbered in ascending order of
+        kind, collective and bytes.
         """
         nodes = self.nodes
         keys = np.stack(
@@ -296,7 +296,7 @@ class _Calls:
         for kind, collective, size in distinct.T.tolist():
             shapes = ((size,),) if size >= 0 else ()
             if kind == NodeKind.COLLECTIVE:
-                name = JobCollective(collective).name.lower()
+                name = JobCollective(collective).name.lower() if collective >= 0 else "unknown"
                 call = Call("", name, shapes, (), (), ())
             elif kind == NodeKind.SEND:
                 call = Call("", "send", shapes, (), (), (), 0, 1)

@@ -191,3 +191,9 @@ def test_a_file_of_no_known_format_is_refused_as_a_dump(collhub, tmp_path: Path)
     (tmp_path / "rank_0.json").write_text(json.dumps({"some": 1}))
     run = collhub("diagnose", tmp_path / "rank_0.json")
     assert "this is not a Flight Recorder dump" in run.err
+
+
+def test_collectives_of_unknown_kind_are_matched_as_one_kind() -> None:
+    columns = {"rank": [0, 1], "kind": [int(NodeKind.COLLECTIVE)] * 2, "bytes": [64, 64]}
+    nodes = NodeColumns.from_columns(2, {**columns, "collective": [-1, -1]})
+    assert summary(Workload(nodes)) == ("none", [], [])

@@ -260,7 +260,9 @@ class _StoppedJob:
 
 
 def _format_kind(collective: int) -> str:
-    """Return the name of a collective, such as all-reduce."""
+    """Return the name of a collective, such as all-reduce; for -1 `unknown collective`."""
+    if collective < 0:
+        return "unknown collective"
     return JobCollective(collective).name.lower().replace("_", "-")
 
 

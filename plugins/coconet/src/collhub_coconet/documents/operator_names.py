@@ -199,7 +199,8 @@ class _StatementInference:
         """
         nodes = self.workload.nodes
         if nodes.kind[row] == NodeKind.COLLECTIVE:
-            known = _COLLECTIVES.get(JobCollective(int(nodes.collective[row])))
+            code = int(nodes.collective[row])
+            known = _COLLECTIVES.get(JobCollective(code)) if code >= 0 else None
             if known is None or nodes.counts[row] >= 0:
                 raise create_error(
                     self.workload, row, "is a collective that the table does not have"
