@@ -38,7 +38,7 @@ from collhub_coconet.transformations.costs import costs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core import parse_topology
+from hub_core import parse_topology, write
 from hub_core.model import CollectiveKind, InputError
 
 # Row i, column j: rows that rank i sends to rank j.
@@ -272,3 +272,24 @@ def test_a_search_by_simulation_refuses_them_before_it_times_a_program(
     run = collhub("transform", path, "--search", "--topology", "ring:4", "--jobs", "1")
     assert run.code == 1
     assert run.error_lines[0].endswith("[uneven-unsupported]")
+
+
+@pytest.mark.once
+def test_files_of_algorithms_with_other_counts_are_not_offered(tmp_path: Path) -> None:
+    network = parse_topology("ring:4")
+    demands = []
+    for counts in ([1, 0, 6, 2], [2, 2, 3, 2]):
+        rows = all_gather_v(argument(6, 2), counts).named("y")
+        program = rows.builder.program(rows)
+        demand = find_demand(program, RANKS, program.by_name["y"])
+        assert demand is not None
+        demands.append(demand)
+    path = tmp_path / "first.json"
+    write(HubAlgorithms(network).list_offers(demands[0])[0].algorithm, path)
+    times = HubAlgorithms(network, named=(str(path),))
+    is_offered = [
+        any(offer.name == str(path) for offer in times.list_offers(demand)) for demand in demands
+    ]
+    assert is_offered == [True, False]
+    reasons = [omission.reason for omission in times.omissions.values()]
+    assert any(reason.startswith(f"{path} has other counts") for reason in reasons)

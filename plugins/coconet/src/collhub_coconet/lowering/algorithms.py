@@ -29,6 +29,7 @@ from hub_core.model import (
     StepKind,
     UnitCounts,
     collective_of_call,
+    has_equal_counts,
 )
 
 KINDS = {
@@ -136,6 +137,24 @@ class Call:
         ranks = len(self.members)
         return collective_of_call(KINDS[self.kind], ranks, self.root or 0, self.counts)
 
+    def check_fit(self, algorithm: Algorithm, name: str) -> None:
+        """Raise `InputError` (`algorithm-does-not-fit`) unless an algorithm performs the call.
+
+        It must have the kind, number of ranks, root, and counts (apart from the size of a unit) of
+        the call. `name`: of the algorithm, for the error.
+        """
+        actual, required = algorithm.collective, self.collective
+        fits = (actual.kind, actual.num_ranks, actual.root) == (
+            required.kind, required.num_ranks, required.root,
+        )  # fmt: skip
+        if not fits:
+            message = f"{name} is no {required.kind} of {required.num_ranks} ranks"
+        elif not has_equal_counts(actual.counts, required.counts):
+            message = f"{name} has other counts"
+        else:
+            return
+        raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
+
 
 class Algorithms:
     """Algorithms of collectives on the ranks of one group; each is created and verified once."""
@@ -165,8 +184,8 @@ class Algorithms:
         """Return the chosen algorithm after verification: synthesized, read from a file, or given.
 
         A text with `/` or `.` is a file, any other the name of a synthesizer. Raises `InputError`
-        (`algorithm-does-not-fit`) if the kind, number of ranks or root of a given algorithm differ
-        from the call, and `HubError` for an incorrect algorithm.
+        (`algorithm-does-not-fit`) if a given algorithm does not perform the call, and `HubError`
+        for an incorrect algorithm.
         """
         algorithm = choice.algorithm
         if isinstance(algorithm, str):
@@ -174,13 +193,7 @@ class Algorithms:
             if not is_file:
                 return _verify_algorithm(self._synthesize(call, algorithm, choice))
             algorithm = read(algorithm, registry=self._registry)
-        actual, required = algorithm.collective, call.collective
-        fits = (actual.kind, actual.num_ranks, actual.root) == (
-            required.kind, required.num_ranks, required.root,
-        )  # fmt: skip
-        if not fits:
-            message = f"{algorithm!r} is no {required.kind} of {required.num_ranks} ranks"
-            raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
+        call.check_fit(algorithm, repr(algorithm))
         if id(algorithm) not in self._verified:
             self._verified[id(algorithm)] = _verify_algorithm(algorithm)
         return algorithm

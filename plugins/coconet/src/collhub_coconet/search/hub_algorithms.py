@@ -9,7 +9,7 @@ as omitted.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -113,7 +113,7 @@ class HubAlgorithms:
     contents: Algorithms = field(init=False)
     _offered: dict[Demand, tuple[OfferedAlgorithm, ...]] = field(default_factory=dict)
     _fastest: dict[Demand, tuple[float, Means]] = field(default_factory=dict)
-    _patterns: dict[Hashable, Algorithm] = field(default_factory=dict)
+    _patterns: dict[tuple[str, Demand], Algorithm] = field(default_factory=dict)
     _networks: dict[tuple[int, ...], dict[str, Topology]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -279,13 +279,13 @@ class HubAlgorithms:
         A synthesized one is for the network of the demand's members and its size. Algorithms are
         cached, except those of synthesizers that adapt to the size. Parts of a synthesis that are
         cut by the limit of work are stored in `self.omissions`. Raises `InputError` if a file has
-        another kind, number of ranks or root than the call (`algorithm-does-not-fit`), and if an
-        algorithm has no units (`no-contents`) or is incorrect (`wrong`). Exceptions of the
+        another kind, number of ranks, root or counts than the call (`algorithm-does-not-fit`), and
+        if an algorithm has no units (`no-contents`) or is incorrect (`wrong`). Exceptions of the
         synthesizer and the reader are passed on.
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts
-        key = name, demand.kind, demand.members, demand.root, demand.counts
+        key = name, replace(demand, size_bytes=0)
         if key in self._patterns:
             return self._patterns[key]
         if name in known:
@@ -303,12 +303,7 @@ class HubAlgorithms:
                 self._omit(rest, demand, f"{rest}: {cut.reason}", is_proven=False)
         else:
             algorithm = read(Path(name), registry=self.registry)
-            actual, required = algorithm.collective, call.collective
-            if (actual.kind, actual.num_ranks, actual.root) != (
-                required.kind, required.num_ranks, required.root,
-            ):  # fmt: skip
-                message = f"{name} is no {required.kind} of {required.num_ranks} ranks"
-                raise InputError(message, code="algorithm-does-not-fit")
+            call.check_fit(algorithm, name)
         if not algorithm.has_contents:
             raise InputError(f"{name} states no units of data", code="no-contents")
         report = verify(algorithm)
