@@ -8,7 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Float64Array, Int64Array, group_of_entry, topological_levels
+from hub_core.columns import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    group_of_entry,
+    inverse,
+    topological_levels,
+)
 from hub_core.model import (
     COLUMN_DEFAULTS,
     COLUMN_DTYPES,
@@ -261,25 +268,19 @@ def _order_rows(
     rows, in addition to the dependencies of `steps`.
     """
     order = np.lexsort((np.arange(len(keys)), np.asarray(keys), np.asarray(columns["rank"])))
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
-    data_parents, data_children = _list_edges(steps.data_indptr, steps.data_indices)
+    position = inverse(order)
+    data_parents, data_children = steps.data_edges
     data = (
         position[np.append(data_parents, parents).astype(np.int64)],
         position[np.append(data_children, children).astype(np.int64)],
     )
-    control = _list_edges(steps.control_indptr, steps.control_indices)
+    control_parents, control_children = steps.control_edges
     return StepTable.from_columns(
         steps.num_ranks,
         {name: np.asarray(column)[order] for name, column in columns.items()},
         data,
-        (position[control[0]], position[control[1]]),
+        (position[control_parents], position[control_children]),
     )
-
-
-def _list_edges(indptr: Int64Array, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children) of the dependencies of rows."""
-    return indices, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
 
 
 def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
@@ -296,8 +297,7 @@ def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
     if not order.is_complete:
         return [float(row) for row in rows.tolist()]
     levels = np.empty(len(steps), np.float64)
-    sizes = np.diff(order.level_indptr)
-    levels[order.nodes] = np.repeat(np.arange(len(sizes)), sizes)
+    levels[order.nodes] = group_of_entry(order.level_indptr)
     return [float(level) for level in levels.tolist()]
 
 

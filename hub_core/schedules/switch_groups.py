@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Int64Array, distinct, run_lengths, run_starts
+from hub_core.columns import BoolArray, Int64Array, find_heads, run_lengths, run_starts
 from hub_core.model import Algorithm, Buffer, StepKind, StepTable, matched_messages
 from hub_core.network import Topology
 
@@ -82,28 +82,13 @@ def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.u
 
     Equal sets have equal hashes. Two different sets have equal hashes with probability 2^-64.
     """
-    parents, children = _list_edges(steps)
+    parents, children = steps.edges()
     mixed = parents.astype(np.uint64) + np.uint64(1)
     for shift, factor in _HASH_ROUNDS:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     total = np.zeros(len(steps), np.uint64)
     np.add.at(total, children, mixed)
     return total
-
-
-def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """Return the distinct dependencies of both kinds: int64 (parents, children).
-
-    A dependency that is both data and control occurs once. Sorted by child, then by parent.
-    """
-    rows = len(steps)
-    child = np.repeat(
-        np.tile(np.arange(rows), 2),
-        np.concatenate([np.diff(steps.data_indptr), np.diff(steps.control_indptr)]),
-    )
-    parent = np.concatenate([steps.data_indices, steps.control_indices])
-    children, parents = np.divmod(distinct(child * rows + parent), rows)
-    return parents, children
 
 
 def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -131,7 +116,7 @@ def _find_chain_heads(steps: StepTable) -> Int64Array:
     A row continues the chain of its only parent if both add a received message to the same units
     and the parent has no other child. A row that continues no chain is its own first row.
     """
-    parents, children = _list_edges(steps)
+    parents, children = steps.edges()
     rows = len(steps)
     parent_count = np.bincount(children, minlength=rows)
     child_count = np.bincount(parents, minlength=rows)
@@ -139,12 +124,7 @@ def _find_chain_heads(steps: StepTable) -> Int64Array:
     is_chained &= (parent_count[children] == 1) & (child_count[parents] == 1)
     head = np.arange(rows)
     head[children[is_chained]] = parents[is_chained]
-    # Pointer doubling: the distance to the head halves in every iteration.
-    while True:
-        further = head[head]
-        if np.array_equal(further, head):
-            return head
-        head = further
+    return find_heads(head)
 
 
 def _is_continued(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
