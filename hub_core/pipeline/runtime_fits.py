@@ -233,12 +233,12 @@ def count_least_operations(algorithm: Algorithm) -> int:
     """
     steps = algorithm.steps
     ranks = algorithm.num_ranks
-    reader = np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr))
-    is_forwarded = steps.sends[reader] & steps.receives[steps.data_indices]
+    awaited, waiting = steps.data_edges
+    is_forwarded = steps.sends[waiting] & steps.receives[awaited]
     messages = np.bincount(steps.rank[steps.sends | steps.receives], minlength=ranks)
     fused = [
         np.bincount(steps.rank[np.unique(rows[is_forwarded])], minlength=ranks)
-        for rows in (reader, steps.data_indices)
+        for rows in (waiting, awaited)
     ]
     return int((messages - np.minimum(*fused)).max(initial=0))
 

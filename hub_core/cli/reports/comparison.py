@@ -264,9 +264,8 @@ def _list_dependencies(
     The array is int64[dependencies, 2], ordered by waiting row and then as in the table. `kind`:
     `data` or `control`.
     """
-    pointer, indices = getattr(steps, f"{kind}_indptr"), getattr(steps, f"{kind}_indices")
-    waiting = np.repeat(np.arange(len(steps)), np.diff(pointer))
-    return np.stack([waiting, indices], axis=1)
+    awaited, waiting = steps.data_edges if kind == "data" else steps.control_edges
+    return np.stack([waiting, awaited], axis=1)
 
 
 def _describe_dependencies(steps: StepTable, kind: str, row: int) -> str:

@@ -18,6 +18,7 @@ from hub_core.columns import (
     expanded_ranges,
     group_of_entry,
     group_pointer,
+    inverse,
     positions_in,
     row_pointer,
     sorted_ordinals,
@@ -95,8 +96,7 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
     data, control = (_between_nodes(steps, edges, node, count) for edges in _dependencies(steps))
     pairs = node[:-1][count == 2]
     data = np.concatenate([data[0], pairs]), np.concatenate([data[1], pairs + 1])
-    position_of_node = np.empty(len(order), np.int64)
-    position_of_node[order] = np.arange(len(order))
+    position_of_node = inverse(order)
     numbers = np.where(is_local, -1, _numbers(steps, is_message)[step])
     return built(
         kind[order].astype(np.uint8),

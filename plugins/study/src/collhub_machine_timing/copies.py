@@ -154,12 +154,8 @@ def _select_rows(steps: StepTable, kept: Int64Array, position: Int64Array) -> St
     """
     columns = {name: getattr(steps, name)[kept] for name in COLUMN_DTYPES}
     tables = []
-    for indptr, indices in (
-        (steps.data_indptr, steps.data_indices),
-        (steps.control_indptr, steps.control_indices),
-    ):
-        child = np.repeat(np.arange(len(steps)), np.diff(indptr))
+    for parent, child in (steps.data_edges, steps.control_edges):
         is_kept = position[child] >= 0
-        tables.append((position[indices[is_kept]], position[child[is_kept]]))
+        tables.append((position[parent[is_kept]], position[child[is_kept]]))
     data, control = tables
     return StepTable.from_columns(steps.num_ranks, columns, data, control)

@@ -18,7 +18,7 @@ from collhub_classic.places import (
     MessagePieces,
     sort_blocks,
 )
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges, run_mask, run_starts
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges, inverse, run_mask, run_starts
 from hub_core.model import Buffer, StepKind, StepTable
 
 _Edges = tuple[Int64Array, Int64Array]
@@ -300,8 +300,7 @@ def _renumber(edges: _Edges, order: Int64Array) -> _Edges:
 
     `order[i]`: old number of the row at position i.
     """
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
+    position = inverse(order)
     return position[edges[0]], position[edges[1]]
 
 

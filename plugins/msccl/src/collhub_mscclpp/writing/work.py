@@ -8,7 +8,7 @@ import numpy as np
 
 from collhub_mscclpp.writing.networks import PlanNetwork
 from collhub_mscclpp.writing.switches import SwitchSteps, find_switch_steps
-from hub_core.columns import Int64Array, labels, topological_levels
+from hub_core.columns import Int64Array, inverse, labels, topological_levels
 from hub_core.model import (
     Algorithm,
     CollectiveKind,
@@ -111,8 +111,7 @@ def order_work(
         # Thread blocks execute operations one after another, so a cycle would deadlock.
         if not switches.remove_cycle(in_cycle.tolist()):
             raise _describe_refusal(algorithm, "steps wait for each other", "verify the algorithm")
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
+    position = inverse(order)
     return PlanWork(
         algorithm,
         common_unit(algorithm),

@@ -20,7 +20,15 @@ from collhub_flows.optimal_flow import (
     report_unreachable,
     solve_exact_flow,
 )
-from hub_core.columns import BoolArray, Float64Array, Int64Array, csr, expanded_ranges, row_pointer
+from hub_core.columns import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    csr,
+    expanded_ranges,
+    inverse,
+    row_pointer,
+)
 from hub_core.model import InputError
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SearchBudget
@@ -265,8 +273,7 @@ def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> flo
     best = 0.0
     for row in hops[:_MAX_CENTRES]:
         order = np.argsort(row, kind="stable")
-        position = np.empty(len(order), np.int64)
-        position[order] = np.arange(len(order))
+        position = inverse(order)
         for positions in (position, len(order) - 1 - position):
             # Compute the maximum time of the prefixes of an order; `position`: of every node in it.
             first = np.minimum.reduceat(positions[endpoints.givers], endpoints.giver_indptr[:-1])
