@@ -46,11 +46,12 @@ class Node:
     raw: bytes | None = None
 
     def encode(self) -> bytes:
-        """Encode the node as a protobuf message; `raw`, if given, replaces it entirely.
+        """Encode the node as a protobuf message; a `raw` that is not None is returned instead.
 
-        An identifier or a duration (`micros`) of 0 and an empty list of dependencies are left out,
-        as default values. The fields ascend by number, except for `extra`, which is appended
-        unchanged.
+        The fields are, in this order: identifier (1), name (2), type (3), control dependencies (4)
+        and data dependencies (5) as packed varints, `micros` (7), one field 10 per attribute in the
+        order of the dict, then the bytes `extra` unchanged. An identifier or `micros` of 0 and an
+        empty list of dependencies are left out; name and type are always written.
         """
         if self.raw is not None:
             return self.raw
@@ -126,13 +127,17 @@ def encode_attributes(number: int, attributes: Attributes) -> bytes:
 
 
 def encode_value(kind: str, value: Value) -> bytes:
-    """Encode the value of an attribute as the protobuf field of its kind (a key of `KINDS`).
+    """Encode the value of an attribute as the protobuf field `KINDS[kind]`.
 
-    The field has the number `KINDS[kind]`. Numbers of the kinds `double`, `fixed32`, `fixed64`
-    and `sfixed64` have 4 or 8 bytes, little-endian; all other kinds are varints, zigzag-coded if
-    the kind starts with `sint`. A text is encoded as UTF-8. A list of integers becomes a message
-    whose field 1 has all numbers packed as varints (an empty list: an empty message), also
-    zigzag-coded for `sint64_list`. A text of kind `string_list` becomes a list of this text only.
+    - A number of the kind `double`, `fixed64` or `sfixed64` has 8 bytes, one of `fixed32` has 4,
+      all little-endian. Every other number is a varint, zigzag-coded if the kind starts with
+      `sint`.
+    - A text is encoded as UTF-8; with the kind `string_list`, as a list of this one text.
+    - A list of integers becomes a message whose field 1 contains all numbers as packed varints,
+      zigzag-coded if the kind is `sint64_list`. An empty list becomes an empty message.
+
+    Raises `KeyError` for an unknown kind, `struct.error` for a number outside the range of a
+    fixed-size kind, and `AssertionError` for a float of an integer kind.
     """
     number = KINDS[kind]
     if isinstance(value, list):
@@ -155,14 +160,18 @@ NONE: Region = (UNKNOWN, 0, 0)
 
 
 def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metadata: Value) -> Set:
-    """Build the files of an algorithm from the steps of every rank.
+    """Build the files of an algorithm, one per rank, from the steps of every rank.
 
-    A step is (kind, peer, source region, destination region), as in `build_nodes`; a region is
-    (buffer, offset, units). Each step of a rank waits for the one before it. `units`: unit
-    count of the collective. `metadata` replaces the default of `root` (none), `in_place` (0),
-    `out_of_place` (1), `reduce_op` ("sum"), `collective_bytes` (1024 per unit) and
-    `scratch_units` (0); None leaves the attribute out. Other names are ignored. The messages of
-    two ranks get tags that pair them in order.
+    `steps[rank]` are the steps of a rank in order, (kind, peer, source region, destination region)
+    as in `build_nodes`; a region is (buffer, offset, units). Each step of a rank depends on the
+    preceding one. `units`: number of units of the collective.
+
+    `metadata` replaces the default of `root` (left out), `in_place` (0), `out_of_place` (1),
+    `reduce_op` ("sum"), `collective_bytes` (1024 per unit) and `scratch_units` (0). None leaves the
+    attribute out. Other names in `metadata` are ignored.
+
+    The tags of the messages from one rank to another are 0, 1, ... in the order of the sends at the
+    sender, and in the order of the receives at the receiver.
     """
     size = metadata.get("collective_bytes", units * 1024)
     files = []
@@ -191,15 +200,19 @@ def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metada
 
 
 def build_nodes(rank: int, steps: Sequence[Step], units: int, size: Value) -> list[Node]:
-    """Build the nodes for the steps of a rank, each with a control dependency on the one before it.
+    """Build the nodes for the steps of a rank, each with a control dependency on the node before
+    it.
 
     A step is (kind, peer, source region, destination region); the kind is "send", "receive",
-    "receive-reduce", "copy" or "compute". A receive-reduce becomes two nodes: the receiving
-    half and the reduction, which has a data dependency on the half instead. A rank without
-    steps gets one placeholder node `COMPUTE`. Identities are 0, 1, ...
+    "receive-reduce", "copy" or "compute". A receive-reduce becomes two nodes: a receive whose
+    region is (UNKNOWN, 0, units) and which has `is_rrc`, then the reduction. The reduction has a
+    data dependency on its receive, and no control dependency. Every other step becomes one node.
+    A rank without steps gets one node of kind "compute". Node ids are 0, 1, ... in the order of the
+    nodes. The copy, computation or reduction has no regions if the source region is `NONE`.
 
-    `size`: bytes of the collective, of which a message has `comm_size` by its units, rounded
-    up to bytes. If it is no int, messages have no `comm_size`. `units`: units of the full data.
+    `size`: bytes of the collective. `comm_size` of a message is its fraction of the `units` of the
+    collective times `size`, rounded up to whole bytes. If `size` is None, messages have no
+    `comm_size`. All messages have tag 0 and channel 0.
     """
     nodes: list[Node] = []
     for kind, peer, src, dst in steps or [("compute", -1, NONE, NONE)]:
@@ -251,15 +264,21 @@ def number_tags(files: Set) -> None:
 
 
 def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **metadata: Value) -> Set:
-    """Build the files of an algorithm in which ranks send data directly to those that need it.
+    """Build the files of an algorithm in which ranks send data directly to the ranks that need it.
 
-    `part`: units of one block; the collective has `part` units for all-reduce, broadcast and
-    reduce, and `part * ranks` for all other collectives. `root` is used for collectives with a root
-    only, and then becomes metadata. `metadata`: as in `build`.
+    `part`: units of one block. The collective has `part` units for all-reduce, broadcast and
+    reduce, and `part * ranks` for all other collectives. In a buffer with several blocks, the block
+    from or for rank r has the offset `part * r`. `root` is used, and becomes metadata, only for
+    broadcast, reduce, gather and scatter. `metadata`: as in `build`.
 
-    The steps of a rank are: a copy of its own block, only if the rank both sends and receives
-    (with a root, only the root copies); its sends, by ascending target; its receives, by
-    ascending source. A receive also reduces if the collective's name contains `reduce`.
+    The steps of a rank are, in this order:
+
+    - A copy of its block to OUTPUT, if the rank both sends and receives (with a root: only the
+      root).
+    - Its sends, by ascending target. In a broadcast and a scatter only the root sends; in a reduce
+      and a gather every other rank sends to the root.
+    - Its receives, by ascending source. If the name of the collective contains `reduce`, each
+      receive also reduces.
     """
     is_split = collective not in ("all-reduce", "broadcast", "reduce")
     to_root, from_root = collective in ("reduce", "gather"), collective in ("broadcast", "scatter")
@@ -291,11 +310,16 @@ def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **meta
 def uneven(collective: str) -> Set:
     """Build a direct uneven collective (a name that ends in `-v`) of two ranks.
 
-    Each rank copies its own part from INPUT to OUTPUT, sends the other part to the other rank,
-    and receives one into OUTPUT (with a reduction for reduce-scatter-v). Parts of rank 0 have 1
-    unit, those of rank 1 have 2. In an all-to-all-v every rank sends 1 unit to rank 0 and 2
-    units to rank 1. The attribute `counts` is only in the file of rank 0: [1, 2, 1, 2] for an
-    all-to-all-v, else [1, 2].
+    The part of rank 0 has 1 unit, the part of rank 1 has 2. Every rank has three steps: a copy from
+    INPUT to OUTPUT, a send from INPUT to the other rank, and a receive into OUTPUT.
+
+    - all-gather-v (3 units): a rank copies and sends its part, and receives the part of the other.
+    - reduce-scatter-v (3 units): a rank copies its part of the input, sends the part of the other
+      rank, and receives and reduces into its part.
+    - all-to-all-v (6 units): every rank has 1 unit for rank 0 and 2 units for rank 1. It copies the
+      units for itself and sends those for the other rank.
+
+    Only the file of rank 0 has the attribute `counts`: [1, 2, 1, 2] for all-to-all-v, else [1, 2].
     """
     kind = "receive-reduce" if "reduce" in collective else "receive"
     steps: list[list[Step]] = []
@@ -325,7 +349,12 @@ def uneven(collective: str) -> Set:
 
 
 def custom(**metadata: Value) -> Set:
-    """Build a custom collective: both ranks exchange one unit, and rank 1 adds its own."""
+    """Build a custom collective of two ranks and one unit; `metadata`: as in `build`.
+
+    Each rank sends its INPUT to the other rank. Rank 0 receives into OUTPUT. Rank 1 copies its own
+    INPUT to OUTPUT and adds the received unit there. The metadata have `input_units` and
+    `output_units` 1 and `input_defined` 1; there is no contract of expected contents.
+    """
     steps: list[list[Step]] = [
         [("send", 1, (INPUT, 0, 1), NONE), ("receive", 1, NONE, (OUTPUT, 0, 1))],
         [
@@ -373,7 +402,12 @@ def relay() -> Set:
 
 
 def idle() -> Set:
-    """Build a broadcast of two ranks to which a third one without steps is added."""
+    """Build a custom collective of three ranks: rank 0 sends one unit to rank 1; rank 2 has no
+    steps.
+
+    Rank 0 sends from INPUT, rank 1 receives into OUTPUT. The metadata have `input_units` and
+    `output_units` 1 and `input_defined` 1.
+    """
     files = build(
         "custom",
         1,
@@ -438,7 +472,10 @@ def for_all(change: Callable[[RankFile], object]) -> Change:
 
 
 def with_kind(kind: str, *names: str) -> Change:
-    """Return a change that encodes the named attributes of all nodes in another kind."""
+    """Return a change that encodes the named attributes of all nodes in the kind `kind`.
+
+    The values stay. Metadata, and nodes without the attribute, are not changed.
+    """
 
     def change(files: Set) -> None:
         for file in files:
@@ -536,7 +573,10 @@ def durations(files: Set) -> None:
 
 
 def with_tags(new_tag: Callable[[int], int]) -> Change:
-    """Return a change that replaces the tag of every message by `new_tag(tag)`."""
+    """Return a change that replaces the tag of every message by `new_tag(tag)`, as an int32.
+
+    Every message must have an integer `comm_tag`.
+    """
 
     def change(files: Set) -> None:
         for node in messages(files):
@@ -606,7 +646,11 @@ def reversed_attributes(files: Set) -> None:
 
 
 def reduce_locally(files: Set) -> None:
-    """Replace the receive-reduce of rank 1 by a receive into SCRATCH and a reduction from there."""
+    """Change the receive-reduce of rank 1 into a receive into SCRATCH and a reduction from SCRATCH.
+
+    `files` must have a receive-reduce of one unit in rank 1, which has 3 steps. The first such node
+    becomes a plain receive, so that the file has `step_count` 4; `scratch_units` becomes 1.
+    """
     file = files[1]
     file.set("scratch_units", "int64", 1)
     file.set("step_count", "int64", 4)

@@ -162,12 +162,14 @@ class RankFile:
     """One file: its metadata, nodes and findings."""
 
     def __init__(self, path: Path) -> None:
-        """Read a rank file and check it in isolation; rules of the entire set are in `check_set`.
+        """Read a rank file and check it in isolation; the rules of a set of files are in
+        `check_set`.
 
         Defects become `findings`, not exceptions. A name other than `PREFIX.<rank>.et` is the
-        finding P-1, and `rank` is then None. Metadata and nodes are checked only if all records can
-        be parsed. `nodes_in_order` remains empty if the file has a defect. Raises `OSError` if the
-        file cannot be read.
+        finding P-1, and `rank` is None. The content is checked even so. Metadata and nodes are
+        checked only if the entire file can be parsed (see `_parse`). `nodes_in_order` is filled by
+        `_check_steps`, which runs only if the nodes have none of the defects P-20 to P-29 and P-33.
+        Raises `OSError` if the file cannot be read.
         """
         self.name = path.name
         match = RANK_IN_NAME.match(path.name)
@@ -422,10 +424,12 @@ class RankFile:
                 self.add("P-32", node, message, f"expected {expected} or -1")
 
     def _resolve(self, position: dict[int, int]) -> list[list[tuple[int, bool]]] | None:
-        """Return for every node its parents as (position in the file, is data dependency).
+        """Return for every node its parents as pairs (position in the file, is data dependency).
 
-        `position`: position by node id. A dependency on a node that the file does not have is a
-        finding (P-22). None if there is one, or if two nodes have one id.
+        `position`: position in the file by node id. The result is in the order of the nodes; data
+        dependencies of a node are before its control dependencies. Each id that a node depends on
+        and the file does not have is a finding (P-22). Returns None if there is such a finding, or
+        if two nodes have the same id.
         """
         parents: list[list[tuple[int, bool]]] = []
         is_whole = len(position) == len(self.nodes)
@@ -473,17 +477,19 @@ class RankFile:
         return any(region and region[2] != self.nodes[half].count for region in regions)
 
     def _check_steps(self, parents: list[list[tuple[int, bool]]]) -> None:
-        """Check number of steps (P-36), node of an idle rank (P-37), and cycles (P-23) of a file.
+        """Check the number of steps (P-36), the node of an idle rank (P-37), and cycles (P-23).
 
-        A step is a node, or a receiving half together with the reduction after it. `parents`:
-        result of `_resolve`, parents of every node. Errors are recorded with `add`:
+        A step is a node, or a receiving half together with the reduction after it. A file is that
+        of an idle rank if `step_count` is 0 and its only node is a computation; it has 0 steps.
+        `parents`: the parents of every node, from `_resolve`. Findings, in this order:
 
-        - P-37 if `step_count` is 0, the only node is a computation, and it has a dependency
-        - P-36 if `step_count` is given and differs from the number of steps
-        - P-23 at the first step that is in a cycle or depends on one
+        - P-37 if the node of an idle rank has a dependency. The check ends.
+        - P-36 if `step_count` is given and differs from the number of steps. The check continues.
+        - P-23 if some steps are in a cycle or depend on one, at the first of them in the file. The
+          check ends.
 
-        After P-37 or P-23 the check ends. Otherwise, also after P-36, `nodes_in_order` gets the
-        first node of every step, parents first, and the file is marked as complete.
+        If the check reaches its end, `nodes_in_order` gets the first node of every step, parents
+        first (the order of `earliest_first`), and `is_complete` becomes True.
         """
         step_of_node, steps = [], 0
         for index in range(len(self.nodes)):
@@ -684,12 +690,13 @@ def walk(body: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def parse_metadata(body: bytes | None, attributes: dict[str, tuple[int, object]]) -> list[str]:
-    """Parse the message of the metadata, and add its attributes to `attributes`.
+    """Parse the message of the metadata (`body`), and add its attributes to `attributes`.
 
-    Returns a name for every attribute whose name was there before, one per repetition; the last
-    value counts. The version is only checked to be text. Raises `MalformedError` without a
-    message (None) and for fields that `GlobalMetadata` does not have. An empty message is
-    valid.
+    Returns one name per attribute whose name was already in `attributes` or earlier in the message;
+    the last value counts. An attribute with a malformed value is stored with the value None. The
+    version is only checked to be text. An empty message is valid. Raises `MalformedError` if `body`
+    is None, for fields that `GlobalMetadata` does not have, and for fields that cannot be parsed.
+    Attributes before the defect are stored.
     """
     if body is None:
         raise MalformedError("the file is empty")
@@ -710,11 +717,12 @@ def parse_metadata(body: bytes | None, attributes: dict[str, tuple[int, object]]
 def parse_node(body: bytes) -> Node:
     """Parse a protobuf message `Node`.
 
-    `repeated` of the result is the name of the first attribute that occurs twice, "" if none
-    does. Of two values the last one counts. Attributes without a value are left out, but count
-    as occurrences. Start time (field 6), inputs and outputs are ignored. Repeated lists of
-    dependencies are joined. Raises `MalformedError` for unknown fields and fields of another
-    wire type.
+    `repeated` of the result is the name of the attribute that was the first to occur again, "" if
+    none does. Of two values of one field or attribute the last one counts; repeated lists of
+    dependencies are joined. An attribute without a value is not stored, but counts for `repeated`;
+    one with a malformed value is stored with the value None. Name (field 2), start time (6), inputs
+    (8) and outputs (9) are ignored. Raises `MalformedError` for unknown fields, fields of another
+    wire type, and fields that cannot be parsed.
     """
     node = Node()
     names: set[str] = set()
@@ -743,10 +751,12 @@ def parse_node(body: bytes) -> Node:
 
 
 def parse_attribute(body: bytes) -> tuple[str, tuple[int, object]]:
-    """Parse an AttributeProto: (name, (kind, value)); the kind is the number of the value field.
+    """Parse an AttributeProto; return (name, (kind, value)).
 
-    As in protobuf, the last of several values counts, and unknown fields are ignored. The kind is 0
-    without a value; the value is None if it is malformed.
+    The kind is the number of the value's field, 3 to 32; of several such fields the last one
+    counts. Without a value the result is (name, (0, None)); a value that `decode_value` rejects
+    gives (name, (kind, None)). A missing name is "". Other fields are ignored. Raises
+    `MalformedError` if the fields cannot be separated, or the name is not UTF-8.
     """
     name, kind = "", 0
     last: tuple[int, int | bytes] = (0, 0)
@@ -816,10 +826,13 @@ def unpack(content: bytes, scalar: int) -> list[int | bytes]:
 
 
 def to_integer(kind: int, value: int | bytes) -> object:
-    """Convert an encoded number to the integer that it means in its kind; keep other kinds.
+    """Convert an encoded number of an integer kind (7, 9, ... 27) to the Python value of the kind.
 
-    Bytes are little-endian, `sint` kinds are zigzag numbers, kind 27 is a boolean. Other kinds are
-    cut to 32 or 64 bits, with a sign for `int32` and `int64`.
+    - Bytes are read as little-endian, with a sign for kinds 23 and 25.
+    - Kinds 15 and 17 (`sint`) are decoded from zigzag; kind 27 gives a boolean.
+    - Other kinds are reduced to 32 bits (7, 11) or 64 bits, with a sign for 7 and 9.
+
+    A value of any other kind, such as a float, is returned as it is encoded.
     """
     if kind not in NUMBER_OF_KIND:
         return value

@@ -125,12 +125,14 @@ def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
 def give_symbol_sizes(
     size_text: str | None, options: Sequence[Option], values: dict[str, str]
 ) -> str | None:
-    """Pass `--size B=8,S=1024` to a reader of programs with symbols, as its option `sizes`.
+    """Pass the text of `--size` to the reader as its option `sizes`, if the reader declares this
+    option.
 
-    `options`: the options that the reader declares. `values`: its values, changed in place; a value
-    of `sizes` that is already there takes precedence. Returns the text if it is a size in bytes,
-    None if the reader gets it. Raises `UsageError` for sizes of symbols if the reader has no
-    symbols.
+    Such a reader reads programs with symbols, and `--size B=8,S=1024` gives their sizes. `options`:
+    the options that the reader declares. `values`: the values of its options, to which `sizes` is
+    added unless it is there already. Returns None if `size_text` is None or belongs to the reader;
+    otherwise the text unchanged, as the size of the collective. Raises `UsageError` for a text with
+    `=` if the reader has no such option.
     """
     if size_text is None:
         return None

@@ -179,10 +179,10 @@ def print_traceback(error: BaseException) -> None:
 
 
 def one_line(text: str) -> str:
-    """Escape all characters that could break the line or control the terminal.
+    r"""Escape all characters that could break the line or control the terminal.
 
-    Characters that are not printable (Unicode's categories "Other" and "Separator", except the
-    space) become Python escapes; line breaks and tabs become spaces.
+    A line feed or tab becomes a space. Every other character that is not printable (Unicode's
+    categories "Other" and "Separator", except the space) becomes a Python escape, such as `\r`.
     """
     if text.isprintable():
         return text
@@ -332,9 +332,9 @@ def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None
 def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
     """Split a text at spaces into parts between which a line may end; none is empty.
 
-    A digit stays with the word that follows it ("5 ms", "8 ranks"): the part has a no-break space
-    (`_TIE`) there, which the caller replaces. `at_hyphens`: also split after a hyphen between two
-    letters.
+    A digit before a space and a letter, `µ` or `%` stays with the next word ("5 ms", "8 ranks"):
+    the part has a no-break space (`_TIE`) there, which the caller replaces. `at_hyphens`: also
+    split after a hyphen between two letters.
     """
     # Imported here: most output is not wrapped.
     import re
@@ -386,9 +386,9 @@ def _wrap_text(text: str, width: int) -> list[str]:
 def _split_long_word(word: str, width: int) -> list[str]:
     """Split a word that is longer than `width`, such as a path, into parts of at most that length.
 
-    It is split at every hyphen; parts that are still too long are split after every punctuation
-    character such as `/`, `,` or `_`, and if that is not sufficient, after every `width`
-    characters. Joined, the parts are the word; short neighbours are not joined again.
+    It is split at every hyphen between letters. Parts that are still too long are split after every
+    punctuation character such as `/`, `,`, `_` or `-`, and if these parts are too long, after every
+    `width` characters. Joined, the parts are the word; short neighbours are not joined again.
     """
     import re
 

@@ -56,8 +56,9 @@ def excerpt_options(function: Function) -> Function:
 
     `--from` may be given twice: a text that begins with a digit is the start of a time window, any
     other text the format of IN. The function gets `source_format` (None without it) and `excerpt`,
-    a `RunExcerpt` with times in ns. The command raises `UsageError` if `--from` gives two times or
-    two formats.
+    a `RunExcerpt` with ranks, start and stop in ns, each None if not given. The command raises
+    `UsageError` if `--from` gives two times or two formats, and for ranks or times that cannot be
+    parsed.
     """
 
     @wraps(function)

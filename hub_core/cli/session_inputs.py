@@ -258,11 +258,14 @@ def admit(
 ) -> VerifyReport | None:
     """Verify a model; refuse it or warn about it, as the policy requires.
 
-    `name`: the model in messages. An algorithm is verified in the modes that it claims, and the
-    report is returned. A workload is examined by all installed checks of workloads. Under REFUSE,
-    `InputError` is raised if there are errors. Under WARN, they are reported as warnings. An
-    algorithm whose contents cannot be verified, such as a timing-only trace, is accepted with a
-    note. Returns None for a workload, and under OFF, which verifies nothing.
+    `name`: the model in messages. OFF verifies nothing and returns None.
+
+    - An algorithm is verified in the modes that it claims; the report is returned. If it fails, the
+      first `_MAX_CAUSES` errors are reported as warnings under WARN, or raised as `InputError`
+      under REFUSE. If its contents cannot be verified (a timing-only trace), it passes with a note.
+    - A workload is examined by all installed checks of workloads; None is returned. Under WARN all
+      findings are reported as warnings. Under REFUSE, if one is an error, `InputError` with all of
+      them is raised; without an error, the findings are not reported.
     """
     if policy is VerifyPolicy.OFF:
         return None

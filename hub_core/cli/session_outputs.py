@@ -88,12 +88,15 @@ class SessionOutputs(SessionState):
         losses: Sequence[Loss] = (),
         work: str = "conversion",
     ) -> Written:
-        """Write a model completely or not at all, and report the losses.
+        """Write a model completely or not at all, print the losses, and return the paths and
+        losses.
 
-        Calls the writer of `target` (`pipeline.outputs.write`). `losses`: earlier losses, reported
-        together with those of the writer. `work`: the operation that messages name. Under
-        `request.strict`, any loss raises `LossyError`, and no file is written. If OUT ends with a
-        slash, the file in it is named after the collective, or `workload`.
+        Calls the writer of `target` (`pipeline.outputs.write`). `losses`: losses of earlier
+        operations, listed before those of the writer. `work`: the operation that messages name. If
+        OUT ends with a slash, the file in it is named after the collective, or `workload`. Under
+        `request.strict`, any loss, also an earlier one, raises `LossyError`, and no file is
+        written. An existing file is replaced; an existing set of rank files or folder is refused
+        except with `request.force`.
         """
         from hub_core.pipeline.outputs import write
 
@@ -122,8 +125,9 @@ class SessionOutputs(SessionState):
         """Write artifacts that the command built in the format of `target`, and report the losses.
 
         Losses are printed as warnings after the files have been written; under `--strict`,
-        `LossyError` is raised instead and nothing is written. An existing output is refused unless
-        `request.force`. Returns the paths and losses.
+        `LossyError` is raised instead and nothing is written. An existing file is replaced; an
+        existing set of rank files or folder is refused except with `request.force`. Returns the
+        paths and losses.
         """
         from hub_core.pipeline.outputs import write_result
 

@@ -56,10 +56,11 @@ class StartRecord:
         The rules are applied in this order:
 
         - A plugin in `refused` (by name) is skipped with that reason, without a warning.
-        - A suspect plugin, during whose import an earlier start ended, is imported in a separate
-          process.
+        - A suspect plugin, during whose import an earlier start ended, is first imported in a
+          separate process. If that fails, it is recorded as failing (see `_try_suspect`).
         - A plugin that is recorded as failing is skipped with a warning.
-        - Any other plugin is imported: it is added to `imported`, and the mark file names it.
+        - Any other plugin, and a suspect one that passed, is imported: it is added to `imported`,
+          and the mark file, if one could be created, names it.
         """
         if plugin.name in self.refused:
             return self.refused[plugin.name]

@@ -126,8 +126,8 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) ->
     The size is ceil(count * collective_bytes / unit_count), computed exactly. Unit k of a buffer of
     S bytes and U units is bytes [k * S // U, (k + 1) * S // U). If U does not divide S, the result
     is the maximum size of `count` consecutive units at any offset, so that both ends of a message
-    have the same size. Raises `InputError` (`size-range`) if all messages together have 2^63 bytes
-    or more.
+    have the same size. Raises `InputError` (`size-range`) if the sum of all sizes, estimated as a
+    float and at least the exact sum, is 2^63 bytes or more (less 1e-9 for rounding).
     """
     total = float(counts.sum(dtype=np.float64)) * (collective_bytes / unit_count) + len(counts)
     if total >= _MAX_TOTAL_BYTES:

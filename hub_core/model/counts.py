@@ -37,11 +37,14 @@ class UnitCounts:
     def from_table(cls, table: object, is_per_pair: bool, name: str = "counts") -> UnitCounts:
         """Check a table of integers and return its counts.
 
-        `table`: lists, tuples, ranges or an array; with `is_per_pair`, n rows of n integers, where
-        row i has the units that rank i sends to each rank, otherwise n integers. `name`: the origin
-        of the table, for errors. Raises `InputError` (code `invalid-counts`) for another or empty
-        table, and at the first row of a different length, entry that is no integer (booleans are
-        none) or negative entry, and then for a sum that is not in 1..2^62.
+        `table`: lists, tuples, ranges or an array. With `is_per_pair` it has n rows of n integers;
+        row i has the units that rank i sends to each rank. Otherwise it has n integers. `name`: the
+        origin of the table, for errors. Raises `InputError` (`invalid-counts`) for:
+
+        - a table of another form, or an empty one (checked for all rows first)
+        - a row with another length than n, or an entry that is not an integer (also a boolean) or
+          is negative; the first such row
+        - a sum outside 1..2^62
         """
         rows = _to_rows(table, is_per_pair, name)
         # Python's integers do not overflow.
@@ -70,8 +73,9 @@ class UnitCounts:
     ) -> UnitCounts:
         """Return the counts of an uneven kind from a list of all counts, row by row.
 
-        Raises `InputError` for another number of values than the ranks, or their square if the kind
-        has counts per pair; and as `from_table`.
+        `values` must have one count per rank or, if the kind has counts per pair, one per ordered
+        pair of ranks: first those that rank 0 sends to ranks 0, 1, ... Raises `InputError`
+        (`invalid-counts`) for another number of values, and for values that `from_table` refuses.
         """
         is_per_pair = kind.traits.has_counts_per_pair
         expected = num_ranks * num_ranks if is_per_pair else num_ranks
@@ -154,10 +158,11 @@ def has_equal_counts(first: UnitCounts | None, second: UnitCounts | None) -> boo
 
 
 def _check_counts(values: list[object], prefix: str) -> list[int]:
-    """Return a row of a table, whose entries must be integers of 0 or more; booleans are none.
+    """Return the row of a table unchanged if all its entries are integers of 0 or more.
 
-    Raises `InputError` (`invalid-counts`) for the first other entry. `prefix`: start of
-    the message, such as `counts: rank 3 to `.
+    Raises `InputError` (`invalid-counts`) for the first other entry; a boolean is not accepted as
+    an integer. `prefix`: start of the message, such as `counts: rank 3 to `, which is followed by
+    the position of the entry.
     """
     counts = cast(list[int], values)
     # The usual case: tables of many ranks have millions of entries.
@@ -181,7 +186,7 @@ def _check_counts(values: list[object], prefix: str) -> list[int]:
 def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
     """Convert a table to lists: one list per row, a single one for counts per rank.
 
-    Lists, tuples and numpy arrays are accepted. With `is_per_pair` the table has rows,
+    Lists, tuples, ranges and numpy arrays are accepted. With `is_per_pair` the table has rows,
     otherwise it has counts. Lengths and counts are not checked. Raises `InputError`
     (`invalid-counts`) for anything else: no sequence, an empty table, a row that is no
     sequence, or rows in a table of counts per rank. `name`: origin of the table, for errors.

@@ -136,8 +136,9 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 def matched_messages(steps: StepTable) -> Messages:
     """Match every send with its receive, per (source, destination, channel) in the order of rows.
 
-    Steps with an invalid peer are not in the result. The columns are read-only. The results of the
-    last two tables are cached, by identity of the table.
+    Sends and receives without a partner are the lonely rows of the result. Steps whose peer is not
+    a rank or is the rank itself are not in the result at all. The columns are read-only. The
+    results of the last two tables are cached, by identity of the table.
     """
     is_message, outside, is_to_self = _judge_peers(steps)
     rows = np.flatnonzero(is_message & ~outside & ~is_to_self)

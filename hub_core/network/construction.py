@@ -230,10 +230,10 @@ def below_network(
 def group_of_nodes(topology: Topology) -> Int64Array:
     """Return the group number of every node: int64[nodes], -1 for no group.
 
-    Groups are numbered in the order of the topology. An NPU has the last group that lists it. A
-    switch gets its group from the nearest nodes that have a group and a link to it: level by level,
-    starting from the NPUs. If these nodes belong to different groups, the switch has no group, and
-    is not passed.
+    Groups are numbered in the order of the topology. An NPU has the last group that lists it.
+    Switches get their groups level by level: a switch with links from nodes that have a group gets
+    this group if it is the same for all of them. Otherwise it never gets a group, and gives none to
+    the switches of the next level.
     """
     group = np.full(topology.num_nodes, -1, np.int64)
     for number, members in enumerate(topology.groups.values()):

@@ -63,11 +63,14 @@ def trace_critical_path(
     wait for, as from `job_partners`, or the row itself. `start`, `end`: int64 by row in ns, -1 for
     never.
 
-    The search begins at the node with the latest end (the lowest row of several) and goes
-    backwards. First it goes to the node whose start determined this end: the send of a receive, or
-    the member of a collective that began last, possibly on another rank. Then it goes to the node
-    whose end allowed that one to begin. No node is taken twice. Overlapping times are shortened, so
-    that the durations add up.
+    The search begins at the row with the latest end (the lowest row of several) and goes backwards.
+    For each row, `_Search.cause` gives the row whose start determined its end: the send of a
+    receive, the member of a collective that began last (possibly on another rank), or the row
+    itself. This cause, with its start and the end of the row, is one node of the path; the row
+    itself, if it is another one, is not in the path. The search continues with the row whose end
+    allowed the cause to begin (`_Search.before`), and ends if there is none or it was visited.
+    Finally the begin of each node is moved to the latest end before it, so that no time is counted
+    twice (`_remove_overlaps`).
     """
     if not len(end) or int(end.max()) < 0:
         return []
@@ -173,10 +176,13 @@ class _Search:
 
 
 def job_partners(workload: Workload, start: Int64Array, end: Int64Array) -> Int64Array:
-    """Return for every row the node whose start it may wait for, int64.
+    """Return for every row the row whose start it may wait for, int64.
 
-    For a collective, the member of the same call that began last; for a RECV, its SEND; otherwise
-    the row itself. `start`, `end`: int64 by row in ns, -1 for never.
+    - A collective with an end: the member of the same call with an end that began last.
+    - A RECV: its SEND, if both began and the SEND is found (see `_match_messages`).
+    - Every other row: the row itself.
+
+    `start`, `end`: int64 by row in ns, -1 for never.
     """
     partners = np.arange(len(end))
     rows, last = _find_last_members(workload.nodes, start, end)

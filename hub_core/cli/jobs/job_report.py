@@ -71,13 +71,17 @@ class JobReport:
 
 
 def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobReport:
-    """Compute where the time of a run goes: computation, communication, critical path.
+    """Compute where the time of a run goes: computation per rank, communication, groups, critical
+    path.
 
-    `start`, `end`: int64 by node in ns, -1 for never. Nodes that never end are ignored.
-    Computations on the host are not counted. The time of a receive counts from the start of its
-    send; the time of any other communication counts from its own start. Waiting is the time of a
-    receive until its send begins, or of a collective until its last member begins. Communication is
-    exposed while its rank does not compute.
+    `start`, `end`: int64 by node in ns, -1 for never. Nodes without an end are ignored, and so are
+    computations on the host. Overlapping computations of a rank count once.
+
+    - The time of a receive is from the start of its send to its own end; if the send began before
+      the receive, or has not begun, from its own start. Other communication: from start to end.
+    - Waiting is the part of a communication before its send (of a receive) or its last member (of a
+      collective) began; 0 for sends. It is not part of the time of a receive, but of a collective.
+    - Exposed is the part of the time in which the rank does not compute.
     """
     nodes = workload.nodes
     # Overlapping computations of a rank count once.

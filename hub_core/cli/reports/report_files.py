@@ -63,8 +63,8 @@ class ReportFiles:
         Files are the new baseline, SARIF and JUnit, each only if it has a path. A finding is
         accepted if it is in the baseline that was read; if a new baseline is written, all findings
         are. Accepted findings are left out of SARIF and JUnit; warnings never make the result
-        False. Unless `is_quiet`, prints the numbers of findings and accepted findings (if the
-        baseline has entries), and a note on entries that no longer occur. Raises `HubError` if a
+        False. Unless `is_quiet`, prints the numbers of findings and of accepted findings, if either
+        baseline has entries, and a note on entries that no longer occur. Raises `HubError` if a
         file cannot be written.
         """
         from hub_core.cli.reports import check_results as results

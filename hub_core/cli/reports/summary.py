@@ -71,11 +71,13 @@ class Lanes:
 
 
 def lanes(steps: StepTable) -> Lanes:
-    """Count the lanes of each rank; return the most, the length of the longest, and fused steps.
+    """Count the lanes of each rank, the steps of each lane, and the fused sends.
 
-    A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. Its length is
-    its number of steps without fused sends: those that form one instruction with the preceding
-    receive. `most` and `longest` are 0 if no step has a lane.
+    A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. A fused send
+    forms one instruction with the preceding receive of its lane (see `fused_pairs`). The result has
+    `most`, the number of lanes of the rank with the most; `longest`, the number of steps of the
+    longest lane without fused sends; and `fused`, the number of fused sends. All are 0 if no step
+    has a lane.
     """
     named = np.flatnonzero(steps.lane >= 0)
     pairs = np.stack([steps.rank[named], steps.lane[named]])

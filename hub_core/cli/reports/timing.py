@@ -113,9 +113,10 @@ def judge(
 
     `results`: results of `backend` by size in bytes; the order is kept. `bounded`: the network for
     which bounds are proven, None for `topology`. A `Timing` has the result, its bound, the exact
-    time and its uncertainty in ps (from `exact_time`), and whether the contents of the algorithm
-    are known. A bound is None if no method proves one, as for custom collectives; all are None if
-    the simulator let messages use a link at full rate at the same time.
+    time and its uncertainty in ps (from `exact_time`), and `is_size_known`, which is False only for
+    a custom collective of unknown contents. A bound is None if no method proves one, as for custom
+    collectives. All bounds are None if `shares_links` is False in a result: messages used a link at
+    full rate at the same time, which no bound permits.
     """
     collective = algorithm.collective
     sizes = list(results)
