@@ -189,9 +189,11 @@ def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
     """Return control edges (parents, children) that keep the order of messages on every link.
 
     They are int64 rows of `message_ends`; children are sends. A send depends on the send `window`
-    positions before it on its link. If the window is above 1, it also depends on the arrivals that
-    the preceding send, and any earlier send of the link, wait for, unless that is implied. Messages
-    with a window of 0 are not ordered.
+    positions before it on its link. If the window is above 1, it also depends on the arrival that
+    the preceding send of the link waits for, and on the latest arrival that any earlier send of the
+    link waits for. Each of these two edges is omitted if the send waits for this arrival already or
+    it finishes before the send `window` positions before starts. Messages with a window of 0 are
+    not ordered.
     """
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.

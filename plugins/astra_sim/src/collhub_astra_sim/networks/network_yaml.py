@@ -270,11 +270,14 @@ def find_astra_network(
 ) -> AstraNetwork:
     """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
-    `sources`, `destinations`: NPUs of the messages, int64[messages]. A topology of rings, switches
-    and full meshes is kept without its dimensions of one node; lines and rings of two nodes become
-    full meshes. The congestion-aware backend supports only one dimension. Any other network with
-    equal links becomes one full mesh, with a loss, if all messages go to direct neighbours.
-    Otherwise raises `UsageError` (`inexpressible-topology`) with the reason.
+    `sources`, `destinations`: NPUs of the messages, int64[messages]. The first rule that applies:
+
+    - A topology of rings, switches and full meshes without multicast and reduction in switches is
+      returned, without its dimensions of one node; lines and rings of two nodes become full meshes.
+      With `is_congestion_aware` it must have only one such dimension.
+    - Any other network of one plane with equal links, without multicast and reduction, becomes one
+      full mesh, with a loss, if all messages go to direct neighbours.
+    - Otherwise raises `UsageError` (`inexpressible-topology`) with the reason.
     """
     dimensions: tuple[Dimension, ...] = ()
     if not (topology.multicast or topology.reduction):

@@ -139,11 +139,12 @@ class _Words:
             yield Cable(source, destination, rate, delay_s)
 
     def _check_end(self, header: _Header, count: int) -> None:
-        """Report a warning (`link-count`) unless exactly the number of links in the header was
-        read.
+        """Report a warning (`link-count`) if the file has another number of links than its header
+        states.
 
         `count`: number of links read. Words after the last link give the warning too. No error is
-        raised, because existing files have fewer or more links than their header states.
+        raised, because existing files have fewer or more links than their header states. Consumes
+        one more word, if there is one.
         """
         more = next(self._words, None)
         if count == header.cables and more is None:

@@ -122,8 +122,7 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
 def _remove_aborted_times(
     result: SimulationResult, topology: Topology, options: AnalyticalOptions
 ) -> SimulationResult:
-    """Replace the result by errors if ASTRA-sim aborts on these traces; otherwise return it
-    unchanged.
+    """Return errors in place of the result if ASTRA-sim aborts on these traces; else the result.
 
     ASTRA-sim aborts if the result has a diagnostic with the code of stopped jobs, or because of the
     network. The network is checked only if it has one dimension, because ASTRA-sim cannot simulate

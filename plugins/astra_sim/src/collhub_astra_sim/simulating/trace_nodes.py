@@ -29,13 +29,13 @@ _ROOM = 4
 def compute_message_keys(
     nodes: NodeTable, rank: Int64Array, size_class: IntArray
 ) -> tuple[npt.NDArray[np.int32], Int64Array]:
-    """Number the messages that ASTRA-sim may match: return the key of every node, and the slots of
-    keys.
+    """Number the messages that ASTRA-sim may match; return keys by node, and slots by key.
 
     Messages with the same sender, receiver, size class (index of the size) and tag (modulo
     `TAG_MODULUS`) have the same key, int32; local nodes have -1. A slot matches one SEND with one
     RECV; a key has as many slots as SENDs or RECVs, whichever are more. Key k has slots
-    `pointer[k]` up to `pointer[k + 1]`. `rank`, `size_class`: by node.
+    `pointer[k]` up to `pointer[k + 1]` - 1, where `pointer` is the second result, int64. `rank`,
+    `size_class`: by node.
     """
     rows, is_send = _find_messages(nodes)
     rank_of_end, peer = rank[rows], nodes.peer[rows]
