@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from collhub_coconet import (
     LOCAL,
+    REPLICATED,
     Kind,
     Layout,
     Program,
@@ -15,8 +16,10 @@ from collhub_coconet import (
     Rewrite,
     Value,
     all_gather,
+    all_gather_v,
     all_reduce,
     all_to_all,
+    all_to_all_v,
     arg_max,
     as_slice,
     batch_matmul,
@@ -40,6 +43,7 @@ from collhub_coconet import (
     partial,
     permute,
     reduce_scatter,
+    reduce_scatter_v,
     remove_dead,
     reorder,
     reshape,
@@ -217,14 +221,17 @@ def random_program(seed: int, most: int = 20, is_rearranging: bool = False) -> P
 
 
 def _attempt(
-    choice: random.Random, values: list[Value], singles: Sequence[Callable[[Value], Value]]
+    choice: random.Random,
+    values: list[Value],
+    singles: Sequence[Callable[[Value], Value]],
+    pairs: Sequence[Callable[[Value, Value], Value]] = PAIRS,
 ) -> Value | None:
     # Late values are preferred, so that long paths arise.
     recent = values[-choice.choice([2, 4, len(values)]) :]
     try:
         if choice.random() < 0.5:
             return choice.choice(singles)(choice.choice(recent))
-        return choice.choice(PAIRS)(choice.choice(recent), choice.choice(values))
+        return choice.choice(pairs)(choice.choice(recent), choice.choice(values))
     except InputError:
         return None
 
@@ -281,3 +288,89 @@ def _move(program: Program, choice: random.Random) -> Rewrite:
 
 def _of_kind(program: Program, kind: Kind) -> list[str]:
     return [one.name for one in program.operations if one.kind is kind]
+
+
+def random_uneven_program(seed: int, num_ranks: int, most: int = 12) -> Program:
+    """A program of uneven collectives of so many ranks; some counts, also of all ranks, are zero.
+
+    Every second AllToAllV has the transposed counts of the one before it, as a combine has those of
+    a dispatch.
+    """
+    choice = random.Random(seed)
+    element = choice.choice(["int32", "int64", "float32", "float64"])
+    build = ProgramBuilder("uneven", M=(1, 64))
+    rows = choice.randrange(2, 8)
+    values = [
+        build.argument(name, element, rows, "M", layout=layout)
+        for name, layout in (("x", LOCAL), ("y", LOCAL), ("r", REPLICATED))
+    ]
+    values += [build.argument("b", element, "M"), build.argument("c", element, "M", "M")]
+    tables: list[list[list[int]]] = []
+    singles = [
+        *(lambda v: v * 3, lambda v: 1 - v, lambda v: select(v > 1, v, 0), all_reduce, largest),
+        *(lambda v: row_reduce(v, 1, "max"), lambda v: v - row_reduce(v, 1, "sum")),
+        *[lambda v: _exchange(choice, v, num_ranks, tables)] * 8,
+        *[lambda v: _gather_or_scatter(choice, v, num_ranks)] * 6,
+    ]
+    made: list[Value] = []
+    for _ in range(20 * most):
+        if len(made) >= most:
+            break
+        found = _attempt(choice, values, singles, UNEVEN_PAIRS)
+        if found is not None and found.type.shape and _has_few_rows(found):
+            made.append(found.named(f"v{len(made)}"))
+            values.append(made[-1])
+    outputs = [made[-1], *choice.sample(made, min(2, len(made)))]
+    unique = {value.name: value for value in outputs}
+    return remove_dead(build.program(*unique.values())).program
+
+
+UNEVEN_PAIRS = (
+    lambda v, w: v + w,
+    lambda v, w: v - w,
+    lambda v, w: select(v > w, v, w),
+    lambda v, w: cast(matmul(v, w), str(v.type.element)),
+)
+
+
+def _has_few_rows(value: Value) -> bool:
+    rows = value.type.shape[0]
+    return not isinstance(rows, int) or rows <= 40
+
+
+def _exchange(
+    choice: random.Random, value: Value, num_ranks: int, tables: list[list[list[int]]]
+) -> Value:
+    """Exchange rows by the transposed counts of the last exchange, or by new ones."""
+    if tables and choice.random() < 0.5:
+        result = all_to_all_v(value, [list(column) for column in zip(*tables[-1], strict=True)])
+        tables.pop()
+        return result
+    counts = [_divide(choice, value, num_ranks, is_complete=False) for _ in range(num_ranks)]
+    result = all_to_all_v(value, counts)
+    tables.append(counts)
+    return result
+
+
+def _gather_or_scatter(choice: random.Random, value: Value, num_ranks: int) -> Value:
+    if choice.random() < 0.5:
+        return reduce_scatter_v(
+            value,
+            _divide(choice, value, num_ranks, is_complete=True),
+            choice.choice(["sum", "max", "min"]),
+        )
+    rows = value.type.shape[0] if value.type.shape else 0
+    most = rows if isinstance(rows, int) else 0
+    return all_gather_v(value, [choice.randint(0, most) for _ in range(num_ranks)])
+
+
+def _divide(choice: random.Random, value: Value, num_ranks: int, *, is_complete: bool) -> list[int]:
+    """Divide the rows of a value among the ranks; not all of them, unless `is_complete`."""
+    rows = value.type.shape[0] if value.type.shape else 0
+    counts = [0] * num_ranks
+    # Few of the ranks, so that the others have no rows.
+    targets = choice.sample(range(num_ranks), choice.randint(1, num_ranks))
+    for _ in range(rows if isinstance(rows, int) else 0):
+        if is_complete or choice.random() < 0.8:
+            counts[choice.choice(targets)] += 1
+    return counts

@@ -21,15 +21,19 @@ from collhub_coconet import (
     all_gather,
     all_gather_v,
     all_reduce,
+    all_to_all_v,
     as_slice,
     dropout,
     matmul,
     movable,
     norm,
     overlap,
+    reduce_scatter_v,
     reorder,
+    row_reduce,
     send,
     split,
+    total,
     update,
 )
 from collhub_coconet.lowering.workload import lower
@@ -220,11 +224,30 @@ def test_program_without_a_form_in_one_group_is_refused() -> None:
         write_module(build.program(dropout(x, 0.5, 1).named("y")))
 
 
-def test_uneven_collectives_are_refused() -> None:
+def test_uneven_collectives_state_their_counts() -> None:
     build = ProgramBuilder("uneven")
-    rows = all_gather_v(build.argument("x", "float32", 8, layout=LOCAL), [2] * RANKS).named("y")
-    with pytest.raises(InputError, match="y: AllGatherV has no form in PyTorch modules"):
-        write_module(build.program(rows))
+    x = build.argument("x", "float32", 8, 2, layout=LOCAL)
+    counts = [[1, 2, 0, 0], [0, 0, 3, 0], [0, 0, 0, 0], [4, 0, 0, 1]]
+    program = build.program(
+        all_to_all_v(x, counts).named("a"),
+        all_gather_v(x, [2, 0, 8, 1]).named("g"),
+        reduce_scatter_v(x, [0, 5, 3, 0], "max").named("r"),
+    )
+    assert statements(program)[:3] == [
+        f"a = _all_to_all_rows(x, {counts}, 5, group)",
+        "g = _all_gather_rows(x, [2, 0, 8, 1], group)",
+        "r = _reduce_scatter_rows(x, [0, 5, 3, 0], 'max', group)",
+    ]
+
+
+def test_sums_of_integers_keep_their_type() -> None:
+    build = ProgramBuilder("sums")
+    x = build.argument("x", "int32", 8, 2)
+    program = build.program(row_reduce(x, 1).named("r"), total(x).named("t"))
+    assert statements(program)[:2] == [
+        "r = x.sum(1, keepdim=True).to(torch.int32)",
+        "t = x.sum().to(torch.int32)",
+    ]
 
 
 def test_name_that_python_reserves_is_refused() -> None:
@@ -335,3 +358,29 @@ def test_written_modules_compute_the_results_of_pytorch() -> None:
     assert results["buckets"]["collectives"] == [1, 1, 1]
     assert results["tensor and data parallel"]["groups"] == [1, 1]
     assert results["transformer block"]["collectives"]["_all_reduce_bucket"] == 1
+
+
+def run_uneven_programs(ranks: int, first: int, count: int, *more: str) -> dict[str, Any]:
+    """Run random programs with uneven collectives on gloo ranks; returns the report."""
+    script = Path(__file__).parent / "torch_uneven_ranks.py"
+    numbers = map(str, (ranks, first, count))
+    command = [sys.executable, "-W", "ignore", str(script), *numbers, *more]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    report: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    assert report["kinds"] == ["AllGatherV", "AllToAllV", "ReduceScatterV"]
+    assert report["different"] == []
+    return report
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_modules_with_uneven_collectives_compute_the_results_of_the_executor(ranks: int) -> None:
+    assert run_uneven_programs(ranks, 0, 20)["programs"] == 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_five_hundred_uneven_programs_are_equal_in_pytorch(ranks: int) -> None:
+    assert run_uneven_programs(ranks, 1000, 500)["programs"] == 500

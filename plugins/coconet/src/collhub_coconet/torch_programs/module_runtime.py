@@ -310,6 +310,56 @@ def _all_to_all(
     return _Pending(result, lambda value: value.movedim(0, source).contiguous())
 
 
+def _all_to_all_rows(
+    x: torch.Tensor, counts: Sequence[Sequence[int]], rows: int, group: Group
+) -> _Pending:
+    """Start an exchange of rows by counts: `counts[i][j]` rows go from rank i to rank j.
+
+    Every rank sends its first rows to rank 0, the following ones to rank 1, and so on. The result
+    has the received rows in the order of their senders, then zeros, `rows` rows in all.
+    """
+    rank = dist.get_rank(group)
+    sent, received = list(counts[rank]), [row[rank] for row in counts]
+    result = torch.ops._c10d_functional.all_to_all_single(
+        x.narrow(0, 0, sum(sent)).contiguous(), received, sent, _name(group)
+    )
+    return _Pending(result, lambda value: _pad_rows(value, rows))
+
+
+def _all_gather_rows(x: torch.Tensor, counts: Sequence[int], group: Group) -> _Pending:
+    """Start an all-gather of the first `counts[i]` rows of every rank i, in the order of ranks.
+
+    All ranks transfer as many rows as the largest count, since backends need equal shapes; the
+    result has the counted rows only.
+    """
+    longest = max(counts)
+    result = torch.ops._c10d_functional.all_gather_into_tensor(
+        x.narrow(0, 0, longest).contiguous(), len(counts), _name(group)
+    )
+
+    def finish(value: torch.Tensor) -> torch.Tensor:
+        blocks = value.reshape(len(counts), longest, *value.shape[1:])
+        return torch.cat([block[:count] for block, count in zip(blocks, counts, strict=True)])
+
+    return _Pending(result, finish)
+
+
+def _reduce_scatter_rows(
+    x: torch.Tensor, counts: Sequence[int], reduction: str, group: Group
+) -> _Pending:
+    """Start a reduce-scatter of rows: rank i gets the `counts[i]` rows after those of lower ranks.
+
+    The parts are padded with zeros to the largest count during the transfer. The result has as many
+    rows as the largest count; those after the rows of a rank are zeros.
+    """
+    longest, own = max(counts), counts[dist.get_rank(group)]
+    padded = torch.cat([_pad_rows(part, longest) for part in x.split(list(counts))])
+    result = torch.ops._c10d_functional.reduce_scatter_tensor(
+        padded, reduction, len(counts), _name(group)
+    )
+    return _Pending(result, lambda value: _pad_rows(value.narrow(0, 0, own), longest))
+
+
 def _broadcast(x: torch.Tensor, root: int, group: Group) -> _Pending:
     """Start a broadcast from rank `root` of the group, counted within it.
 

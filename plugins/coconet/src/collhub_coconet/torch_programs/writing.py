@@ -24,6 +24,7 @@ from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
     REPLICATED,
     UNEVEN_COLLECTIVES,
+    ElementType,
     Kind,
     Operand,
     Operation,
@@ -40,6 +41,7 @@ from collhub_coconet.program.program import (
     find_axis_positions,
 )
 from collhub_coconet.program.shape_rules import find_axes
+from collhub_coconet.program.uneven_rows import read_counts
 from hub_core.model import InputError, Location, Loss, Workload
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -584,10 +586,10 @@ class _ModuleWriter:
     def _format_collective(self, operation: Operation) -> str:
         """Return the Python expression that starts a collective, whose result is pending.
 
-        Supported are all-reduce, reduce-scatter, all-gather, all-to-all, broadcast and reduce, over
-        the ranks along the operation's axes. Raises `InputError` for other kinds (communications
-        between groups and uneven collectives), for an all-to-all whose two dimensions are not
-        multiples of its ranks, and for reductions that PyTorch lacks.
+        Supported are all-reduce, reduce-scatter, all-gather, all-to-all, broadcast, reduce and the
+        uneven collectives, over the ranks along the operation's axes. Raises `InputError` for
+        communications between groups, for an all-to-all whose two dimensions are not multiples of
+        its ranks, and for reductions that PyTorch lacks.
         """
         x, group = operation.reads[0], self._format_group(operation.axes)
         kind, operand = operation.kind, self.program.types[x]
@@ -612,10 +614,26 @@ class _ModuleWriter:
         if kind is Kind.REDUCE:
             reduction = self._format_reduction(operation)
             return f"_reduce({x}, {operation.root}, {reduction!r}, {group})"
-        where = "PyTorch modules" if kind in UNEVEN_COLLECTIVES else "one group"
+        if kind in UNEVEN_COLLECTIVES:
+            return self._format_uneven_collective(operation, group)
         raise self._refuse(
-            f"{operation.name}: {kind} has no form in {where}", "write tensor-program"
+            f"{operation.name}: {kind} has no form in one group", "write tensor-program"
         )
+
+    def _format_uneven_collective(self, operation: Operation, group: str) -> str:
+        """Return the Python expression that starts an uneven collective, with its counts of rows.
+
+        `group`: expression of the process group. Raises `InputError` for a reduction that PyTorch
+        lacks.
+        """
+        x, counts = operation.reads[0], read_counts(operation).table.tolist()
+        if operation.kind is Kind.ALL_TO_ALL_V:
+            rows = self.program.types[operation.name].shape[0]
+            return f"_all_to_all_rows({x}, {counts}, {rows}, {group})"
+        if operation.kind is Kind.ALL_GATHER_V:
+            return f"_all_gather_rows({x}, {counts}, {group})"
+        reduction = self._format_reduction(operation)
+        return f"_reduce_scatter_rows({x}, {counts}, {reduction!r}, {group})"
 
     def _find_gathered(self, operation: Operation) -> tuple[int, int]:
         """Return the dimension that a collective gathers or exchanges, and its size afterwards.
@@ -675,7 +693,7 @@ class _ModuleWriter:
         formats: dict[Kind, Callable[[], str]] = {
             Kind.ROW_REDUCE: lambda: (
                 f"{operands[0]}.{_ROWS[self._find_row_reduction(operation)]}"
-                f"({dimension}, keepdim=True)"
+                f"({dimension}, keepdim=True){self._format_narrowing(operation)}"
             ),
             Kind.ARG_MAX: lambda: f"{operands[0]}.argmax({dimension}, keepdim=True)",
             Kind.TOP_VALUES: lambda: f"_top({operands[0]}, {dimension}, {operation.count}).values",
@@ -715,6 +733,17 @@ class _ModuleWriter:
             raise self._refuse(message, "use sum, prod, min or max")
         return str(operation.reduction)
 
+    def _format_narrowing(self, operation: Operation) -> str:
+        """Return the conversion after a sum or product of integers, which PyTorch makes int64.
+
+        Empty for other reductions, for int64 and for floats.
+        """
+        element = self.program.types[operation.name].element
+        is_wide = operation.kind is Kind.SUM or str(operation.reduction) in ("sum", "prod")
+        if not is_wide or element.is_float or element is ElementType.INT64:
+            return ""
+        return f".to(torch.{element})"
+
     def _format_gather(self, operation: Operation) -> str:
         """Return the expression that selects rows by index (Gather).
 
@@ -737,7 +766,7 @@ class _ModuleWriter:
         axes and waits for it, so that it is not pending.
         """
         part, reduction, result = _SCALARS[operation.kind]
-        text = part.format(operation.reads[0])
+        text = part.format(operation.reads[0]) + self._format_narrowing(operation)
         layouts = self.program.types[operation.reads[0]].layout.by_axis
         if any(layout.is_sliced for layout in layouts):
             axes = zip(self.program.mesh, layouts, strict=False)
