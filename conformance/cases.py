@@ -200,8 +200,7 @@ def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metada
 
 
 def build_nodes(rank: int, steps: Sequence[Step], units: int, size: Value) -> list[Node]:
-    """Build the nodes for the steps of a rank, each with a control dependency on the node before
-    it.
+    """Build the nodes for the steps of a rank; each depends on the node before it.
 
     A step is (kind, peer, source region, destination region); the kind is "send", "receive",
     "receive-reduce", "copy" or "compute". A receive-reduce becomes two nodes: a receive whose
@@ -402,8 +401,7 @@ def relay() -> Set:
 
 
 def idle() -> Set:
-    """Build a custom collective of three ranks: rank 0 sends one unit to rank 1; rank 2 has no
-    steps.
+    """Build a custom collective in which rank 0 sends a unit to rank 1; rank 2 is idle.
 
     Rank 0 sends from INPUT, rank 1 receives into OUTPUT. The metadata have `input_units` and
     `output_units` 1 and `input_defined` 1.

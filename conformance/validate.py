@@ -162,8 +162,7 @@ class RankFile:
     """One file: its metadata, nodes and findings."""
 
     def __init__(self, path: Path) -> None:
-        """Read a rank file and check it in isolation; the rules of a set of files are in
-        `check_set`.
+        """Read a rank file and check it in isolation; `check_set` checks a set of files.
 
         Defects become `findings`, not exceptions. A name other than `PREFIX.<rank>.et` is the
         finding P-1, and `rank` is None. The content is checked even so. Metadata and nodes are

@@ -125,8 +125,7 @@ def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
 def give_symbol_sizes(
     size_text: str | None, options: Sequence[Option], values: dict[str, str]
 ) -> str | None:
-    """Pass the text of `--size` to the reader as its option `sizes`, if the reader declares this
-    option.
+    """Pass the text of `--size` to a reader that declares the option `sizes`.
 
     Such a reader reads programs with symbols, and `--size B=8,S=1024` gives their sizes. `options`:
     the options that the reader declares. `values`: the values of its options, to which `sizes` is

@@ -88,8 +88,7 @@ class SessionOutputs(SessionState):
         losses: Sequence[Loss] = (),
         work: str = "conversion",
     ) -> Written:
-        """Write a model completely or not at all, print the losses, and return the paths and
-        losses.
+        """Write a model completely or not at all; print the losses, and return paths and losses.
 
         Calls the writer of `target` (`pipeline.outputs.write`). `losses`: losses of earlier
         operations, listed before those of the writer. `work`: the operation that messages name. If

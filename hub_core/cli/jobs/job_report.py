@@ -71,8 +71,7 @@ class JobReport:
 
 
 def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobReport:
-    """Compute where the time of a run goes: computation per rank, communication, groups, critical
-    path.
+    """Compute where the time of a run goes: computation, communication, critical path.
 
     `start`, `end`: int64 by node in ns, -1 for never. Nodes without an end are ignored, and so are
     computations on the host. Overlapping computations of a rank count once.

@@ -139,8 +139,7 @@ class _Words:
             yield Cable(source, destination, rate, delay_s)
 
     def _check_end(self, header: _Header, count: int) -> None:
-        """Report a warning (`link-count`) if the file has another number of links than its header
-        states.
+        """Report a warning (`link-count`) if the file has another number of links than stated.
 
         `count`: number of links read. Words after the last link give the warning too. No error is
         raised, because existing files have fewer or more links than their header states. Consumes

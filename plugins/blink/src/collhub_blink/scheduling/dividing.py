@@ -78,11 +78,10 @@ def _generate_divisions(
     The fastest plane has the smallest start-up time plus size / rate of its best packing. If it
     cannot carry all data because there are too few bytes, no division is yielded. Then up to
     `_CORRECTION_ROUNDS` divisions follow in which all planes finish at about the same time; each is
-    corrected by the times of the previous shares.
-
-    They end early if fewer than two planes get a share, or if a share is too small for the
-    requested chunks. All other errors are raised, also if all data on the single plane are too few
-    for the chunks.
+    corrected by the times of the previous shares. They end early if fewer than two planes get a
+    share, or at an `InputError` `size-too-small` of a share. All other errors are raised, and so is
+    a `size-too-small` for all data on the fastest plane, which occurs only with a requested number
+    of chunks.
     """
     channels = [
         Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)

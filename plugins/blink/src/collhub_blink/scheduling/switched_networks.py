@@ -423,8 +423,10 @@ def _generate_halved_schedules(
     """Yield a timed schedule; for an all-reduce, also with half the chunks as long as it is faster.
 
     Only an all-reduce sends up and down the trees at the same time, so only the evaluation knows
-    how messages share links. Halving ends if the time does not decrease, is near the bandwidth
-    time, or is not above the plan. A requested number of chunks is not changed.
+    how messages share links. Halving ends if the time does not decrease, is at most
+    `_MAX_TIME_OVER_BANDWIDTH_TIME` times the bandwidth time, exceeds the planned time by at most
+    `MIN_GAIN_OF_DOUBLING`, or if there is no schedule with half the chunks. A requested number of
+    chunks is not changed.
     """
     best_time_ns = evaluate_time_ns(packing, schedule)
     yield TimedSchedule(packing, schedule, best_time_ns)

@@ -316,11 +316,15 @@ class CollectiveRun:
     def _compute(self, row: int, kind: StepKind) -> Payload:
         """Return the values that a step writes, one array per unit.
 
-        A receive returns the received values, and removes them from `self.received`; a copy reads
-        its source. A reduction combines the received values (for REDUCE those at its destination)
-        with those of its source, in this order. The operator is that of the collective, sum by
-        default, maximum for a maximum of slices. Raises `InputError` (`not-there`) if nothing was
-        received.
+        - A receive returns the received values, and removes them from `self.received` (`KeyError`
+          if there are none). A copy returns the values of its source.
+        - REDUCE combines the values at its destination with those of its source, in this order. A
+          receive with a reduction combines the received values, which it removes from
+          `self.received`, with those of its source; without received values it raises `InputError`
+          (`not-there`).
+
+        The operator is that of the operation, sum by default; for a Max whose slices are reduced to
+        a scalar, the maximum. Reading raises `InputError` for data that are missing.
         """
         contents = self.part.contents
         if kind is StepKind.RECV:
@@ -415,9 +419,9 @@ def _read_operand(
 
     `elements`: flat row-major indices into the complete result. A named operand is broadcast to the
     shape of the result, and its values at these indices are returned as a flat array. A number is
-    returned as a scalar array of the type of the first named operand, without the condition of a
-    Select. At least one operand must be a name. Raises `InputError` if an element is not available
-    or already overwritten.
+    returned as a scalar array; its type is that of the first named operand, where the condition of
+    a Select does not count. At least one such operand must be a name. Raises `InputError` if an
+    element is not available or already overwritten.
     """
     types = values.program.types
     if not isinstance(operand, str):

@@ -237,9 +237,10 @@ def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_all_to_all_v(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Return the values of an AllToAllV by rank: received rows, then rows of zeros.
 
-    The counts of the operation give the number of rows of a rank's operand, in order, each rank
-    gets. A rank receives them in the order of the senders, itself included. Ranks that do not
-    take part keep their operand. The values of the run are not changed.
+    The table of counts (sender, receiver) gives the number of rows that a rank sends to each rank
+    of its subgroup; they are consecutive rows of its operand, in the order of the receivers. A rank
+    receives rows in the order of the senders, itself included. Ranks outside the subgroups keep
+    their operand. The values of the run are not changed.
     """
     values = run.values[operation.reads[0]]
     result = list(values)

@@ -375,7 +375,7 @@ def _find_addresses(
 def _find_versions(
     algorithm: Algorithm, source: Int64Array, destination: Int64Array, total: int
 ) -> tuple[Accesses, Int64Array]:
-    """Find which write each read of the data of an algorithm sees, and the last write of each.
+    """Find which write each read of an algorithm sees, and the last write to every address.
 
     `source`, `destination`: first address by step, negative for none; a REDUCE also reads its
     destination. `total`: number of addresses. A version is the row of the step that wrote it,

@@ -187,11 +187,15 @@ class _FlatBuilder:
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
         """Return the grid, the division into chunks, of the tensor that an operation communicates.
 
-        A Send uses `before`, the grid of its operand, if there is one; otherwise each block has the
-        chosen number of chunks. A collective has (chosen chunks) x (units of its algorithm) chunks
-        in total. They are divided equally among the blocks: one block per rank for a ReduceScatter,
-        AllGather or AllToAll, otherwise one block. Blocks are along the dimension that is sliced
-        before or after the collective.
+        A Send uses `before`, the grid of its operand, if there is one; otherwise it has the chosen
+        number of chunks per block: one block per rank if the value is sliced, else one block. A
+        collective has (chosen chunks) x (units of its algorithm) chunks in total, divided equally
+        among the blocks:
+
+        - ReduceScatter: one block per rank, along its dimension (default 0)
+        - AllGather, AllToAll: one block per rank, along the sliced dimension of the operand; for an
+          AllToAll also divided along the sliced dimension of the result
+        - all others: one block
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks

@@ -101,12 +101,19 @@ class _BucketChoice:
     def find_fastest(self, size_index: int) -> list[Candidate]:
         """Return the fastest program with buckets at one size, in a list; empty if there is none.
 
-        `size_index`: index of the data size. Several bucket sizes of each base program are tried,
-        at most `MAX_BUCKET_SIZES` (6), fewer for programs above `_LARGE` (300) operations. For
-        each, programs with and without fused computations are timed; large programs without them
-        only if no computation can be fused. Fusions of the base program without buckets are timed
-        as well. The first of equally fast programs is selected. Chunk counts are then chosen for
-        it. At the limit of the budget, the best program so far is returned without chunk counts.
+        `size_index`: index of the data size. For each base program (`_list_bases`), several bucket
+        sizes are tried, at most `MAX_BUCKET_SIZES` (6) and fewer above `_LARGE` (300) operations;
+        sizes that give the buckets of an earlier size are skipped. The timed programs per bucket
+        size are:
+
+        - the program with buckets; above `_LARGE` operations only if the next one does not exist
+        - this program with equal computations of parts fused, if there are any
+        - this program with all computations in one kernel, if `_fuse_all` permits
+
+        After the sizes, two fusions of the base program without buckets are timed: all
+        computations, and all computations with the last collective. The first of equally fast
+        programs is selected, and `_choose_chunks` chooses its chunk counts. At the limit of the
+        budget during the bucket sizes, the best program so far is returned without chunk counts.
         Tried sizes are added to `self.sizes`.
         """
         best: Candidate | None = None

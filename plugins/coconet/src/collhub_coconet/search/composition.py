@@ -34,14 +34,16 @@ def combine(
     """Combine the searches of all parts of a program to one result for the entire program.
 
     `classes`: classes of equal parts; `explorations`: the search result of each; `bindings`: the
-    problem sizes. Candidates are the original program and, for every size, the combinations of the
-    fastest and of the smallest candidates of all parts. If parts read values of each other, a
-    combination that is improved by simulation is added (`_descend`).
+    problem sizes. Candidates are, without repetitions: the original program, for every size the
+    combinations of the fastest and of the smallest candidates of all parts, and, if parts read
+    values of each other and programs are simulated, a combination per size that is improved by
+    simulation (`_descend`).
 
-    With a simulation, the entire programs are simulated with the means (algorithms) that were
-    selected for their parts, so that kernels of different parts overlap. Otherwise times are the
-    sum of those of the parts; also if one program cannot be simulated, or has more than 100
-    communications. The second result is a text that describes how times were determined.
+    The entire programs are simulated with the means (algorithms) that were selected for their
+    parts, so that kernels of different parts overlap. Without `simulation`, with more than
+    `_MAX_SIMULATED` communications, or if one program cannot be simulated, the times of all
+    candidates are the sums of those of the parts. The second result is a text that describes how
+    times were determined.
     """
     selections = [[exploration.candidates[0] for exploration in explorations]]
     for size_index in range(len(bindings)):

@@ -258,8 +258,8 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
     `sizes`: sizes and ranges by symbol, such as `B=8,N=1024..4096`, which replace those of the
     program. `count`: number of bindings; only one is listed if no symbol has a range. All ranges
     grow together by equal ratios: binding i of n has low * (high / low) ** (i / (n - 1)), rounded.
-    Raises `UsageError` for malformed sizes, and `InputError` for sizes that the program does not
-    permit.
+    A range that begins at 0 is 0 in all bindings. Raises `UsageError` for malformed sizes, and
+    `InputError` for sizes that the program does not permit.
     """
     ranges = {symbol: (size, size) for symbol, size in bound.binding.sizes.items()}
     ranges.update(parse_ranges(sizes))

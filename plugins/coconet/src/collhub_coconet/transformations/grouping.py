@@ -229,9 +229,13 @@ def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[in
 def _find_accepted_dimensions(program: Program, reader: Operation, name: str) -> set[int]:
     """Return the dimensions along which an operation can read the value `name` in chunks.
 
-    They are counted from the end of the tensor, where 1 is the last. A contraction accepts the
-    dimensions that it does not sum over. Rearranging, transposing and opaque operations accept
-    none. Others accept the dimensions whose size is not 1, except those that an AllToAll exchanges.
+    They are counted from the end of the tensor, where 1 is the last.
+
+    - A contraction accepts the row dimensions of its first operand (`find_axes`: for a MatMul all
+      but the last, for a BatchMatMul the last but one, for a Conv the batch), and of its second
+      operand the one that becomes a dimension of the result.
+    - Rearranging, transposing and opaque operations accept none.
+    - Others accept the dimensions whose size is not 1, except those that an AllToAll exchanges.
     """
     if reader.kind in REARRANGING | {Kind.TRANSPOSE, Kind.OPAQUE}:
         # A chunk of the operand is not a contiguous chunk of the result, or may not be one.

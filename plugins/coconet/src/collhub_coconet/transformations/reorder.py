@@ -283,9 +283,9 @@ class _Move:
     def _find_contraction_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
         """Find the reason why a contraction does not commute with slicing; None if it does.
 
-        Its first operand must be sliced along a dimension that it does not sum over, and its second
-        operand must be replicated and not sliced by the move. The reason is (condition, message,
-        cure).
+        Its first operand must be a slice of the move along one of its row dimensions (`find_axes`;
+        batch dimensions of a BatchMatMul and positions of a Conv are none). Its second operand must
+        be replicated and not sliced by the move. The reason is (condition, message, cure).
         """
         x, w = operation.reads
         rank = len(self._program.types[x].shape)
@@ -371,10 +371,13 @@ class _Move:
     def _slice_operands(self, operation: Operation, distance: int) -> dict[str, str]:
         """Return the names of the slices that an operation has to read, by name of the operand.
 
-        `distance` is the sliced dimension, counted from the end. A replicated operand that has it
-        is cut by a new Slice, which is emitted once per value and dimension. Absent are operands
-        without that dimension, operands that are sliced already, and replicated operands of
-        contractions.
+        `distance` is the sliced dimension, counted from the end. The first rule that applies:
+
+        - An operand whose slice the move already computes (`_slice_of`) is read as that slice.
+        - Operands of contractions, and operands with a sliced layout, are read unchanged: no entry.
+        - Any other operand that has the dimension with a size other than 1 is cut by a new Slice,
+          which is emitted once per value and dimension.
+        - Operands without that dimension are read unchanged: no entry.
         """
         new_names = {}
         for name in operation.reads:
