@@ -146,7 +146,10 @@ def collhub(
 
 @pytest.fixture
 def save() -> Callable[[hub_core.Algorithm, Path], Path]:
-    """`save(algorithm, path)`: write the canonical document."""
+    """`save(algorithm, path)`: write the canonical JSON document of `algorithm`; returns `path`.
+
+    The format is "json" for every suffix of `path`. Errors of `hub_core.write` are raised.
+    """
 
     def write(algorithm: hub_core.Algorithm, path: Path) -> Path:
         hub_core.write(algorithm, path, format="json")
@@ -165,7 +168,11 @@ def ring(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def racy(ring: Path) -> Path:
-    """The same ring, whose rank 0 does not wait for the sum that it sends on."""
+    """Path of `racy.json`, a copy of the document of fixture `ring` with a data race.
+
+    The copy has no data dependency in step 2 (`data[2]` is empty), so rank 0 does not wait for the
+    sum before it sends this sum on. The 48 steps get source lines 1 to 48 of `ring.xml`.
+    """
     root = json.loads(ring.read_bytes())
     root["steps"]["data"][2] = []
     root["steps"]["source_line"] = list(range(1, 49))

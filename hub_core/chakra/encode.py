@@ -73,12 +73,14 @@ class Piece:
         self.template = np.frombuffer(head + bytes(open_bytes), np.uint8)
 
     def fill(self, matrix: Bytes, mask: BoolArray) -> None:
-        """Write the varying bytes of this piece into `matrix`, and clear `mask` for unused bytes.
+        """Write the varying bytes of this piece into `matrix`; clear `mask` where a varint is
+        shorter.
 
-        Both arrays have one row per record and the columns of this piece; they are modified. The
-        varying bytes are the length bytes and the varints. A number has as many columns as the
-        longest varint among all records. In a record with a shorter varint, the mask of the
-        remaining columns becomes False.
+        Both arrays have one row per record and the columns of this piece, and are modified; fixed
+        bytes must be in `matrix` already. A length byte gets the bytes of all varints of its record
+        plus its constant. Each number has as many columns as its longest varint in any record. In a
+        record with a shorter varint, `mask` becomes False in the last columns of that number; no
+        entry becomes True.
         """
         for position, constant in self._lengths:
             # A length is one byte, because heads and lists of three varints are short.
@@ -214,11 +216,12 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
 
 
 def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) -> BoolArray:
-    """Return which bytes of each record belong to pieces that the record has: bool[records, bytes].
+    """Return bool[records, bytes]: True for the columns of each piece that a record contains.
 
-    Columns are the bytes of all pieces, one piece after the other; `widths` has the number of
-    bytes of each piece. `present` of a piece (bool per record) marks the records that have it; with
-    None, all records have it.
+    Columns are the bytes of all pieces, one piece after the other; `widths` is the number of
+    columns of each piece. A record contains a piece if `piece.present` (bool per record) is True
+    for the record or is None. Columns that a shorter varint leaves unused are still True:
+    `Piece.fill` clears them.
     """
     code = np.zeros(records, np.int64)
     for number, piece in enumerate(pieces):

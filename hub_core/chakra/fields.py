@@ -94,9 +94,10 @@ class NodeFields:
     def numbers(self, name: str, where: BoolArray, low: int, high: int, default: int) -> Int64Array:
         """Return an integer attribute of every node (int64), checked in the nodes of `where`.
 
-        The value is `default` in nodes outside `where` and in nodes without the attribute. Raises
-        `TraceError` for a present value of another kind (`attribute-kind`) and for one outside
-        `low`..`high`, both included (`attribute-range`).
+        The value is `default` in nodes outside `where` and in nodes without the attribute;
+        `default` is not checked. Raises `TraceError` for the first present value in `where` of
+        another kind (`attribute-kind`), then for the first one outside `low`..`high`, both included
+        (`attribute-range`). Raises `KeyError` for a name that the `ShapeBook` does not decode.
         """
         present = where & self.has(name)
         # The kind is checked first, because other kinds have no integer value.
@@ -109,8 +110,9 @@ class NodeFields:
         """Return the three columns (int64 by node) of an attribute that is a list of 3 integers.
 
         Nodes without the attribute, and nodes outside `where`, get the values `form.absent`. Raises
-        `TraceError` for a list of another length or kind (`attribute-kind`), and for an entry
-        outside 0..`form.highest` (`attribute-range`).
+        `TraceError` at the first present node in `where` with a list of another length or a value
+        of another kind (`attribute-kind`), then with an entry k outside 0..`form.highest[k]`
+        (`attribute-range`).
         """
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)
@@ -137,10 +139,12 @@ class NodeFields:
     def _check_kind(
         self, name: str, present: BoolArray, accepted: BoolArray, expected: str
     ) -> None:
-        """Raise `TraceError` (code `attribute-kind`) for the first present value of a refused kind.
+        """Raise `TraceError` (`attribute-kind`) for the first node whose value has a kind not
+        accepted.
 
-        `present`: bool[nodes]; `accepted`: bool per kind. `expected`: description of accepted kinds
-        for the message.
+        `present`: bool[nodes], the nodes to check; they must have the attribute. `accepted`:
+        bool[256], indexed by the number of the kind. `expected`: the accepted kinds in words, for
+        the message.
         """
         kind = self.nodes.attributes.kind[name]
         # Absent attributes have kind 0, which is never accepted, so they are excluded.
@@ -197,14 +201,17 @@ class ResolvedLinks:
 
 
 def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
-    """Resolve the ids in the dependencies of all nodes of a batch to positions of nodes.
+    """Resolve the ids in the dependencies of all nodes of a batch to rows of nodes in the batch.
 
     Parents are searched in the file of the child. With `drop_dangling`, dependencies on missing
-    nodes are dropped and counted; otherwise the first one raises `TraceError`
-    (`dangling-dependency`). An id that occurs twice in a file raises `TraceError` (`duplicate-id`).
+    nodes are dropped and counted (data and control together). Otherwise the first one raises
+    `TraceError` (`dangling-dependency`); data dependencies of all nodes are checked before control
+    dependencies. An id that occurs twice in a file raises `TraceError` (`duplicate-id`).
 
-    The result also marks irregular files. A file is regular if its ids are 0..k-1 in order, and the
-    parents of every node are strictly ascending and precede the node.
+    The result also marks irregular files (bool per file). A file is regular if its ids are 0..k-1
+    in order, and if for each kind of dependency the parents of every node, in the order of the
+    file, are strictly ascending and precede the node. Dropped dependencies do not make a file
+    irregular.
     """
     index = _Index(nodes.batch, nodes.id)
     data, lost_data = index.resolve(nodes.data, drop_dangling)
@@ -249,10 +256,11 @@ class _Index:
             self._sort()
 
     def _sort(self) -> None:
-        """Sort all nodes by (file, id) for binary searches; stores order, keys and distinct ids.
+        """Sort all nodes of the batch by (file, id) for binary searches.
 
-        Raises `TraceError` (code `duplicate-id`) for an id that occurs twice in one file, at the
-        second node.
+        Sets `_distinct` (ascending distinct ids of the batch), `_order` (rows of the nodes, sorted)
+        and `_sorted_keys`. Raises `TraceError` (`duplicate-id`) if an id occurs twice in one file:
+        of the first such file, its smallest such id, at the second node with this id.
         """
         self._distinct = distinct(self._ids)
         keys = self._build_keys(self._batch.file_of_node, self._ids)
@@ -273,12 +281,13 @@ class _Index:
         return np.where(number >= 0, file * len(self._distinct) + number, -1)
 
     def resolve(self, dependencies: Dependencies, drop_dangling: bool) -> tuple[Edges, int]:
-        """Return the edges of one kind of dependencies, and the number of dropped ones.
+        """Return the edges of one kind of dependencies, and the number of dropped dependencies.
 
-        An edge is (row of the parent, row of the child); parents are searched in the child's file
-        only. With `drop_dangling`, dependencies on missing nodes are left out and counted;
-        otherwise the first one raises `TraceError` (code `dangling-dependency`), which also states
-        their number.
+        An edge is (row of the parent, row of the child) in the batch, in the order of
+        `dependencies`. Parents are searched in the child's file only. With `drop_dangling`,
+        dependencies on missing nodes are left out and counted; otherwise the first one raises
+        `TraceError` (`dangling-dependency`) at the child, whose message also has the number of such
+        dependencies in the batch if there are more.
         """
         children = group_of_entry(dependencies.indptr)
         file = self._batch.file_of_node[children]
@@ -295,9 +304,10 @@ class _Index:
         return Edges(position, children).only(exists), len(lost)
 
     def _find_positions(self, file: Int64Array, ids: UInt64Array) -> tuple[Int64Array, BoolArray]:
-        """Return (position of the node with each id in its file, whether it exists).
+        """Return (row in the batch, whether the node exists) for each pair of file number and node
+        id.
 
-        The position of a missing node has no meaning.
+        `file` and `ids` have one entry per searched node. The row of a missing node has no meaning.
         """
         if self.is_plain.all():
             # The common case needs no search: the id is the position in the file.

@@ -44,10 +44,11 @@ class MetadataEntry:
 
 
 def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
-    """Encode record 0 of a trace file: the length and the GlobalMetadata message.
+    """Encode record 0 of a trace file: its length as a varint, then the GlobalMetadata message.
 
     The bytes are those that protobuf would write; protobuf is not imported. An empty `version` is
-    omitted.
+    omitted. `entries` keep their order; neither repeated names nor the fit of a value to its kind
+    are checked.
     """
     body = _encode_field(_VERSION, version.encode()) if version else b""
     for entry in entries:
@@ -66,9 +67,10 @@ def _encode_field(number: int, content: bytes) -> bytes:
 def _encode_value(entry: MetadataEntry) -> bytes:
     """Encode the value of an attribute as the field of AttributeProto for its kind.
 
-    Returns the field with its tag, whose number is `entry.kind`. A text becomes a UTF-8 string,
-    an integer or boolean a varint. A list of integers becomes a message with one packed field, in
-    which negative numbers are modulo 2^64; for an empty list the message is empty.
+    Returns the field with its tag, whose number is `entry.kind`. The type of the value decides: a
+    text becomes a UTF-8 string, an integer or boolean a varint. Any other value must be a list of
+    int64, and becomes a message with one packed field; negative numbers are modulo 2^64. For an
+    empty list the message is empty.
     """
     if isinstance(entry.value, str):
         return _encode_field(entry.kind, entry.value.encode())
@@ -82,11 +84,12 @@ def _encode_value(entry: MetadataEntry) -> bytes:
 
 
 def decode_metadata(body: bytes) -> Metadata:
-    """Decode the body of record 0 to version and attributes with their kinds.
+    """Decode the body of record 0: version, and value and kind of each attribute, both by name.
 
-    Records of the usual kinds are decoded here. Others are decoded by protobuf, whose import takes
-    longer (0.1 s) than reading a small trace. Raises `WireError` for other bytes (code
-    `malformed-metadata`) and for an attribute that occurs twice (`duplicate-attribute`).
+    The version is "" if absent. An attribute without value has value and kind None. Usual records
+    (see `_decode_usual`) are decoded here, all others by protobuf, whose import takes longer (0.1
+    s) than reading a small trace. Raises `WireError` at position 0 for bytes that protobuf refuses
+    (`malformed-metadata`) and for an attribute that occurs twice (`duplicate-attribute`).
     """
     decoded = _decode_usual(body)
     if decoded is None:
@@ -108,13 +111,13 @@ _SIGNED = {Kind.INT32: 1 << 31, Kind.INT64: 1 << 63}
 
 
 def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
-    """Decode a metadata record quickly if all of its fields are usual; return None for any other.
+    """Decode a metadata record without protobuf if all its fields are usual; otherwise return None.
 
-    Returns (version, attributes in their order as name, kind and value). The version is "" if
-    the record has none. Usual is a record of at most one version and of attributes that have
-    exactly a name and then a value: bytes, text, an integer in its range, or a boolean. Doubles
-    and lists, other fields, invalid UTF-8 and damaged records give None; then the caller decodes
-    by protobuf.
+    Returns (version, attributes in their order as name, kind and value). The version is "" if the
+    record has none; names may repeat. A usual record has at most one nonempty version. Each of its
+    attributes is exactly a name, then a value of bytes, UTF-8 text, an integer in its range, or a
+    boolean. All other records give None, for example with a double, a list, an attribute without
+    value, an unknown field, or damaged bytes.
     """
     version = ""
     entries: _Entries = []

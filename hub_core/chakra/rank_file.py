@@ -65,10 +65,11 @@ _MAX_MESSAGE = 64 << 20
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:
     """Find the records of a file and decode its metadata: (records of the nodes, metadata).
 
-    A file in JSON form is converted to records first; then the name gets ` (as records)`, and bytes
-    in errors refer to these records. Raises `TraceError` for an empty, compressed or XML file, a
-    file that is truncated or malformed, metadata of another schema, and a file without nodes (code
-    `no-nodes`).
+    A file in JSON form is first converted to records; then the name gets ` (as records)`, and bytes
+    in later errors refer to these records. Raises `TraceError` if the JSON cannot be converted, if
+    the content is empty, compressed with gzip, or another text (`_check_magic`), if the records are
+    truncated, if record 0 is not metadata of the current schema, and if no node follows the
+    metadata (`no-nodes`). The nodes themselves are not decoded.
     """
     # Checked first, because a compressed file would be reported as truncated.
     if is_json_form(content):
@@ -106,11 +107,13 @@ def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
 
 
 def is_json_form(content: bytes) -> bool:
-    """Return whether a file is in a JSON form of a trace; only its first object is examined.
+    """Return whether a file is in a JSON form of a trace; at most its first object is parsed.
 
-    The object must begin within the first 64 bytes, after blanks, and end within the first
-    `_MAX_MESSAGE` bytes. The file is in JSON form if this object has a list `workload_graph`, or if
-    it has only keys of GlobalMetadata and another object or the end of the text follows.
+    The object must begin within the first 64 bytes, after white space, and be complete within the
+    first `_MAX_MESSAGE` bytes. The file is in JSON form in two cases:
+    - The object has a list `workload_graph`.
+    - All keys of the object are `version` or `attr` (it may be empty), and after it follows a `{`
+      or the end of the examined text.
     """
     if content[:64].lstrip()[:1] != b"{":
         return False
@@ -128,8 +131,11 @@ def is_json_form(content: bytes) -> bool:
 def convert_json(name: str, content: bytes) -> bytes:
     """Convert a file in JSON form to records: each message preceded by its length as a varint.
 
-    The first message is the metadata, all further ones are nodes. Raises `TraceError` with the byte
-    for a text that is not UTF-8, invalid JSON, and messages that are not in the schema.
+    The first message becomes GlobalMetadata, each further one a node. An object with a list
+    `workload_graph` counts as an empty metadata message and one message per entry. An empty text
+    gives no bytes. Raises `TraceError`, with the byte of the message or error in `content`, for a
+    text that is not UTF-8, invalid JSON, nodes of `workload_graph` that cannot be converted, and
+    messages that do not match the schema.
     """
     # Imported here: it loads protobuf, which readers of the usual form do not need.
     from google.protobuf import json_format
@@ -186,8 +192,11 @@ def _check_magic(name: str, content: bytes) -> None:
 def _decode_record_0(body: bytes, offset: int) -> Metadata:
     """Decode the metadata in record 0, whose body starts at byte `offset` of the file.
 
-    Raises `WireError` with the position in the file: `malformed-metadata` if the record is not a
-    valid message, and the code of the recognized schema if it belongs to another schema.
+    Raises `WireError`:
+    - `malformed-metadata` at the damaged byte of the file, if the body is not a protobuf message.
+    - The code of `_identify_schema` at `offset`, if the record belongs to another schema.
+    - The errors of `decode_metadata`, whose position is 0, if the message is not GlobalMetadata or
+      repeats an attribute.
     """
     try:
         fields = list(walk(body, 0, len(body)))
@@ -204,14 +213,14 @@ def _identify_schema(body: bytes, fields: list[Field]) -> tuple[str, str] | None
     """Recognize the schema of a record 0 that is not GlobalMetadata of the current schema.
 
     Returns (code, description), or None for current GlobalMetadata. `fields`: the fields of `body`.
-    The rules are applied in this order:
+    The first of these rules that applies decides:
 
-    - Only byte fields 1 and 2 (or no field): current metadata; if a field 1 starts with byte 0x0a,
-      it is the schema of August to October 2023.
-    - A byte field 11: the schema of June 2023.
-    - A first field 1 with value 0, an integer field 4, or one of `_OLD_EG_FIELDS`: an older
-      execution graph.
-    - Anything else: a node of the current schema.
+    - All fields are byte fields 1 or 2, or there is no field: the schema of August to October 2023
+      if the content of some field 1 starts with byte 0x0a, otherwise current metadata.
+    - There is a byte field 11: the schema of June and July 2023.
+    - The body begins with integer field 1 of value 0, or there is an integer field 4 or 12 to 20
+      (`_OLD_EG_FIELDS`): an execution graph of before June 2023.
+    - Anything else: a node of the current schema; the metadata record is missing.
     """
     texts = [field for field in fields if field.wire is WireType.BYTES]
     numbers = {field.number for field in fields if field.wire is WireType.VARINT}
@@ -252,10 +261,11 @@ def _parse_messages(text: str, name: str) -> Iterator[tuple[int, dict[str, objec
 def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
     """Convert a node of the feeder's JSON form to protobuf's JSON mapping.
 
-    Missing names, runtimes and dependencies become "", 0 and []; fractions of the runtime (in
-    microseconds) are cut off. Known attributes become int64 values, `is_cpu_op` a boolean; other
-    keys are ignored. Raises `KeyError` without `Id` or `NodeType`, and `ValueError` for a runtime
-    that is no number.
+    `Id` and `NodeType` are copied; a missing `Name`, `runtime` or list of dependencies becomes "",
+    0 or []. Fractions of the runtime (in microseconds) are cut off. The present keys of
+    `_ATTRIBUTES` become attributes of kind int64 with unchecked values, then `is_cpu_op` a boolean;
+    other keys are ignored. Raises `KeyError` without `Id` or `NodeType`, `ValueError` for a runtime
+    that is not a number, and `OverflowError` for an infinite one.
     """
     attributes: list[dict[str, object]] = [
         {"name": key, "int64Val": node[key]} for key in _ATTRIBUTES if key in node
@@ -276,10 +286,10 @@ def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
 def _parse_objects(text: str, name: str) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield (position in characters, object) of each of the consecutive JSON objects of a text.
 
-    Blanks between objects are skipped; an empty text yields no objects. Raises `TraceError`, with
-    the position in bytes, for incomplete, invalid or too deeply nested JSON, and for a value
-    that is no object. Objects before it have then been yielded already. `name`: of the file,
-    for the error.
+    White space between objects is skipped; a blank text yields nothing. Raises `TraceError`, with
+    the position in bytes, for incomplete, invalid or too deeply nested JSON, and for a value that
+    is not an object. Objects before the error have been yielded already. `name`: the file, for the
+    error.
     """
     decode = json.JSONDecoder().raw_decode
     at = _skip_space(text, 0)

@@ -73,12 +73,13 @@ class Batch:
     """
 
     def __init__(self, files: Sequence[RankFile]) -> None:
-        """Concatenate the contents of `files`, of consecutive ranks, each with at least one node.
+        """Concatenate the contents of `files`: at least one file, each with at least one node.
 
-        There must be at least one file. `data` is the common buffer (uint8), with 16 bytes 0 at its
-        end. `starts` and `stops` are the positions of all nodes in `data`, in the order of the
-        files; `file_of_node` is the index of each node's file, and `file_indptr` the first node of
-        each file.
+        `data` is the common buffer (uint8): the contents in the order of `files`, then
+        `_SPARE_BYTES` zero bytes. `starts` and `stops` are the first position of every node in
+        `data` and the position after its last byte; nodes are in the order of the files.
+        `file_of_node` is the index in `files` for each node; the nodes of file i are
+        `file_indptr[i]` to `file_indptr[i + 1]` (exclusive).
         """
         self._names = [file.name for file in files]
         self.ranks = [file.rank for file in files]
@@ -177,10 +178,12 @@ class _Header:
     """Fields of nodes before their attributes; `rest`: start of the attributes, int64 per node."""
 
     def __init__(self, batch: Batch) -> None:
-        """Read the header fields of all nodes: those before their first attribute or their end.
+        """Read the header fields of all nodes: the fields before the first one with another tag.
 
-        Absent numbers are 0. `rest` becomes the position of the first field that is not read, by
-        node. Raises `WireError` for a malformed field.
+        Usually that is the first attribute or the end of the node; header fields after it are added
+        by `add_late_fields`. Absent numbers are 0; the last value of a repeated one counts. `rest`
+        becomes, per node, the position of the first field that was not read. Raises `WireError` for
+        a malformed header field.
         """
         self._batch = batch
         self.scalars = {name: np.zeros(len(batch), np.uint64) for name, _ in _LATE_SCALARS}
@@ -195,11 +198,13 @@ class _Header:
             pending = self._read_field(pending)
 
     def _read_field(self, nodes: Int64Array) -> Int64Array:
-        """Read the next header field of these nodes; return the nodes that may have another one.
+        """Read the next header field of each of `nodes`; return those that had one, in another
+        order.
 
-        Header fields precede the first attribute of a node: id, type, dependencies and so on.
-        Values are stored, and `rest` of each node moves past the field. A node that is at its
-        end, or at another field, is not returned.
+        Header fields are those of `_HEADER_TAGS` before the first other field of a node: id, type,
+        dependencies and so on. Stores the value and moves `rest` past the field. Nodes whose `rest`
+        is at their end or at another field are unchanged and not returned; the order is by tag.
+        Raises `WireError` for a malformed field.
         """
         nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
         tags = self._batch.data[self.rest[nodes]]

@@ -208,8 +208,9 @@ def chain_cover(
 
     int64[nodes]. Consecutive nodes of a chain are connected by an edge; a node may be a chain of
     its own. Edges must lead to later nodes; `is_preferred`: bool per edge. Every child selects one
-    parent: that of a preferred edge, else the latest one. Every parent accepts one of the children
-    that selected it: that of a preferred edge, else the earliest one. The other children start
+    parent: the latest parent of its preferred edges or, without such edges, its latest parent.
+    Every parent accepts one of the children that selected it: the earliest one that did so by a
+    preferred edge, else the earliest one. Children without a parent, and those not accepted, start
     chains.
     """
     # The largest value wins: preferred parents are above all others.

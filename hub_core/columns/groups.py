@@ -173,9 +173,9 @@ class RankIntervals:
     def __init__(self, rank: IntArray, start: Int64Array, end: Int64Array, num_ranks: int) -> None:
         """Unite, for each rank, the intervals from `start[i]` to `end[i]` of rank `rank[i]`.
 
-        `start`, `end`: int64, not negative. Overlapping and adjacent intervals of a rank become
-        one. `num_ranks`: the number of ranks; a rank may have no interval. Takes one sort of the
-        intervals.
+        `start`, `end`: int64 with 0 <= start <= end (not checked). Overlapping and adjacent
+        intervals of a rank become one. `num_ranks`: the number of ranks; every rank must be below
+        it, and a rank may have no interval. Takes one sort of the intervals.
         """
         self._count = num_ranks
         self._last = int(end.max(initial=0))

@@ -145,10 +145,12 @@ def _mark_values(values: npt.NDArray[Any], max_range_per_value: int) -> BoolArra
 def stable_order(keys: IntArray) -> Int64Array:
     """Return the stable sorting order of the keys: int64, equal to `np.argsort(kind="stable")`.
 
-    The fastest of three methods is chosen. Short arrays use numpy's sort. Long arrays whose keys
-    have a range below 2^32 use a linear sort by digits of 16 bits. Even longer arrays with other
-    keys use an unstable sort of keys that are joined with their positions, or, if those do not fit
-    into 63 bits, an unstable sort and then a second sort of the positions of equal keys.
+    The method depends on the number of keys and on their range:
+    - fewer than `_MIN_KEYS_OF_DIGITS`: numpy's stable sort
+    - more, with a range below 2^32: a linear sort by digits of 16 bits
+    - at least `_MIN_KEYS_OF_SECOND_SORT` with a larger range: an unstable sort of keys joined with
+      their positions if both fit into `_MAX_KEY_BITS` bits, else `_sort_twice`
+    - otherwise: numpy's stable sort
     """
     if len(keys) >= _MIN_KEYS_OF_DIGITS:
         low = int(keys.min())

@@ -120,9 +120,9 @@ def _format_document(algorithm: Algorithm) -> str:
 def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
     """Convert a collective to its JSON object: kind, plain fields, reduction operator.
 
-    A custom collective also has a `contract`: buffer sizes, defined inputs and `expected` rows,
-    which are null if the source does not define them. An uneven one has `counts`, a list by rank or
-    a list of rows.
+    A custom collective also has a `contract`: buffer sizes, `defined` inputs by rank, and the
+    columns of the `expected` rows; `expected` is null if the contract has none. A collective with
+    uneven counts has `counts`: a list by rank, or a list of rows for counts per pair of ranks.
     """
     document: dict[str, JsonValue] = {"kind": str(collective.kind)}
     document |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
@@ -246,11 +246,12 @@ class _Document:
         self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)
 
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
-        """Build the contract of a custom collective; `None` without a document or for a defect.
+        """Build the contract of a custom collective; None without a document.
 
         The arrays of the contract are checked: sizes by rank, `defined` as booleans, ranks below
-        `num_ranks`, source ranks from -1 (all ranks). Defects are recorded, not raised. Without
-        rows in `expected`, the contract requires no result.
+        `num_ranks`, source ranks from -1 (all ranks). Defects are recorded, not raised. None is
+        also returned if any defect of the document has been recorded so far. If `expected` is null,
+        the contract requires no result.
         """
         if document is None:
             return None

@@ -53,10 +53,10 @@ class _RefusedError(ValueError):
 def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> JsonObject:
     """Parse the JSON object in a file; its members keep their order and are not checked.
 
-    White space before and after the object is allowed. Raises `InputError` with `file`, and with
-    the line if it is known, for:
+    White space before the object (less than 4096 bytes) and after it is allowed. Raises
+    `InputError` with `file`, for invalid JSON also with the line, for:
 
-    - an empty file, or another JSON value
+    - an empty file, a byte order mark, or another JSON value
     - text that is not UTF-8, or has half of a surrogate pair
     - invalid JSON, repeated keys, and NaN and infinity unless `allow_nan`
     - more than 64 levels of nesting, and integers with too many digits
@@ -101,10 +101,12 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
 def json_document(
     header: Mapping[str, object], table: str, columns: Iterable[tuple[str, object]]
 ) -> str:
-    """Format a JSON object with the members of `header` and one table.
+    """Format a JSON object with the members of `header` and, as the last member, one table.
 
-    There is one line per member and one per column; `table` is the name of the table. Raises
-    `InputError` for values of `header` that JSON cannot represent, which extensions may contain.
+    `table`: name of the table. `columns`: (name, JSON values) of its columns. There is one line per
+    member and one per column, each without blanks inside a column; the text ends with a line break.
+    Raises `InputError` for values of `header` that JSON cannot represent, which extensions may
+    contain; the values of columns must be representable.
     """
     lines = [f'  "{name}": {_format_json(name, value)},' for name, value in header.items()]
     # Without blanks, because columns are the largest part of a document.

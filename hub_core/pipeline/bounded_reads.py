@@ -43,9 +43,10 @@ def load_file(file: Path) -> bytes:
 def read_bounded(file: BinaryIO, name: str, head: bytes, limit: int | None = None) -> bytes:
     """Read the rest of a stream, and return `head` followed by it.
 
-    The stream is read in blocks of 1 MiB. Raises `InputError` that names the stream `name` as soon
-    as `head` and the rest are longer than `limit` bytes (default: `MAX_STREAM_BYTES`, 1 GiB). An
-    empty stream is no error; errors of reading are not converted.
+    The stream is read in blocks of 1 MiB. After each block that is not empty, `InputError` is
+    raised, naming the stream `name`, if `head` and the bytes read so far are longer than `limit`
+    (default: `MAX_STREAM_BYTES`, 1 GiB). An empty stream is no error, and then `head` may have any
+    length. Errors of reading are not converted.
     """
     limit = MAX_STREAM_BYTES if limit is None else limit
     content = io.BytesIO()

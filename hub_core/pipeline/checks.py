@@ -166,8 +166,8 @@ def _get_example(check: Check) -> str:
 def _suggest_use(check: Check) -> str:
     """Return the remedy for a file that a version does not use.
 
-    It is the last row of the check's version table that uses such files or, if none does, another
-    runtime.
+    It suggests the last row of the check's version table that uses such files, or another runtime.
+    If no row uses such files, it suggests only another runtime.
     """
     used = [row for row in check.versions if row.uses_files]
     if not used:

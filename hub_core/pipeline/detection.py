@@ -103,18 +103,21 @@ def scan_json_head(head: bytes) -> JsonHead | None:
 def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     """Find the only reader for an input.
 
-    Raises `InputError` if no reader or several readers match, and `PluginError` if a plugin that is
-    not loaded may provide the reader. A reader that executes its input is considered only for a
-    single file that the user named with its suffix. A signature is searched in the first 4096
-    bytes. The rules are, in this order:
+    A reader that executes its input is considered only for a single file that the user named with
+    its suffix. A signature is searched in the first 4096 bytes (`scan_json_head`: not in the value
+    of `extensions`). The first of these rules that applies decides:
 
-    - If exactly one reader has the suffix, it is chosen. Exception: its signature does not match,
-      and the only matching reader has a format without suffixes; then that reader is chosen.
-    - Otherwise readers with a matching signature are compared: those with the suffix or, if there
-      are none, all. If exactly one reader of algorithms is left, it is chosen, unless a reader of
-      workloads claims the content. If a single reader is left, of workloads, it is chosen.
-    - Without a match, the only reader of algorithms with the suffix is chosen; readers without a
-      signature take precedence over readers whose signature does not match.
+    - Exactly one reader has the suffix of the input: this reader. Exception: its signature does not
+      match, and exactly one reader has a matching signature and its format has no suffixes: then
+      that other reader.
+    - Some signatures match: only these readers compete or, if some of them have the suffix, only
+      those. If exactly one is a reader of algorithms: that one, or instead the first reader of
+      workloads that claims the content. If a single reader competes, of workloads: that one.
+    - No signature matches: the only reader of algorithms with the suffix and without a signature;
+      if there is none, the only reader of algorithms with the suffix.
+
+    Otherwise raises `InputError`: no reader or several readers fit. Raises `PluginError` instead if
+    a plugin that is not loaded may provide the reader.
     """
     name = opened.source.parts[0].name
     able = [
@@ -180,13 +183,14 @@ def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
 
 
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
-    """Find the writer for the suffix of an output path; the longest suffix takes precedence.
+    """Find the writer for the suffix of an output path.
 
-    Of the formats with a suffix of the path, those whose longest declared suffix is longest
-    remain, so that `.program.json` takes precedence over `.json`. If none has one and the path
-    has no suffix at all (and is not `-`), it means traces: the only writer of traces or, if there
-    are several or none, the writer `chakra`. Raises `UsageError` (`undecided-format`) if no
-    writer or several writers remain, and `HubError` if that writer `chakra` is not installed.
+    Only formats with a suffix of the path compete. Each counts with its longest declared suffix,
+    and only formats with the maximum length remain: `.program.json` takes precedence over `.json`.
+    If no format has a suffix of the path and the path has none at all (and is not `-`), it means
+    traces: the only writer of traces or, if there are several or none, the writer `chakra`. Raises
+    `UsageError` (`undecided-format`) if not exactly one writer remains, and `HubError` if that
+    writer `chakra` is not installed.
     """
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]

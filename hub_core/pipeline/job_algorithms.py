@@ -71,17 +71,18 @@ def with_algorithms(
     admit: Callable[[Algorithm, str], object],
     selected: BoolArray | None = None,
 ) -> Workload:
-    """Assign to each collective of a job the algorithm of the last rule that matches it.
+    """Return the job in which each collective has the algorithm of the last rule that matches it.
 
     A synthesizer is called with the bytes and the NPUs of the group, once for equal collectives
     on equal networks. `read`: reads and verifies the algorithm in a file. `admit`: verifies an
     algorithm, with its name for messages. `selected`: bool[nodes], the nodes that may be changed;
     None for all.
 
-    Collectives on the host, of a single rank, without a matching rule, and of rules with the
-    algorithm `native` are not changed. Raises `UsageError` (`no-match`) for the first rule that
-    is the last matching one for none of the selected collectives (those on the host do not count,
-    unchanged ones otherwise do), and `HubError` for an algorithm that does not fit.
+    These collectives keep their algorithm: on the host, of a single rank, without a matching rule,
+    and those whose rule has the algorithm `native`. A rule counts as used if it is the last
+    matching rule of any selected collective that is not on the host, changed or not. Raises
+    `UsageError` (`no-match`) for the first rule that is not used, and `HubError` for an algorithm
+    that does not fit the collective.
     """
     nodes = workload.nodes
     maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))

@@ -101,11 +101,14 @@ def check_necessary_limits(chosen: ChosenRuntime, collective: Collective) -> Non
 def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource: str) -> int:
     """Return a proven minimum of the limit of a resource, at least 1.
 
-    - `chunks`: the parts of the collective, since ranks send and receive parts.
-    - `operations`: 2 if every rank sends its own data and receives data to which no rank added a
-      value, as in an all-gather: an operation that forwards sends only the data that it receives.
-      Otherwise 1.
-    - `blocks` and `block_operations`: that number of operations, divided by the other limit.
+    - `chunks`: the parts of the collective, because ranks send and receive parts; 1 for a custom
+      collective and for uneven counts.
+    - `operations` of a rank: 2 for an even, unrooted collective of several ranks without reduction
+      whose data is split by source, as an all-gather; else 1. In these, every rank sends its own
+      data and receives other data, and an operation that forwards sends only the data that it
+      receives.
+    - `blocks` and `block_operations`: that number of operations divided by the other limit in
+      `limits`, rounded up; 1 if there is no other limit.
     """
     traits, ranks = collective.kind.traits, collective.num_ranks
     is_even = collective.counts is None and collective.contract is None
@@ -249,8 +252,8 @@ def _describe(
 ) -> str:
     """Return a text on limits such as `80 thread blocks of a rank suffice (79 do not)`.
 
-    `sufficient`, `failed`: by resource, a limit that suffices and a lower one that does not;
-    both have the same resources. Several resources are joined by `and`, and suffice together.
+    `sufficient`: by resource, a limit that suffices; several resources are joined by `and`, and
+    suffice together. `failed`: a lower limit that does not suffice, for at least these resources.
     The notes in brackets are, for each resource: the next lower number does not suffice or, if
     `failed` is lower than that, the numbers in between were not tried; and the proven minimum,
     if it is above 1.

@@ -105,7 +105,8 @@ def measure_gain(
     """Run two workloads as files of a format, and compare their times and results.
 
     `format`: name of a writer of workloads, which runs the files; `options`: its options. Raises
-    `UsageError` if the writer cannot run its files, and `HubError` if a run fails.
+    `UsageError` if the writer cannot run its files, `HubError` for an unknown writer or option and
+    if a run fails, and `PluginError` if the writer returns no `MeasuredGain`.
     """
     writer = registry.find(WorkloadWriter, format)
     if not writer.offer.run:
@@ -129,10 +130,11 @@ def write_topology(
 ) -> Written:
     """Write a network to a file or to standard output (`-`); return the paths and losses.
 
-    `format`: name of the writer. None chooses the only writer with the suffix of `out`, else the
-    hub's topology document. An existing file is replaced. Formats other than this document lose the
-    measured rate of switches that multicast and reduce. Raises `LossyError` for losses under
-    `LossPolicy.REFUSE`, and `HubError` for an unusable output.
+    `format`: name of the writer. None chooses the only writer with the suffix of `out`; if none or
+    several have it, the hub's topology document. An existing file is replaced. Formats other than
+    this document lose the measured rate of switches that multicast and reduce, if there is one;
+    this is added to the losses. Raises `LossyError` for losses under `LossPolicy.REFUSE`, and
+    `HubError` for an unusable output.
     """
     named = [
         offered.name

@@ -44,7 +44,8 @@ class ChosenRuntime:
     def with_limits(self, limits: Mapping[str, int | None]) -> ChosenRuntime:
         """Return the runtime with other limits of the named resources, None for no limit.
 
-        The options of the writer that set these limits are added to those that select the runtime.
+        For each limit that is not None and for which the writer has an option (`limit_options`),
+        this option is added to those that select the runtime. Other options are unchanged.
         """
         options = {
             self.runtime.limit_options[name]: str(value)
@@ -181,12 +182,13 @@ def _match(
 def select_runtime(
     name: str, writer: Provided[Offer] | None, options: Mapping[str, str], registry: Registry
 ) -> dict[str, str]:
-    """Return the options of a writer that select the runtime `name` and the limits of the user.
+    """Return the options of a writer that select the runtime `name` and the limits in it.
 
-    `name`: as in `find_runtimes`, of which the first is selected. `options`: options of the writer
-    that the user gives. The result is empty if `writer` is None, or the runtime belongs to another
-    writer. Otherwise raises `UsageError` for an option that sets another limit than `name`. Raises
-    it for an unknown name unless `writer` is None.
+    `name`: as in `find_runtimes`; of several, the first is selected. `options`: options of the
+    writer that the user gives. The result is empty if `writer` is None (`name` is not checked
+    then), if `name` is `ideal`, or if the runtime belongs to another writer. Raises `UsageError`
+    for an unknown runtime, and if an option in `options` sets a limit to another value than `name`
+    does.
     """
     if writer is None:
         return {}

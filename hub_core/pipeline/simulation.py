@@ -133,13 +133,16 @@ def exact_time(
     """Compute the time of a simulation in ps, for ratios to lower bounds.
 
     `time_ns`: the time that `backend` returned; None gives an unknown time. Simulators truncate the
-    time of every message to ns, so a time near a bound may be below it.
+    time of every message to ns, so that a time near a bound may be below it. The first case that
+    applies decides:
 
-    If the time is more than 2 % above the bound `near_ps`, it is returned without slack; `near_ps`
-    None means near. Otherwise, a simulator that supports scaling runs again on a network that is
-    10^6 times slower, which gives fs; the slack is 1 fs per step. If it does not support scaling,
-    or that run is impossible, the slack is 1 ns per step, plus the rounding error of doubles above
-    2^50 ps.
+    - The time is more than 2 % above the bound `near_ps`, which is not None: the time in ps without
+      slack.
+    - The simulator supports scaling: it runs again on a network that is 10^6 times slower, which
+      gives fs. The result is the larger of both times; the slack is 1 fs per step, rounded up to
+      ps.
+    - No scaling, or that run raises `InputError`: the slack is 1 ns per step, plus the rounding
+      error of doubles above 2^50 ps.
     """
     if time_ns is None:
         return ExactTime(None)

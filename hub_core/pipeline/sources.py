@@ -65,12 +65,20 @@ class _Member(NamedTuple):
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
     """Open a file, standard input (`-`), or a set of rank files; only the first bytes are read.
 
-    `formats`: their suffixes define which files form sets. A set `PREFIX.<rank><suffix>`, or of
-    files such as `rank0<suffix>`, is named by its prefix, by one member, or by a folder that has no
-    other set. Other folders are opened only if one of the formats is a folder. A set inside a
-    folder of such a format is opened as that folder, but under the name of the set, because other
-    files of the folder may be needed to interpret it. The rest is read on demand, with a size
-    limit. Raises `InputError` for an input that is missing, empty, unreadable or too large.
+    A set has files `PREFIX.<rank><suffix>` or such as `rank0<suffix>`, with a suffix of `formats`.
+    The path names a set by its prefix, by one member, or by a folder that has no other set. The
+    first of these rules that applies decides:
+
+    - A folder with the identifying file of a folder format is opened as a folder with all its
+      files.
+    - A set inside such a folder is opened as that folder, under the name of the set, because other
+      files of the folder may be needed to interpret it.
+    - A set is opened as one part per rank.
+    - Any other folder is opened with all its files if one of `formats` is a folder format.
+    - Anything else is opened as a single file.
+
+    The rest is read on demand, with a size limit. Raises `InputError` for an input that is missing,
+    empty, unreadable or too large, and if the path names several sets.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:

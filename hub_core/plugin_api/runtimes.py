@@ -54,10 +54,10 @@ def find_tolerance(merits: Sequence[Merit]) -> float:
 def choose_best(merits: Sequence[Merit]) -> int:
     """Return the index of the best algorithm; `merits` must not be empty.
 
-    Candidates are all algorithms within 1 % of the fastest time. If each of these exceeds the
-    preferred limits (`excess` > 1), candidates are all within 5 %. Among the candidates with the
-    least excess (all with at most 1 count as equal), the one with the fewest messages is chosen,
-    then the fastest, then the first.
+    Candidates are all algorithms within 1 % of the fastest time. If each of them exceeds the
+    preferred limits (`excess` > 1), candidates are instead all algorithms within 5 %. Of the
+    candidates with the smallest `excess` (1 if within the limits), the one with the fewest messages
+    is chosen; of these the fastest, then the first.
     """
     fastest_ns = min(one.time_ns for one in merits)
     ties: list[int] = []

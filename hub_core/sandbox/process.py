@@ -204,10 +204,10 @@ def _run_exchange(
     """Send the job to the process, receive its output, and stop it at the time limit.
 
     `clock_limit_s`: limit of elapsed time. At the limit, the process gets SIGXCPU and has 2 s to
-    report its position; then all its processes are killed, which is also done after an error.
-    Output that is still in the pipe is received for 1 s more. Returns the output, the exit status
-    (negative for a signal), whether the process did not end in time or its output was too long, and
-    whether the output was too long.
+    report its position. In any case all its processes are then stopped (`_stop_process`), also
+    after an error, and output that is still in the pipe is received for at most 1 s. Returns the
+    output, the exit status (negative for a signal), `is_late` (the process did not end in time, or
+    its output was too long), and `is_too_long`.
     """
     exchange = _Exchange(process, job)
     try:

@@ -189,8 +189,13 @@ class _Run:
         """Run the program with captured output, and return its report.
 
         `chosen`: number or name of the program in the file, None for all. The report is one of
-        these: an error; `answer` with the printed lines, if the program exits with status 0, has
-        printed text, and has no result (as for `--help`); the results of the selected programs.
+        these:
+        - `error`, if the program raises an exception, exits with another status than 0, or a result
+          cannot be reported.
+        - `answer` with the lines printed on standard output, if the program exits with status 0 by
+          `sys.exit`, has printed text, and has no result (as for `--help`).
+        - The results of the selected programs.
+
         Except for an answer, `printed` has the first line on standard output and the program line
         that printed it; it is missing if nothing was printed.
         """

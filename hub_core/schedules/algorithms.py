@@ -88,10 +88,11 @@ def algorithm_of(
 def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:
     """Convert a collective to `num_npus` ranks, in which rank `npus[r]` has the role of rank r.
 
-    Returns `collective` itself if all NPUs take part in order. Otherwise the result is a custom
-    collective, in which the remaining ranks have empty INPUT and OUTPUT. It supports out-of-place
-    mode. It supports in-place mode only if `collective` does and does not split its buffer, because
-    a custom collective in place uses one buffer as INPUT and OUTPUT.
+    Returns `collective` itself if `npus` is 0, 1, ..., `num_npus` - 1. Otherwise the result is a
+    custom collective without root and counts, in which the remaining ranks have empty INPUT and
+    OUTPUT. It supports out-of-place mode. It supports in-place mode only if `collective` does and
+    its kind does not split the buffer (`traits.is_split`), because a custom collective in place
+    uses one buffer as INPUT and OUTPUT.
     """
     if list(npus) == list(range(num_npus)):
         return collective
@@ -193,9 +194,9 @@ def fastest_of(
 ) -> Candidate | None:
     """Return the candidate with the minimum time, the first of equal ones; None without candidates.
 
-    `time` is called once per candidate. After a candidate with `is_interrupted`, or on Ctrl-C, no
-    further candidates are considered, and the best one so far is returned with
-    `is_interrupted=True`. Raises `KeyboardInterrupt` on Ctrl-C if there is no candidate yet.
+    `time` is called once per candidate. After a candidate with `is_interrupted` (which also
+    competes), or on Ctrl-C, no further candidates are timed, and the best one so far is returned
+    with `is_interrupted=True`. Raises `KeyboardInterrupt` on Ctrl-C if no candidate was timed yet.
     """
     best: Candidate | None = None
     best_time = 0

@@ -120,8 +120,8 @@ _HASHED_KEYS = ("npus", "nodes", "multicast", "reduce", "links")
 def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
     """Return the certificate in the extensions of an algorithm, None without one.
 
-    Of several certificates, the one of the first extension in alphabetical order is returned. It is
-    a JSON object that is not validated.
+    It is the JSON object under the key `_KEY` in an extension that is a JSON object. Of several,
+    that of the alphabetically first extension is returned. It is not validated.
     """
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]

@@ -166,11 +166,13 @@ def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 def _build_columns(
     algorithm: Algorithm, first: Int64Array, last: Int64Array, nodes: int, collective_bytes: int
 ) -> dict[str, Any]:
-    """Return the columns of `NodeTable` that describe single nodes, by name.
+    """Return the columns of `NodeTable` that describe single nodes, by name: int arrays per node.
 
-    `first`, `last`: the nodes of each step, which differ only for a RECV_REDUCE, whose last node
-    has the duration. `nodes`: number of all nodes. Only messages have a peer (else -1), a tag and a
-    size in bytes (else 0). A placeholder node has step -1 and default values.
+    `first`, `last`: the nodes of each step. They differ only for a RECV_REDUCE: the first one is
+    the receive, the last one is a COMP that has the duration. `nodes`: number of all nodes. Only
+    messages have a peer (else -1), a tag and a size in bytes (else 0); the size is the step's
+    fraction of `collective_bytes`. Both nodes of a step have its number as `step`. A placeholder
+    node (of no step) is a COMP with step -1 and default values.
     """
     steps, unit_count = algorithm.steps, algorithm.collective.unit_count
     columns: dict[str, Any] = {

@@ -102,11 +102,12 @@ def metadata_entries(
 ) -> list[MetadataEntry]:
     """Return the metadata attributes of the file of one rank, in fixed order.
 
-    `size`: bytes of the collective for which message sizes are written, None if sizes are not in
-    bytes. `is_stated`: the size was given; otherwise it is marked as a default. Attributes without
-    a value (None) are omitted. For custom collectives, sizes of buffers are those of `rank`. Large
-    values, such as extensions, are only in the file of rank 0. Characters that UTF-8 cannot encode
-    are escaped.
+    These are the fields of profile and collective, numbers of steps and SCRATCH units of `rank`,
+    for custom collectives also the sizes of its buffers, then the origin and, for rank 0 only,
+    large values such as extensions (`_collect_rank_0_values`). `size`: bytes of the collective for
+    which message sizes are written, None if sizes are not in bytes. `is_stated`: the size was
+    given; otherwise it is marked as a default. Attributes with the value None are omitted. In texts
+    of the origin, lone surrogates, which UTF-8 cannot encode, are escaped.
     """
     collective = algorithm.collective
     steps = algorithm.steps

@@ -185,9 +185,11 @@ class _Reader:
     def _check_foreign(self, metadata: Metadata, file: str) -> None:
         """Raise `InputError` (`rank-files`) for a file of another origin than that of rank 0.
 
-        Either all files have a profile or none has. Foreign files must have equal values of
-        `collective`, `schema` and `input_file` in their metadata, or all lack them. Call it after
-        the file's metadata and profile were appended.
+        Call this after the file's metadata and profile were appended. Nothing is checked if all
+        files so far have a profile. If only some have one, rank 0 has none and this file has one
+        (the converse was refused before): that is an error. Without profiles, `collective`,
+        `schema` and `input_file` in the metadata must equal those of rank 0; a missing one equals
+        only a missing one.
         """
         if len(self._profiles) == len(self._metadata):
             return
@@ -273,10 +275,12 @@ class _Reader:
 
 
 def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonValue]:
-    """Return the metadata that are numbers or short texts, by name, without those in `known`.
+    """Return the metadata that are numbers, booleans or short texts, by name, without those in
+    `known`.
 
-    The version is included only if `known` is empty. Texts of more than `_MAX_KEPT_TEXT` characters
-    are omitted, because converters store source files in the metadata.
+    Texts of more than `_MAX_KEPT_TEXT` characters are omitted, because converters store source
+    files in the metadata. The version is added as `version` only if it is not empty and `known` is
+    empty.
     """
     selected: dict[str, JsonValue] = {}
     for name, value in metadata.attributes.items():

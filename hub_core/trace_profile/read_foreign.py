@@ -51,11 +51,13 @@ _KINDS: Mapping[str, CollectiveKind] = {
 def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> Chunk:
     """Convert each node of a trace without a profile to a step, in file order.
 
-    A message has the channel `tag % TAG_MODULUS` (500 million); a COMP node becomes a COMPUTE step.
-    The duration is micros * 1000 ns, -1 if micros is 0. The lane is `tb_id`, -1 without it. The
-    offset is `msg_chunk_idx`. Buffers are unknown. Counts have their default, because they need the
-    sizes of all ranks; the chunk has the sizes as additional columns. Raises `TraceError` for
-    attributes out of range, and for a message without a size.
+    The trace must have passed `refuse_workload`. A message has the channel `tag % TAG_MODULUS` (500
+    million) and this channel as tag; a COMP node becomes a COMPUTE step with tag -1. The duration
+    is micros * 1000 ns, -1 if micros is 0. The lane is `tb_id` of a message, -1 without it. The
+    offset of a message (source of a send, destination of a receive) is `msg_chunk_idx`. Buffers are
+    unknown. Counts have their default, because they need the sizes of all ranks; the chunk has the
+    sizes as additional columns (`_read_sizes`). Raises `TraceError` for attributes out of range,
+    and for a message without a size.
     """
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _MAX_INT32, -1)
@@ -86,12 +88,13 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
 
 
 def refuse_workload(fields: NodeFields) -> None:
-    """Raise `TraceError` if a trace is not an algorithm.
+    """Raise `TraceError` for the first node that shows that a trace is not an algorithm.
 
-    These nodes are refused, in this order: a node that is neither a message nor COMP (a collective,
-    memory or metadata node means a workload, any other has code `node-type`); a send without
-    `comm_dst`, a receive without `comm_src`, and a message without `comm_tag`, which also mean a
-    workload.
+    These nodes are refused, in this order:
+    - A node that is neither a message nor COMP. A collective, memory or metadata node
+      (`_WORKLOAD_TYPES`) gives the error of a workload, any other the code `node-type`.
+    - A send without `comm_dst`, a receive without `comm_src`, and a message without `comm_tag`:
+      error of a workload.
     """
     is_other = ~(fields.is_message | fields.is_comp)
     if is_other.any():
@@ -169,12 +172,14 @@ def foreign_sizes(
 ) -> ForeignSizes:
     """Compute the units and sizes of a trace that was not written by the hub.
 
-    In an absolute trace, messages have sizes in bytes, and a unit is one byte. In a symbolic one
-    they are fractions of the buffer (chunk index, count, total), and a unit is a chunk that divides
-    all of them. `size`: bytes of the collective of an absolute trace, whose kind is in the
-    metadata. Without `size`, the collective is custom, and its unit count is the largest number of
-    bytes that any rank sends or receives. Raises `InputError` for a mixture of both forms
-    (`size-mismatch`) and for more than 2^62 bytes (`attribute-range`).
+    If no message gives its size in chunks, the trace is absolute: a unit is one byte. Otherwise it
+    is symbolic: messages are fractions of the buffer (chunk index, count, total), and a unit is a
+    chunk that divides all of them. A mixture raises `InputError` (`size-mismatch`).
+
+    `size`: bytes of the collective of an absolute trace, whose kind is in the metadata; ignored for
+    a symbolic one. With None or 0, an absolute trace is a custom collective, whose unit count is
+    the maximum number of bytes that any rank sends or receives in total. More than 2^62 bytes raise
+    `InputError` (`attribute-range`).
     """
     sizes = joined.columns["comm_size"].astype(np.int64)
     total = joined.columns["total_chunk_cnt"].astype(np.int64)

@@ -256,10 +256,10 @@ def _build_mask(rows: Int64Array, count: int) -> BoolArray:
 
 
 def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int64Array) -> None:
-    """Raise `TraceError` (code `step-count`) unless files have as many steps as they state.
+    """Raise `TraceError` (`step-count`) unless each file has as many steps as its metadata gives.
 
-    `is_first`: the nodes that are counted as steps; `step_counts`: per file. The first such file is
-    named, at its last node.
+    `is_first`: bool per node, the nodes that are counted as steps; `step_counts`: int64 per file.
+    Every file must have a node. The error names the first wrong file, at its last node.
     """
     indptr = fields.nodes.batch.file_indptr
     # Every file has nodes, so no segment is empty.
@@ -276,7 +276,8 @@ def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int
 def _read_durations(fields: NodeFields) -> Int64Array:
     """Return the duration of every node in ns, -1 if it has none.
 
-    The attribute duration_ns is exact and takes precedence over the field in microseconds.
+    The attribute duration_ns (0 is a duration) takes precedence over the field in microseconds (0
+    counts as absent). Raises `TraceError` for a duration_ns that is negative or too large.
     """
     micros = fields.micros()
     # proto3 does not distinguish 0 from absent.

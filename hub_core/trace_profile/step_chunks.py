@@ -91,9 +91,10 @@ class Joined:
 def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
     """Concatenate chunks, which are in the order of ranks, and build the step table.
 
-    The rows of a rank are reordered if a dependency leads to an earlier row. The result has the
-    former position of every row (`row`), and the columns in the former order. At least one chunk is
-    required. Raises `InputError`, which names the node, for cyclic dependencies.
+    The rows of a rank are reordered if a dependency leads to an earlier row. In the result, `row`
+    is the former position of every step, and `columns` are the concatenated columns in the former
+    order (read-only). At least one chunk is required. Raises `InputError`, which names the node,
+    for cyclic dependencies.
     """
     columns = {
         name: np.concatenate([chunk.columns[name] for chunk in chunks])

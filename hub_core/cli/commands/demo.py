@@ -200,10 +200,10 @@ def _print(
 ) -> None:
     """Print the verdicts, the table of times with bounds, and commands to try next.
 
-    One line per example says its collective, ranks and steps, and that it is verified: only
-    verified examples get here. The table has one row per run with algorithm, topology, size, time,
-    bandwidth, bound and ratio; its meaning follows. Each command is printed after `collhub`, quoted
-    for a shell.
+    One line per example gives its collective, ranks and steps and the word "verified"; the caller
+    must have verified it. The table has one row per run (algorithm, topology, `TIMING_COLUMNS`) and
+    a line that explains bound and ratio. Each command is printed after `collhub`, quoted for a
+    shell.
     """
     for example in examples:
         collective = example.algorithm.collective
@@ -226,12 +226,12 @@ def _print(
 def _suggest_commands(
     registry: Registry, examples: Sequence[_Example], folder: Path | None
 ) -> Iterator[tuple[str, ...]]:
-    """Yield arguments of commands to try next.
+    """Yield arguments of commands to try next; `examples` must not be empty.
 
-    With a folder these are `inspect` and `convert` (into JSON in the folder) of the first example,
-    and `simulate` of the last one on a ring of 25 GB/s. Without it they are commands for the user's
-    network and files, `compare`, `tune` and `profile`, each only if it is installed. `examples`
-    must not be empty.
+    With a folder: `inspect` of the first example, `simulate` of the last one on a ring of 25 GB/s
+    with one NPU per rank for 64 KiB to 64 MiB, and `convert` of the first one to JSON in the
+    folder. Without a folder: `compare`, `tune` and `profile` with example arguments for the user's
+    network and files, each only if it is an installed command.
     """
     from hub_core.plugin_api import Command
 

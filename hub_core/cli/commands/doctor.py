@@ -92,13 +92,15 @@ def _run_trials(session: Session) -> dict[str, Trial]:
 def _collect_lines(
     registry: Registry, trials: Mapping[str, Trial], is_warming: bool
 ) -> Iterator[tuple[str, CheckLine]]:
-    """Yield (owner, line) for every line of the report.
+    """Yield (owner, line) for every line of the report, in this order:
 
-    The lines have this order: the core; each plugin in the order of the registry, with its status
-    and then its requirements; each name that several plugins use, as a failed line of the core; the
-    checks of the installation, owned by the plugin that offers them. `trials`: trial imports by
-    name of the plugin; a plugin without one has no time of import. With `is_warming`, the checks of
-    the installation may compile kernels.
+    - The lines of the core.
+    - For each other plugin in the order of the registry: its status, then its requirements.
+    - For each name that several plugins use: a failed line, owned by the core.
+    - The checks of the installation, each owned by the plugin that offers it.
+
+    `trials`: trial imports by name of the plugin; a loaded plugin without one is reported as bad.
+    With `is_warming`, the checks of the installation may compile kernels.
     """
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation
@@ -167,11 +169,13 @@ def _check_temporary_folder() -> CheckLine:
 
 
 def _check_plugin(plugin: Plugin, trial: Trial | None) -> CheckLine:
-    """Return the line on the status of a plugin, and the time of its import in another process.
+    """Return the line on the status of a plugin and the time of its import in another process.
 
-    The line is ok if the plugin is disabled, or if it is loaded without a remark in its status and
-    was imported within `_MAX_IMPORT_S` (2 s). It is bad for any other state, for a loaded plugin
-    without a trial, for a slower import, and for a remark, such as output during the import.
+    The line is ok for a disabled plugin, and for a loaded plugin whose trial import took at most
+    `_MAX_IMPORT_S` (2 s) and whose status has no reason. It is bad for any other state, for a
+    loaded plugin without a trial, for a slower import, and for a status with a reason, such as
+    output during the import. Only a loaded plugin with a trial has the time of the import in its
+    line.
     """
     status = plugin.status
     reason = f": {status.reason}" if status.reason else ""

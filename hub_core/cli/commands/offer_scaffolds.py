@@ -242,9 +242,10 @@ def plugin_module(nouns: Sequence[str]) -> str:
     """Return the source text of the module that offers one example of each kind in `nouns`.
 
     `nouns`: names of kinds of offers, such as `writer` or `lower-bound`; unknown and repeated ones
-    are ignored. The module imports only what these kinds need, declares the API version and the
-    constants of the examples, each once, and has one hook function per hook, in the order of
-    `OFFER_KINDS`. The text ends with a line break.
+    are ignored. The module imports only what these kinds need, declares the API version and each
+    constant of the examples once, and has one function per hook, in the order of the hooks in
+    `OFFER_KINDS`. A hook function returns the examples of all its kinds in `nouns`. The text ends
+    with a line break.
     """
     kinds = kinds_of(nouns)
     scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]
@@ -290,9 +291,10 @@ def readme(nouns: Sequence[str]) -> str:
 def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
     """Yield the source lines of one hook function, which returns an example of each kind.
 
-    `name`: the hook; `kinds`: kinds of offers of that hook. The first two lines are empty. In a
-    signature longer than 100 characters, the return type has a line of its own, or one line per
-    type if it does not fit. A docstring longer than 100 characters is replaced by one that gives
+    `name`: the hook; `kinds`: kinds of offers of that hook. The first two lines are empty. If the
+    signature is longer than `_MAX_LINE`, the return type moves to a line of its own, or to one line
+    per type if that line is still too long; such a line is yielded together with the signature as
+    one text with line breaks. A docstring longer than `_MAX_LINE` is replaced by one that gives
     only the number of kinds.
     """
     types = " | ".join(kind.type.__name__ for kind in kinds)

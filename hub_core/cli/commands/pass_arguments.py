@@ -44,9 +44,9 @@ class PassStep:
     def own(self, declared: Sequence[Option]) -> dict[str, str]:
         """Select the options given after this pass that the pass declares; keys are as given.
 
-        `declared`: options of the pass. A key is the name of one of them, with `-` for `_`, without
-        a prefix or after the prefix `side.` (the name of this pass). The other options are for the
-        reader, the writer or other passes, and are omitted.
+        `declared`: options of the pass. An option is selected if its key, with `_` for `-`, is the
+        name of a declared one, or `side.` and the name, where `side` is the name of this pass. The
+        remaining options are omitted: they are for the reader, the writer or other passes.
         """
         names = {option.name for option in declared}
         options = {}
@@ -80,12 +80,12 @@ def pass_steps(context: click.Context) -> list[PassStep]:
 def shared_pairs(
     options: Assignments, steps: Sequence[PassStep], options_by_pass: Sequence[Assignments]
 ) -> Assignments:
-    """Return the options that belong to no single pass, by key as given.
+    """Return the options that are not reserved for a single pass, by key as given.
 
-    These are `options`, given before the first pass, and every option after a pass that this pass
-    does not declare: it may be for the reader, the writer or another pass. `options_by_pass`: the
-    options that each pass takes itself, parallel to `steps`. Raises `click.UsageError` if a key
-    occurs twice in the result.
+    These are `options`, which were given before the first pass, and of each step in `steps` the
+    options that its pass does not declare: they may be for the reader, the writer or another pass.
+    `options_by_pass`: the options that each pass takes itself, parallel to `steps`. Raises
+    `click.UsageError` if two options of the result have equal keys.
     """
     shared = dict(options)
     # Options after a pass that does not declare them are for readers, writers and other passes.
@@ -100,12 +100,13 @@ def shared_pairs(
 
 
 def show_moves(session: Session, model: Algorithm | Workload, source: str, as_json: bool) -> None:
-    """Print the possible applications of all installed passes that can list them for this model.
+    """Print the moves (possible applications) of all installed passes that can list them.
 
-    As a table of one row per application: pass, one column per effect with signed numbers (0 for an
-    effect that the application does not name), and the `-O` options that request it. The effects
-    are in the order in which the passes name them. With `as_json`, prints the report
-    `collhub/report-moves-1` instead. Passes for the other kind of model are ignored.
+    Only passes for the kind of `model` (algorithm or workload) are asked. The table has one row per
+    move: pass, one column per effect with a signed number (+0 if the move does not name the
+    effect), and the `-O` options that request the move. Effects are in the order in which the moves
+    name them first. With `as_json`, prints the report `collhub/report-moves-1` instead, in which
+    `source` is the name of the input. Raises `PluginError` if a pass fails.
     """
     moves_by_pass = _collect_moves(session, model)
     if as_json:
@@ -161,14 +162,15 @@ class SearchWorkers:
     def started(
         self, session: Session, options: Mapping[str, Assignments]
     ) -> Iterator[Executor | None]:
-        """Start the workers of a search and yield their executor; they are stopped after the body.
+        """Context manager: start the workers of a search, yield their executor, stop them after the
+        body.
 
-        The number of workers is `jobs`, by default (None or 0) the number of processors. `options`:
-        options by component, with the name of the engine (`_` for `-`) among the components. Yields
-        None, which means no workers, if `jobs` is 1 and no engine is named, and if no engine is
-        named and the default one is not installed. At the end, running tasks are waited for; if the
-        body fails, tasks that have not started are cancelled first. Raises `HubError` if an engine
-        is named that is not installed.
+        Yields None, which means no workers, in two cases without a named engine: `jobs` is 1, or
+        the default engine is not installed. The number of workers is `jobs`; None and 0 mean the
+        number of processors. `options`: options by component; the name of the engine with `_` for
+        `-` must be one. After the body, the executor is shut down when its tasks are done. If the
+        body raises, tasks that have not started are cancelled, and the error is raised. Raises
+        `HubError` if a named engine is not installed.
         """
         jobs = self.jobs or os.cpu_count() or 1
         is_alone = self.engine is None and jobs == 1
@@ -217,9 +219,9 @@ def is_search(session: Session, name: str) -> bool:
 def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
     """Separate the options after passes from the other arguments: (other arguments, passes).
 
-    A pair `-O KEY=VALUE` belongs to the last `--pass` before it and is removed from the arguments;
-    `--pass` itself is not removed. Some arguments always remain, in their order: a pair without `=`
-    or with an empty key, a pair whose key this pass already has, a pair before the first pass, and
+    A pair `-O KEY=VALUE` after a `--pass` is stored in the last pass before it and removed from the
+    arguments; `--pass` itself remains. These also remain, in their order: a pair without `=` or
+    with an empty key, a pair whose key this pass already has, a pair before the first pass, and
     everything from `--` on.
     """
     remaining: list[str] = []
@@ -241,11 +243,11 @@ def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassSte
 
 
 def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
-    """Read a `--pass` or `-O` among the arguments: return (flag, value, number of its words).
+    """Read a `--pass` or `-O` at position `i`: return (flag, value, number of arguments it takes).
 
-    `i`: index of the argument. Recognised are `--pass NAME`, `--pass=NAME`, `-O PAIR` and `-OPAIR`.
-    Any other word gives ("", "", 1), and so does `--pass` as the last word; a last `-O` has an
-    empty value.
+    The flag is `--pass` or `-O`. Recognised are `--pass NAME`, `--pass=NAME`, `-O PAIR` and
+    `-OPAIR`. Any other argument gives ("", "", 1), and so does `--pass` as the last argument; a
+    last `-O` gives ("-O", "", 1).
     """
     word = args[i]
     if word in (_PASS, _OPTION) and i + 1 < len(args):
@@ -260,10 +262,10 @@ def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
 def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
     """Return (name of the pass, move) of all passes that can list moves of this kind of model.
 
-    A move is one possible application of a pass. The order is that of the names of the passes, then
-    that in which a pass lists its moves. Passes for the other kind of model (algorithm or workload)
-    and passes without a list of moves are ignored. Raises `PluginError` if a pass fails or returns
-    anything but a list or tuple.
+    A move is one possible application of a pass. Passes are in the order of the registry, the moves
+    of a pass in the order in which it lists them. Passes for the other kind of model (algorithm or
+    workload) and passes without a function `moves` are skipped. Raises `PluginError` if a pass
+    fails or returns neither a list nor a tuple.
     """
     from hub_core.pipeline.calls import blame, misfit
 

@@ -51,13 +51,14 @@ _OF_EVERY_PLUGIN = ("pyproject.toml", f"{_PACKAGE}__init__.py", f"{_PACKAGE}py.t
 def write_plugin(
     name: str, directory: str | None, offers: Sequence[str], registry: Registry
 ) -> tuple[Path, tuple[Path, ...]]:
-    """Write the distribution `collhub-NAME` into a new or empty folder.
+    """Write the distribution `collhub-NAME` into a new or empty folder; return the folder and its
+    files.
 
-    `name` may begin with `collhub-`. `directory`: the folder, None for `collhub-NAME` in the
-    current one. `offers`: the kinds of offers that it contains as examples. Returns the folder and
-    its files. Raises `UsageError` for an invalid name (also `core` and `hub`), for a name that a
-    plugin, a package or an offer of one of the kinds already has, and for a folder that is not
-    empty.
+    A prefix `collhub-` or `collhub_` of `name` is removed. `directory`: the folder, None for
+    `collhub-NAME` in the current one. `offers`: the kinds of offers that it contains as examples.
+    Raises `UsageError` (`plugin-name`) for an invalid name (also `core` and `hub`) and for a name
+    that a plugin, a package, or an offer of one of the kinds in `offers` already has; and
+    `UsageError` for a folder that is not empty.
     """
     plain = name.removeprefix("collhub-").removeprefix("collhub_")
     if not _NAME.match(plain) or plain in (CORE_NAME, "hub"):
@@ -75,8 +76,8 @@ def parse_offers(text: str) -> tuple[str, ...]:
     """Parse the kinds of offers in `--offers`, separated by commas; the order is kept.
 
     Blanks around a kind and empty parts are ignored; repeated kinds are not removed. Raises
-    `UsageError` for an empty list and for an unknown kind. The message for an unknown kind has the
-    kind with the most similar name, or all kinds if none is similar.
+    `UsageError` (`unknown-offer`) for the first unknown kind, and if no kind remains. The cure is
+    the kind with the most similar name, or a list of all kinds if none is similar.
     """
     nouns = tuple(filter(None, (word.strip() for word in text.split(","))))
     for noun in nouns or ("",):
@@ -87,12 +88,15 @@ def parse_offers(text: str) -> tuple[str, ...]:
 
 
 def _find_owner(name: str, offers: Sequence[str], registry: Registry) -> str | None:
-    """Describe the plugin, package or offer that already has the name; None if it is free.
+    """Describe the plugin, package or offer that already has the name; None if the name is free.
 
-    `offers`: kinds that the new plugin shall have; only names of offers of these kinds are
-    compared. The first owner found is described: a plugin whose name or distribution is the name,
-    or is `collhub-` and the name, in any usual spelling; then an importable package `collhub_NAME`;
-    then an installed offer with the name that the example of a kind would get.
+    The first owner found is described, in this order:
+    - A plugin (loaded or not) whose name or distribution is `name` or `collhub-` and `name`, in any
+      usual spelling.
+    - An importable package `collhub_NAME`.
+    - An installed offer of a kind in `offers` with the name that the new example of this kind gets.
+
+    `offers`: kinds that the new plugin shall have; offers of other kinds may have equal names.
     """
     canonical = canonical_name(name)
     for plugin in registry.plugins:
@@ -130,12 +134,14 @@ def _read_tutorial() -> Iterator[tuple[str, str]]:
 
 
 def _assemble_files(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of the files of a distribution with these offers.
+    """Yield (path, text) of the files of a distribution with these offers, in this order:
 
-    Paths are relative to the distribution and still have the name of the example. First come
-    `pyproject.toml` and the package's `__init__.py` and `py.typed`, from the tutorial, then
-    `README.md`, the module of the plugin, the modules of each kind of offer (each once; the
-    tutorial's version if it has one), and the conformance test.
+    - The files of every plugin (`pyproject.toml`, `__init__.py`, `py.typed`), from the tutorial.
+    - `README.md` and the module of the plugin, generated for `offers`.
+    - The modules of each kind of offer, each once: the tutorial's version if the tutorial has it.
+    - The conformance test `tests/test_plugin.py`.
+
+    Paths are relative to the distribution and still have the name of the example.
     """
     example = dict(_read_tutorial())
     for path in _OF_EVERY_PLUGIN:
@@ -178,11 +184,12 @@ _PYTHON = (sys.executable, "-P", "-m")
 def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
     """Run `python -m pip install TARGET` and return the plugins that were added or changed.
 
-    The result includes the plugins of distributions that were installed again or were already
-    present. A target that is an existing file or folder is installed from there, as a path. pip's
-    output is printed on standard error. Raises `UsageError` for a target that starts with `-`;
-    `PluginError` if pip is missing (`no-pip`) or fails, or if the plugins cannot be listed, before
-    or after.
+    Also returned, even if unchanged, are the plugins of the distributions that pip reports as
+    installed, and of the distribution that `target` names; the plugin of the core is not. A target
+    that is an existing file or folder is installed from there, as a path. pip's output is printed
+    on standard error. Raises `UsageError` for a target that starts with `-`; `PluginError` if pip
+    is missing (`no-pip`) or fails, or if the plugins cannot be listed before or after the
+    installation.
     """
     if target.startswith("-"):
         raise UsageError(
@@ -268,10 +275,10 @@ def _get_named_distribution(target: str) -> set[str]:
 def _list_plugins() -> Sequence[PluginItem]:
     """Return the plugins that `collhub plugins list --json` lists in a new process.
 
-    A new process is needed because this one does not see newly installed packages. If a plugin ends
-    or blocks the first process (for 60 s), a second one is started, which skips that plugin. Raises
-    `PluginError` if both processes fail in this way, or if a listing ends with an exit code other
-    than 0.
+    A new process is needed because this one does not see newly installed packages. If the first
+    process is ended or blocked by a plugin (`_MAX_LISTING_S`, 60 s), a second one is started; the
+    program then skips that plugin. Raises `PluginError` if the second process fails in the same
+    way, or if a process ends with a positive exit code.
     """
     command = [*_PYTHON, "hub_core.cli.main", "plugins", "list", "--json"]
     # If a plugin ends or blocks the first process, the second one skips the plugin.

@@ -214,11 +214,12 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
 
 def _try_import(session: Session, name: str) -> None:
-    """Import a plugin in a separate process; if that fails, bar it from import in this process.
+    """Import the plugins called `name`, each in a separate process; refuse those that fail.
 
-    `name`: name of the plugin or of its distribution, in any usual spelling. All plugins of a
-    distribution are tried. The reason of a failure (exception, crash, time limit) is stored by
-    plugin name in `session.refused_plugins`. Unknown and disabled plugins are ignored.
+    `name`: name of a plugin, or of a distribution for all its plugins, in any usual spelling. The
+    reason of a failure (exception, crash, time limit) is stored by plugin name in
+    `session.refused_plugins`, so that this process does not import the plugin. Unknown and disabled
+    plugins are ignored.
     """
     from hub_core.testing.probe import trial
 
@@ -253,10 +254,10 @@ def _print_results(name: str, results: Sequence[RuleResult]) -> None:
 
 
 def _create_checked_item(session: Session, name: str, results: Sequence[RuleResult]) -> PluginItem:
-    """Return the report item of a plugin, with the results of its conformance rules in order.
+    """Return the report item of plugin `name`, with the results of its conformance rules in order.
 
-    If no plugin `name` is installed, the item has the status `absent`, the error as reason, empty
-    distribution, version, module and offers, and the results as well.
+    If no such plugin is installed, the item has this name, the status `absent`, the text of the
+    error as reason, empty distribution, version, module and offers, and still the results.
     """
     from msgspec.structs import replace
 

@@ -45,9 +45,9 @@ class RuntimeVerdict:
     def record(self) -> Record:
         """Return the verdict as an item of `RuntimeVerdictsReport`.
 
-        `self.runtime` is split at the first `@` into name and version; the version is None if there
-        is none. `is_accepted` (the runtime loads the file) comes from the facts of the check; if
-        they lack it, it is equal to `ok`.
+        `self.runtime` is split at the first `@` into name and version; the version is None without
+        `@` or with nothing after it. `is_accepted` (the runtime loads the file) is the fact of this
+        name in the report of the check; if the fact is missing, it equals `ok`.
         """
         from hub_core.cli.reports.algorithm_records import RuntimeInput, UsedCall
         from hub_core.reports import list_findings
@@ -66,10 +66,11 @@ class RuntimeVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the outcome and the findings; with `is_alone` (only one file) also the calls.
+        """Print the outcome and the findings; with `is_alone` (only one file), also the calls, if
+        any.
 
-        A finding in the same file as the previous one is printed without the file name if it has a
-        line.
+        A finding is printed without its file name if it has a line and is in the file of the
+        finding before it. The report is not changed.
         """
         print_line(f"{self.source}: {_describe_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:
@@ -307,7 +308,7 @@ class TunerVerdict:
         return all(finding.severity is not Severity.ERROR for finding in self.diagnostics)
 
     def record(self) -> Record:
-        """Return the verdict as an item of `VerdictsReport`."""
+        """Return the verdict as an item of `VerdictsReport`: source, ok, format, findings."""
         # Imported here: the help of the command needs no reports.
         from hub_core.cli.reports.algorithm_records import VerifiedInput
         from hub_core.reports import list_findings
@@ -359,9 +360,9 @@ def find_tuner_format(session: Session, source: str, name: str | None) -> str | 
 def check_tuner_file(session: Session, source: str, tuner_format: str) -> TunerVerdict:
     """Read a tuner file as its runtime does; return the verdict with the findings sorted by line.
 
-    `InputError` of the reader becomes findings; findings without a line come first. Raises
-    `InputError` if the file cannot be opened or has more than 16 MiB, and other `HubError` of the
-    reader.
+    Findings without a line come first; findings in one line keep their order. An `InputError` of
+    the reader becomes findings, and then no call counts as served. Raises `InputError` if the file
+    cannot be opened or has more than 16 MiB, and any other `HubError` of the reader.
     """
     # Imported here: the help of the command needs no plugin API.
     from hub_core.plugin_api import Source, SourcePart

@@ -182,9 +182,10 @@ def _simulate_algorithm(
     """Simulate an algorithm for every size (bytes), write the outputs and print the findings.
 
     `options`: those of the simulator `backend`. With `has_failures`, the first size is also
-    simulated without each link. The requested files and the report are written and printed even if
-    a run does not finish; then the source of the times and the distinct findings of all sizes.
-    Returns the exit code: DONE if all runs finish, else INVALID. Raises `HubError`.
+    simulated once per link without this link. The files in `outputs` and the report are written and
+    printed even if a run does not finish. After them follow the note on the source of the times and
+    the distinct findings of all sizes. Returns DONE if all runs finish, else INVALID. Raises the
+    `HubError` of the simulator or of the writing.
     """
     timings = _simulate_sizes(
         session,

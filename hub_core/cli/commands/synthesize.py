@@ -248,11 +248,11 @@ def _check_options(request: SynthesisArguments, out: str | None, output: OutputR
 def _add_ranks(
     options: Assignments, target: ChosenOutput, ranks: tuple[int, ...] | None
 ) -> Assignments:
-    """Return the options of the writer, with the option `ranks` if only some ranks are synthesized.
+    """Return the options of the writer, with the option `ranks` if only some ranks are written.
 
-    `ranks`: the synthesized ranks; for None (all), `options` are returned unchanged. Otherwise
-    their text replaces any given option `ranks`. Raises `UsageError` if the writer has no such
-    option, because its format then needs all ranks.
+    `ranks`: the ranks of `--write-ranks`; for None (all), `options` are returned unchanged.
+    Otherwise the text of `ranks` replaces any given option `ranks` in a copy. Raises `UsageError`
+    if the writer has no option `ranks`: its format needs all ranks.
     """
     if ranks is None:
         return options
@@ -349,9 +349,9 @@ def _build_timed_variant(
 ) -> SynthesisResult:
     """Replace the algorithm of a result by the variant that a simulation found to be the fastest.
 
-    The variant is made by the passes that the simulation names, in their order and each with its
-    options; the statistic `variant` describes them. Without passes the algorithm is unchanged. The
-    time in ns is that of the simulation, or the former one if that is None or 0.
+    The passes in `simulation.passes` are applied in order, each with its options, and the statistic
+    `variant` describes them. Without passes, algorithm and statistics are unchanged. The time in ns
+    becomes that of the simulation; if that is None or 0, the time of the result remains.
     """
     from hub_core.pipeline.runtimes import build_variant
 

@@ -157,9 +157,9 @@ def _measure_gain(
 ) -> MeasuredRun:
     """Run the original and the transformed program, print the measured gain, and return it.
 
-    Both are run in the format of the output with its writer's `options`. Times are in ns. Raises
-    `UsageError` for an algorithm, because only workloads can be run, and for a format whose files
-    cannot be run.
+    Both are run in the format of the output with its writer's `options`. Times are in ns, rounded.
+    Raises `UsageError` for an algorithm, because only workloads can be run, and for a format whose
+    files cannot be run.
     """
     from hub_core.cli.reports.algorithm_records import MeasuredRun
     from hub_core.model import Workload, format_time
@@ -245,17 +245,19 @@ def _plan_options(
     size: str | None,
     workers: SearchWorkers,
 ) -> _Plan:
-    """Assign every `-O` to the components that declare it: reader, passes, writer, workers.
+    """Assign every `-O` to the components that declare it: reader, passes, writer, engine of
+    workers.
 
-    A pair after a pass sets an option of that pass, if the pass declares it. Every other pair
-    sets the option of all components that declare it. Options after a pass take precedence
-    over shared ones. `--size` sets the option `sizes` of the reader, if it has one and no `-O`
-    sets it.
+    A pair after a pass sets an option of that pass if the pass declares it. Every other pair is
+    shared: it sets the option of all components that declare it, or of the named component if the
+    key is `COMPONENT.KEY`. For a pass, pairs after it replace shared ones. The engine takes part
+    only if a pass searches. `--size` sets the option `sizes` of the reader if it has one and no
+    `-O` sets it.
 
-    The plan has the options of each pass, and those of all components by name, without the ones
-    after passes. Raises `UsageError` for an option that no component declares. Raises it for
-    `--size` if the reader has no option `sizes` and no pass is a search, and for sizes of
-    symbols (`B=8`) without such a reader.
+    The plan has `passes` (the options of each pass, parallel to `steps`) and `shared` (by
+    component, shared pairs only). Raises `UsageError` for an option that no component declares; for
+    a `size` that the reader does not take if no pass searches; and for sizes of symbols (`B=8`) if
+    the reader has no option `sizes`.
     """
     declared = [session.options_of(AlgorithmPass, step.name) for step in steps]
     taken = [step.own(options) for step, options in zip(steps, declared, strict=True)]
@@ -281,9 +283,9 @@ def _find_search(
 ) -> PassStep:
     """Return the only installed pass that searches for models of the kind of IN, for `--search`.
 
-    The kind is workload or algorithm. The options of the pass are `topology` and, if `size` is
-    given, `sizes`. Raises `click.UsageError` if `topology` is None, and if the number of such
-    passes is not 1; the message lists them.
+    The kind is workload or algorithm. The options of the returned step are `topology` and, if
+    `size` is given, `sizes`. Raises `click.UsageError` if `topology` is None, and then if no or
+    several such passes are installed; the message lists them.
     """
     from hub_core.plugin_api import Subject
 
@@ -363,12 +365,12 @@ def _run_search(
     shared: Mapping[str, Assignments],
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
-    """Run a pass that searches, with workers and limits, and show its progress.
+    """Run the pass `name`, which searches, with workers and limits, and show its progress.
 
-    `name`: the pass; `options`: its options. `shared`: options by component, from which those of
-    the workers' engine are taken. `budget`: limits of the search; limits that end it early are
-    recorded there. Returns the result and the descriptions of the changes. The workers are stopped
-    at the end.
+    `options`: options of the pass. `shared`: options by component; only those of the workers'
+    engine are used. `budget`: limits of the search; the pass records there which limits ended it
+    early. Returns the result and the descriptions of the changes. The workers are stopped at the
+    end. Raises `HubError` if the engine or the pass fails.
     """
     from hub_core.pipeline.calls import transform as run_pass
 

@@ -74,12 +74,12 @@ def _synthesize(
 ) -> SynthesisResult:
     """Build one of ASTRA-sim's native algorithms for a request, and determine its time.
 
-    `plan_of` builds the plan; `name`: the algorithm in the statistics. The time is that of the
-    request's simulator, else of ASTRA-sim's model, and 0 if the request needs none. Reductions take
-    no time unless the option `memory_bandwidth` is given. NPUs outside of the request have no
-    steps. Raises `UsageError` for one rank (`one-rank`) and for less than one byte per unit
-    (`size-too-small`), and `InputError` for more than `_MAX_STEPS` steps (`too-large`) and for a
-    number of ranks or collective that the algorithm does not support.
+    `plan_of` builds the plan; `name`: the algorithm in the statistics. The time in ns is 0 if the
+    request needs none, else that of the request's simulator or, if that returns None, of
+    ASTRA-sim's model. Reductions take no time unless the option `memory_bandwidth` is given. NPUs
+    outside of the request have no steps. Raises `UsageError` for one rank (`one-rank`) and for less
+    than one byte per unit (`size-too-small`), and `InputError` for more than `_MAX_STEPS` steps
+    (`too-large`) and for a number of ranks or collective that the algorithm does not support.
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:
@@ -115,7 +115,10 @@ def _synthesize(
 def _check_step_count(
     plan_of: Callable[[NativeTask], NativePlan], kind: CollectiveKind, ranks: int
 ) -> None:
-    """Raise `InputError` (`too-large`) if an algorithm has more than `_MAX_STEPS` steps."""
+    """Raise `InputError` (`too-large`) if an algorithm has more than `_MAX_STEPS` steps.
+
+    `_count_steps` counts them before the plan is built; it counts 0 for algorithms of few steps.
+    """
     steps = _count_steps(plan_of, kind, ranks)
     if steps > _MAX_STEPS:
         raise InputError(
@@ -128,11 +131,14 @@ def _check_step_count(
 def _count_steps(
     plan_of: Callable[[NativeTask], NativePlan], kind: CollectiveKind, ranks: int
 ) -> int:
-    """Count the steps of an algorithm on n ranks that grow with the square of n or faster.
+    """Count the steps of an algorithm on n ranks that grow with the square of n or faster; else 0.
 
-    In `ring` and `direct` each rank sends n - 1 messages, twice as many in an all-reduce, and n (n
-    - 1) / 2 in an all-to-all on a ring, where data for distance d take d hops. In an all-gather and
-    reduce-scatter by `halving_doubling` each rank copies n units. All other steps are few: 0.
+    - `ring` and `direct`: `_STEPS_OF_MESSAGE` per message. Each rank sends n - 1 messages, twice as
+      many in an all-reduce, and n (n - 1) / 2 in an all-to-all on a ring, where data for distance d
+      take d hops.
+    - `halving_doubling`, except for an all-reduce: n copies per rank; its other steps are few and
+      are not counted.
+    - Other algorithms, and an all-reduce by `halving_doubling`: 0.
     """
     if plan_of is halving_doubling and kind is not CollectiveKind.ALL_REDUCE:
         return ranks * ranks
@@ -167,9 +173,10 @@ def _build_placed_plan(
 ) -> _PlacedPlan:
     """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs.
 
-    `size` (bytes) affects only the duration of reductions: `_ACCESSES` times the time that the
-    bytes take at the memory bandwidth of the options, in integer ns; 0 without one. The result is
-    cached by all arguments and shared.
+    `size` (bytes) affects only the duration of reductions: for the bytes that the plan reduces at
+    once, `_ACCESSES` times their time at the memory bandwidth of the options, rounded down to ns; 0
+    without a bandwidth. The result is cached by all arguments and shared, so callers must not
+    modify it.
     """
 
     def reduce_ns(size: int) -> int:

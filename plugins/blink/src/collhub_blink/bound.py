@@ -45,15 +45,17 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
 
 
 def _find_blocks(request: BoundRequest) -> Int64Array:
-    """Divide the nodes into the blocks between which links limit the rate: block of every node.
+    """Divide the nodes into the blocks between which links limit the rate: int64[nodes], block of a
+    node.
 
-    All-reduce: the blocks of the partition that determines the strength, numbered from 0; -1 for
-    switches that belong to several blocks. Other collectives: 0 on the sending side of the tightest
-    cut, 1 on the other side. For collectives to a root (or reduce-scatter), it is the cut of the
-    network with reversed links.
+    - All-reduce: the blocks of the partition that determines the strength, numbered from 0. A
+      switch has the number of the only block whose side contains it; otherwise -1.
+    - Other collectives: 0 on the sending side of the tightest cut, 1 on the other side. For
+      broadcast and reduce, it is the cut of trees from the root, else that of an all-gather. For
+      collectives to a root and reduce-scatter (`_KINDS_TO_ROOT`), links are reversed first.
 
-    Raises `InputError` for bandwidths without a common unit, and for links and networks of which
-    the rate cannot be computed. The result is int64[nodes].
+    Raises `InputError` for bandwidths without a common unit, and for links and networks whose rate
+    cannot be computed.
     """
     topology, kind = request.topology, request.collective.kind
     graph = CapacityGraph.of(topology)

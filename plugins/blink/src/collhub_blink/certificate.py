@@ -29,13 +29,14 @@ def summarize_packing(
     packings: Sequence[PlacedPacking],
     best: TimedSchedule,
 ) -> Statistics:
-    """Collect the statistics of the chosen packing of trees and of its schedule.
+    """Collect the statistics of the chosen packing of trees and of its schedule, by name.
 
-    `packings`: all candidates; "trees x depth" lists those that are not built as shallow. Rates are
-    in GB/s. "fewest trees" is a number if the packing is proved to have the fewest trees, otherwise
-    the text "at least N". "rate on routes GB/s" is present only if it is less than
-    `_MIN_ROUTED_FRACTION` of the rate of the trees: trees are packed on the links, but simulators
-    choose one route through switches per pair of NPUs. It is noted if the search was interrupted.
+    `best`: the chosen schedule with its packing. `packings`: all candidates; "trees x depth" lists
+    those without `is_shallow`. Rates are in GB/s. "fewest trees" is a number if the packing is
+    proved to have the fewest trees, otherwise the text "at least N". "rate on routes GB/s" is
+    present only if it is less than `_MIN_ROUTED_FRACTION` of the rate of the trees: trees are
+    packed on the links, but simulators choose one route through switches per pair of NPUs.
+    `interrupted` is added if Ctrl-C ended the choice of the schedule or the search for fewer trees.
     """
     packing = best.packing
     is_proved = packing.status == "optimal"
@@ -108,8 +109,10 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
     """Build the certificate of one packing: problem, rate, bound, and proof of the number of trees.
 
-    Trees are listed only if their number times the number of NPUs is at most `_MAX_NUMBERS`. The
-    same limit applies to the links of the network, at `_NUMBERS_PER_LINK` numbers per link.
+    `tree_count` has the number of trees, the proved minimum `at_least`, the unit of the weights
+    (exact fraction as text), the status and the reason. Trees are listed only if their number times
+    the number of NPUs is at most `_MAX_NUMBERS`. The same limit applies to the links of the
+    network, at `_NUMBERS_PER_LINK` numbers per link.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {
@@ -131,9 +134,10 @@ def build_planes_certificate(
 ) -> JsonObject:
     """Build the certificate of trees on several planes.
 
-    `bound`: the bound for the links of all planes. The rate is the sum of the planes' rates. The
-    fewest trees across planes are not searched, so `at_least` is 1. Trees are listed with their
-    planes only if their number times the number of NPUs is at most `_MAX_NUMBERS`.
+    `bound`: the bound for the links of all planes. The rate is the sum of the planes' rates, and
+    `planes` lists number, share, rate and bound of each share. The fewest trees across planes are
+    not searched, so `at_least` is 1 and the status `feasible`. Trees are listed, each with its
+    plane, only if their number times the number of NPUs is at most `_MAX_NUMBERS`.
     """
     packings = [share.packing for share in shares]
     rate = sum((packing.rate for packing in packings), Fraction(0))

@@ -166,8 +166,8 @@ class _ScheduleColumns:
         `body` is the text between the braces, and `first_line` the line in which it begins. Labels
         are valid in this rank only. A body without statements adds nothing. Raises `InputError`
         with the line for the first statement that the grammar or a rule of the schedule forbids,
-        and for a closing brace that follows text in its line. Labels are only checked if the rank
-        has dependencies: then repeated and unknown labels are refused.
+        and for a closing brace that follows text in its line. Repeated labels, unknown labels and
+        keywords as labels are refused only if the rank has dependencies.
         """
         statements: list[tuple[bytes, ...]] = STATEMENT.findall(body)
         # The closing brace must be on a separate line, because a statement ends with its line.
@@ -269,12 +269,12 @@ class _ScheduleColumns:
     def _add_edges(
         self, texts: Sequence[Texts], rows: Mapping[bytes, int], lines: Int64Array
     ) -> None:
-        """Append the dependencies of a block.
+        """Append the dependencies of a block, in the order of their lines.
 
         `texts` has three columns: the label that is awaited, the label that waits, and the keyword.
-        The keyword `requires` waits for the end of an operation, `irequires` for its start. `rows`
-        has the row by label. Raises `InputError` (`goal-label`) for a label that no operation of
-        the block has.
+        The keyword `requires` waits for the end of an operation, `irequires` for its start; they go
+        to different columns. `rows` has the row by label. Raises `InputError` (`goal-label`) for
+        the first awaited label that no operation of the block has, then for the first waiting one.
         """
         earlier, later, word = texts
         for names in (earlier, later):

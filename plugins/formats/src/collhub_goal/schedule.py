@@ -166,10 +166,11 @@ def format_goal(schedule: GoalSchedule) -> bytes:
 def assign_tags(steps: StepTable) -> Int64Array:
     """Return the tag of every step as int64.
 
-    The tags are the channels if no two messages of a pair of ranks share a channel and no channel
-    is negative. Otherwise every message gets a unique number from 0, ordered by source,
-    destination, channel and step. Local steps always keep their channel, which has no meaning.
-    Raises `InputError` (`unmatched-message`) if sends and receives do not match.
+    The tags are the channels if no two messages with equal source and destination share a channel
+    and no step has a negative channel. Otherwise every message gets a unique number from 0, ordered
+    by source, destination, channel and step; its send and its receive, the k-th of each in this
+    order, have the same tag. Local steps always keep their channel, which has no meaning. Raises
+    `InputError` (`unmatched-message`) if sends and receives do not match.
     """
     sends = _sort_sides(steps, steps.sends, steps.rank, steps.peer)
     receives = _sort_sides(steps, steps.receives, steps.peer, steps.rank)

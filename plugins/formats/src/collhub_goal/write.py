@@ -90,10 +90,10 @@ _RENUMBERED = (
 def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
     """Write an algorithm as one GOAL file, for the option `size` (bytes) or else its own size.
 
-    An algorithm without a size is written for 1 MiB (`DEFAULT_BYTES`), which is reported as a loss.
-    The other losses are the differences to the algorithm that a reader would get from the file.
-    Raises `InputError` if sends and receives do not match, and `UsageError` if a message is too
-    large for GOAL.
+    An algorithm without a size is written for 1 MiB (`DEFAULT_BYTES`), which is the last loss. The
+    other losses are those of `find_losses`. The result declares that source lines are replaced by
+    those of the file. The text is formatted when the artifact is loaded. Raises `InputError` if
+    sends and receives do not match, and `UsageError` if a message is too large for GOAL.
     """
     size = options.size or algorithm.collective_bytes
     schedule = build_schedule(algorithm, DEFAULT_BYTES if size is None else size, options)
@@ -134,9 +134,10 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
 
     A step becomes one operation: a send, a recv, or for local work a calc with its time in ns (its
     own, else from the bandwidths of the options). A reducing receive becomes a recv followed by a
-    calc, on which its successors depend. The tags are those of `assign_tags`; cpu and nic follow
-    the options, -1 for none. All dependencies become `requires`. Raises `InputError` if sends and
-    receives do not match, and `UsageError` if a message has more than `MAX_BYTES` bytes.
+    calc, on which its successors depend. The tags are those of `assign_tags`, 0 for a calc. cpu and
+    nic follow the options, -1 for none; both operations of a reducing receive have one cpu, and a
+    calc has no nic. All dependencies become `requires`. Raises `InputError` if sends and receives
+    do not match, and `UsageError` if a message has more than `MAX_BYTES` bytes.
     """
     steps = algorithm.steps
     # Bytes of every step, for `size` bytes in total.
@@ -177,11 +178,11 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
 def build_job_schedule(workload: Workload) -> GoalSchedule:
     """Convert every node of a flat job to one operation; all dependencies become `requires`.
 
-    Sends and receives keep bytes and peer; messages with an equal pair of tag and bytes get an
-    equal tag. All other nodes become a calc of their duration in ns, 0 for those without one (such
-    as markers). These use cpu 1 on the host and cpu 0 elsewhere. Raises `UsageError` for the first
-    collective (code `collective`), and for the first computation, load or store without a duration
-    (code `duration`).
+    Sends and receives keep bytes and peer, and have no cpu; messages with an equal pair of tag and
+    bytes get an equal tag. All other nodes become a calc of their duration in ns, 0 for markers
+    without one. A calc uses cpu 1 if its node is on the host, else cpu 0. Raises `UsageError` for
+    the first collective (code `collective`), and for the first computation, load or store without a
+    duration (code `duration`).
     """
     nodes = workload.nodes
     # Refuse the first collective, or the first work without a duration (-1).
@@ -285,13 +286,13 @@ class _OperationRows:
 def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
     """Yield the losses of properties of steps that a schedule represents differently or not at all.
 
-    Each is yielded only if it occurs, with the number of steps, in this order:
+    Each is yielded only if it occurs, with the number of steps (or of dependencies), in this order:
 
     - channels that are replaced by unique tags;
     - control dependencies, which become data dependencies;
-    - lanes that the option `cpu` does not write, or that are renumbered;
+    - lanes, if the option `cpu` is not `lane`; otherwise lanes that are renumbered;
     - with the option `nic=channel`, channels of messages that are renumbered;
-    - local work without a duration, whose time is computed.
+    - local work (also the sum of a reducing receive) without a duration, whose time is computed.
     """
     renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
     if renumbered:

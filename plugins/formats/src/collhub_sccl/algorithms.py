@@ -79,11 +79,11 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
     """Write an algorithm as one JSON document, in TACCL's dialect for reducing collectives.
 
-    Others are written in the dialect of msccl-tools. A message is sent in the step after the
-    arrival of its last data. Losses are the differences to the algorithm that would be read back.
-    Raises `InputError` for a collective that SCCL does not have, and if the document would not
-    describe the data movement: in SCCL every rank has one value per address, to which received
-    values are added.
+    Collectives without reduction are written in the dialect of msccl-tools. A message is sent in
+    the step after the arrival of its last data. Losses are the differences to the algorithm that
+    would be read back. Raises `InputError` (`sccl-inexpressible`) for a collective that SCCL does
+    not have, for an algorithm without contents, and if the document would not describe a correct
+    algorithm: in SCCL every rank has one value per address, to which received values are added.
     """
     del options
     if algorithm.collective.kind not in NAMES or not algorithm.has_contents:

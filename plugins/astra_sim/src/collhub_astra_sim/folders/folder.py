@@ -256,10 +256,12 @@ class AstraFolder:
         return texts
 
     def _build_system(self) -> dict[str, object]:
-        """Return the content of system.json, with the algorithm of each collective kind.
+        """Return the content of system.json.
 
-        It is the first program of this kind. With several programs, the map of nodes in `PER_NODE`
-        takes precedence.
+        For each collective kind that a program runs as (`run_as`), the value is a list of one
+        prefix: that of the traces of the first program of this kind. With several programs, the
+        file of `PER_NODE`, which maps nodes to programs, is named too; ASTRA-sim gives it
+        precedence.
         """
         system: dict[str, object] = {
             # Without this key the simulator reads an uninitialized variable.
@@ -275,10 +277,12 @@ class AstraFolder:
         return system
 
     def _build_script(self) -> str:
-        """Return the text of run.sh, which runs every algorithm of the folder in order.
+        """Return the text of run.sh, which runs the workload with all algorithms of the folder.
 
-        The script describes each by name, collective, bytes and number of ranks. It runs on all
-        NPUs of the placement and uses a group if only a part of them takes part.
+        A description per algorithm gives name, collective, bytes and number of ranks. The script
+        checks that the traces of every algorithm are present, one per rank. It runs on all NPUs of
+        the placement, on the backend of the folder, and passes the groups file if only a part of
+        the NPUs takes part.
         """
         ranks = len(self.placement.members)
         descriptions = [
@@ -327,12 +331,12 @@ def choose_placement(
 ) -> WorldPlacement:
     """Return the NPU of every rank and the number of NPUs of ASTRA-sim's network.
 
-    Ranks are on the NPUs of the option `group`; without it, on those that the algorithm itself
-    specifies, else rank r on NPU r. The number is that of the topology; without one, the option
-    `npus`, else the highest NPU plus 1. Raises `UsageError` if `npus` differs from the topology,
-    for more than `_MOST_NPUS` NPUs, for a rank on a missing NPU (`topology-too-small`), and for a
-    group that is no list of NPUs, of another size than the ranks, or in an order that does not
-    ascend.
+    Ranks are on the NPUs of the option `group`; without it (None or ""), on those that the
+    algorithm itself specifies, else rank r on NPU r. The number is that of the topology; without
+    one, the option `npus`, else the highest NPU plus 1. Raises `UsageError` if `npus` differs from
+    the topology, for more than `_MOST_NPUS` NPUs, for a rank on a missing NPU
+    (`topology-too-small`), and for a group (or placement of the algorithm) that is not a list of
+    NPUs, has another size than the ranks, or does not ascend.
     """
     default_npus = placement_of(algorithm)
     group = options.group or (
@@ -364,9 +368,9 @@ def choose_placement(
 def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
     """Return the NPU of every rank from the text of the option `group`, such as `0,2,5`.
 
-    Without it (None or "") rank r is on NPU r. Raises `UsageError` for text that is no list of
-    NPUs, if there are not `num_ranks` of them, and if they do not ascend, because ASTRA-sim would
-    confuse ranks.
+    Without it (None or "") rank r is on NPU r. Raises `UsageError` for text that is not a list of
+    NPUs, if there are not `num_ranks` of them, and if they do not ascend: ASTRA-sim would sort one
+    of its two copies and confuse ranks.
     """
     if not group:
         return tuple(range(num_ranks))

@@ -92,8 +92,9 @@ def set_exact_times(workload: Workload) -> Workload:
 
     ASTRA-sim reads durations only in integer microseconds. With the system configuration
     `EXACT_SYSTEM`, 2 d + 1 operations on 1 byte take exactly d ns. Durations below 1 ns and missing
-    ones become 1 ns. Other attributes of these nodes (`extra`) are removed. Computations on the
-    host are not changed.
+    ones become 1 ns. `operations` and `bytes` of these nodes are replaced, and their other
+    attributes (`extra`) removed; the column `duration_ns` stays. Computations on the host are not
+    changed.
     """
     nodes = workload.nodes
     is_changed = _find_device_computations(nodes)
@@ -109,10 +110,11 @@ def set_exact_times(workload: Workload) -> Workload:
 def carry_host_times(workload: Workload) -> Workload:
     """Round the times of host computations to integer microseconds, keeping the sum of each rank.
 
-    The nodes of a rank are taken in the order of their identities, in which ASTRA-sim executes
-    ready nodes. The time of a node becomes floor(sum up to it) - floor(sum before it), in
-    microseconds. So a remainder is carried to the next node, and the sum of a rank decreases by
-    less than 1 us. Missing durations count as 0. Other nodes are not changed.
+    The host computations of a rank are taken in the order of their identities, in which ASTRA-sim
+    executes ready nodes. In microseconds, the time of a node becomes floor(sum including the node)
+    - floor(sum before the node). So a remainder is carried to the next node, and the sum of a rank
+    decreases by less than 1 us. Missing durations count as 0. Returns a changed copy of the job;
+    other nodes are equal.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host)
@@ -333,11 +335,12 @@ def compute_written_losses(
 ) -> tuple[Loss, ...]:
     """Read a written folder back and return its differences from the job, as losses.
 
-    Losses are rounded durations and dropped roots, inputs on which ASTRA-sim hangs or aborts
-    ("hazard"), and ranks that do not finish in a simulation, which is run unless a hazard is an
-    error. `workload`: the written job. `exact_ns`: duration of every node before rounding, int64;
-    with None (the job became a custom algorithm) values are not compared. `network`: backend that
-    will run the folder. A folder that cannot be read gives a single loss.
+    Losses are rounded durations and dropped roots (`_report_lost_values`), inputs on which
+    ASTRA-sim hangs or aborts (`hazard CODE`), and ranks that do not finish in a simulation. The
+    simulation is run only if no hazard is an error. `workload`: the written job. `exact_ns`: int64,
+    the duration of every node before rounding; with None (the job became a custom algorithm),
+    durations and roots are not compared. `network`: backend that will run the folder. A folder that
+    cannot be read back gives a single loss.
     """
     parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
     folder = Source("folder", tuple(parts), lambda finding: None)
@@ -370,12 +373,13 @@ def _read_system(workload: Workload) -> System:
 def _report_lost_values(
     written: Workload, workload: Workload, exact_ns: Int64Array
 ) -> Iterator[Loss]:
-    """Yield a loss if durations were rounded, and a loss if roots of collectives were dropped.
+    """Yield a loss if durations were rounded, then one if roots of collectives were dropped.
 
     `written`: the job as read back from the folder, with the same rows as the job `workload`.
     `exact_ns`: durations before rounding; negative (missing) ones count as 0. Only nodes that
     ASTRA-sim times by their duration are compared. The first loss gives the number of rounded
-    nodes, and the rank whose total duration changes most.
+    nodes, and the rank whose total duration changes most (the lowest of equal ones); the second one
+    the number of nodes.
     """
     is_timed = is_timed_by_duration(written, _read_system(written))
     # Without a duration, or with 0, a node takes 1 ns.

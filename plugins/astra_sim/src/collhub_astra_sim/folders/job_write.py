@@ -70,10 +70,11 @@ class _JobFolder:
     texts: Mapping[str, str]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Yield all files of the folder: traces of algorithms and workload, texts, script.
+        """Yield all files of the folder: traces of algorithms, other traces, texts.
 
-        Each algorithm has its size in bytes, and names of its traces begin with its prefix; only
-        the script is executable.
+        The traces of each algorithm are created for its size in bytes (None: in chunks), and their
+        names begin with its prefix. Texts are in the order of `texts`; only the script is
+        executable.
         """
         for prefix, (algorithm, size) in self.programs.items():
             for trace in chakra_traces(algorithm, TraceOptions(size)).artifacts:
@@ -87,11 +88,15 @@ def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as a folder for ASTRA-sim (writer `astra-sim` of jobs).
 
     Marker nodes, which ASTRA-sim never finishes, are first replaced by dependencies between their
-    neighbours. With the option `form=custom` the job becomes one custom algorithm. Otherwise a job
-    that was read from such a folder keeps its configurations, and options may only change the
-    network; other jobs get configurations from the options. The folder is read back and simulated:
-    rounded times and reasons for which ASTRA-sim hangs or aborts are losses. Raises `UsageError`
-    and `InputError` for a job that ASTRA-sim cannot express.
+    neighbours. The form of the folder depends on the job:
+    - Option `form=custom`: the job becomes one custom algorithm (`_write_as_algorithm`).
+    - A job that was read from such a folder keeps its configurations (`_write_original`); options
+      for other configurations than the network raise `UsageError`.
+    - Any other job gets configurations from the options (`_write_as_workload`).
+
+    The folder is read back and simulated: rounded times, and reasons for which ASTRA-sim hangs or
+    aborts, are losses. Raises `UsageError` and `InputError` for a job that ASTRA-sim cannot
+    express.
     """
     workload = bridge_markers(workload).workload
     folder = workload.extensions.get(EXTENSION)
@@ -139,11 +144,12 @@ def _write_original(
 def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as a workload of ASTRA-sim, with configurations from the options.
 
-    Collectives with an algorithm become custom collectives. If durations of computations on devices
-    are not integer microseconds, they are written as numbers of operations, so that ns are exact,
-    unless the options define a roofline (memory bandwidth or peak TFLOPS). With `host_times=carry`
-    host times are rounded so that the sum of a rank is kept. The notes of the result describe the
-    changes of the job, without that of host times.
+    Collectives with an algorithm become custom collectives, whose traces are in `traces/`. If
+    durations of computations on devices are not integer microseconds, all of them are written as
+    numbers of operations, so that ns are exact, unless the options define a roofline (memory
+    bandwidth or peak TFLOPS). With `host_times=carry`, host times are rounded so that the sum of a
+    rank is kept. The notes of the result describe the changes by `apply_cures` and the change to
+    operations.
     """
     sets: CustomSets = collect_custom_sets(workload)
     workload, notes = apply_cures(sets.workload)

@@ -53,12 +53,13 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """Read an algorithm from a folder (format `astra-sim`), placed on the NPUs that run it.
 
     The algorithm is the one of the option `algorithm`, else the one whose traces the user named,
-    else the only one. If the user names traces that no configuration uses, only the traces are
-    read, and the ranks are not placed. The NPUs are the group of the option `group`, else the group
-    of the workload's nodes that run the algorithm, else all NPUs. An algorithm with sizes in chunks
-    gets the bytes of its workload node. A script for the congestion-unaware backend is reported as
-    a note. Raises `InputError` and `UsageError` for missing or ambiguous parts of the folder, and
-    if the number of traces is not the number of NPUs.
+    else the only one. If the user names traces that no configuration uses, only these traces are
+    read, and the ranks are not placed. The NPUs are those of the option `group`, else of the group
+    of the workload's nodes that run the algorithm, else all NPUs; rank i is the i-th of them. An
+    algorithm with sizes in chunks gets the bytes of its workload node. If the script names the
+    binary of the congestion-unaware backend, a note is reported. Raises `InputError` and
+    `UsageError` for missing or ambiguous parts of the folder, and `InputError` if the number of
+    traces is not the number of NPUs.
     """
     files = FolderFiles.of(source)
     named = files.chosen_prefix
@@ -331,10 +332,13 @@ def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
     """Return whether a rank's workload is more than collectives with custom algorithms.
 
     Such a folder is read as a job, not as an algorithm. `part`: trace of the rank; `uses`: custom
-    algorithms by node and by collective. True for nodes of other types, for a collective without a
-    custom algorithm, and if two collectives use the same algorithm. None for an idle rank, whose
-    only node is a computation without a duration. Otherwise False. Raises the errors of the decoder
-    for an invalid trace.
+    algorithms by node and by collective.
+    - None for an idle rank: its only node is a computation without a duration in microseconds.
+    - True if there are nodes of other types than collectives, a collective without a custom
+      algorithm, or two collectives with the same algorithm.
+    - False otherwise.
+
+    Raises the errors of the decoder for an invalid trace.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))

@@ -91,10 +91,11 @@ class _Chooser:
         """Add the plan of a native collective: its phases, one per network dimension; return its
         index.
 
-        `kind`: number of the collective; `group`: its process group, -1 for all ranks; `mask`: bits
-        of the network dimensions that it uses. A group with fewer ranks than the job ignores the
-        mask and has a single dimension. The plan is appended to `plans`, and the pairs of ranks
-        that communicate to `pairs`. Raises `InputError` if ASTRA-sim cannot run the collective.
+        `kind`: number of the collective; `group`: its process group, -1 for all ranks; `mask`: bit
+        d is set if the collective uses network dimension d. A group with fewer ranks than the job
+        ignores the mask and has at most one phase; for a group of all ranks the mask counts. The
+        plan is appended to `plans`, and the pairs of ranks that communicate to `pairs`. Raises
+        `InputError` if ASTRA-sim cannot run the collective.
         """
         ranks = np.array(self.workload.members(group), np.int64)
         if len(ranks) < self.num_ranks:
@@ -145,14 +146,16 @@ def choose_algorithms(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None = None,
 ) -> Choices:
-    """Choose the algorithm of each collective node in the rows `is_running`.
+    """Choose the algorithm of each collective node in the rows `is_running` (row numbers or a
+    mask).
 
     `kind`: native type by node. `dimensions`: sizes of the network's dimensions. `algorithms`:
     custom ones by prefix of their traces. `per_node`: prefixes by node identity. `named`: prefixes
-    by row. `named` takes precedence, then `per_node`, then the system's custom algorithm of the
-    type, then the native one. In the result a choice of at least 0 is a plan of native phases, -2
-    or less a custom algorithm, and `NO_CHOICE` another node. Equal collectives share one plan.
-    Raises `InputError` if a collective has no algorithm, or if its group lacks its rank.
+    parallel to the running rows. `named` takes precedence, then `per_node`, then the system's
+    custom algorithm of the type, then the native one. In the result, `choice` is per node: 0 or
+    more is a plan of native phases, -2 or less a custom algorithm, and `NO_CHOICE` any other node.
+    Collectives of equal type, group, dimensions and prefix share one plan. Raises `InputError` if a
+    collective has no algorithm, or if its group lacks the rank of the node.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
@@ -214,11 +217,11 @@ def _find_prefixes(
 ) -> NamedAlgorithms:
     """Determine the custom algorithm of each collective node, or that it has none.
 
-    Returns the sorted names (prefixes of files) of all algorithms that are configured, used or
-    not, and parallel to `rows` an index in them, -1 for a native algorithm. `kind`: native type
-    of every node; `rows`: the collective nodes. An algorithm in `named` (by node) takes
-    precedence over that of the node's identity (`per_node`), and that over the system's one for
-    the type.
+    `kind`: native type of every node; `rows`: the collective nodes. Returns the sorted names
+    (prefixes of files) of all algorithms that are configured, used or not, and for each entry of
+    `rows` an index in these names, -1 for a native algorithm. An algorithm in `named` (parallel to
+    `rows`, -1 for none) takes precedence over that of the node's identity (`per_node`), and that
+    over the system's one for the type.
     """
     explicit_names = () if named is None else named.names
     names = tuple(sorted({*system.custom.values(), *per_node.values(), *explicit_names}))

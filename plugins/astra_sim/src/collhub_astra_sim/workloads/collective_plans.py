@@ -54,10 +54,12 @@ def build_system_phases(
 ) -> tuple[Phase, ...]:
     """Return the phases of a native collective of all ranks: one algorithm per network dimension.
 
-    `sizes`: NPUs of each dimension. `dimensions`: bit d is set if dimension d takes part.
-    Dimensions of one NPU have no phase. If the name of the system's first algorithm begins with
-    `one`, it runs in a single phase over all ranks. Raises `InputError` for more algorithms than
-    dimensions, and if ASTRA-sim aborts or its behaviour is undefined.
+    `sizes`: NPUs of each dimension. `dimensions`: bit d is set if dimension d takes part. The d-th
+    algorithm of the system runs in dimension d; dimensions without an algorithm, and those of one
+    NPU, have no phase. If the name of the system's first algorithm begins with `one`, only this
+    algorithm runs, in a single phase over all ranks. The order of phases is that of
+    `_order_phases`. Raises `InputError` for more algorithms than dimensions, and if ASTRA-sim
+    aborts or its behaviour is undefined.
     """
     names = _get_algorithm_names(kind, system)
     if names[0].startswith("one"):
@@ -81,10 +83,11 @@ def build_system_phases(
 def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
     """Return the phases of a native collective of a process group that is smaller than the system.
 
-    `size`: its number of ranks. There is one phase, with the system's algorithm, or a ring if the
-    system has several for its dimensions; none for one rank. If the system splits all-reduces, it
-    uses only the first half of the queues. Raises `InputError` for a double binary tree, on which
-    ASTRA-sim crashes, for a halving-doubling all-to-all, and without an algorithm.
+    `size`: its number of ranks. There is one phase, with the system's algorithm if it has one for
+    this kind, or a ring if it has several (one per dimension); none for one rank. If the system
+    splits all-reduces, an all-reduce uses only the first half of the queues. Raises `InputError`
+    for a double binary tree, on which ASTRA-sim crashes, for a halving-doubling all-to-all, and if
+    the system has no algorithm for this kind.
     """
     names = _get_algorithm_names(kind, system)
     if size == 1:
@@ -206,9 +209,10 @@ class CustomTables(NamedTuple):
 def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
     """Return the tables of several custom algorithms, concatenated, for the simulation kernel.
 
-    Indices of nodes, roots and children refer to the concatenation. `ranks` has the first rank of
-    every algorithm, and the total at the end. Work arrays, and the maximum number of nodes per
-    rank, are those of the largest algorithm. Without algorithms the tables are empty.
+    Indices of nodes, roots and children refer to the concatenation. `ranks` has, for every
+    algorithm, the index of its first rank in `custom_rank`, and the number of all ranks at the end.
+    Work arrays, and the maximum number of nodes per rank, are those of the largest algorithm.
+    Without algorithms the tables of nodes are empty, and the work arrays minimal.
     """
     parts = [_build_tables(nodes) for nodes in algorithms]
     node_first = np.cumsum([0, *(len(part.custom) for part in parts)])

@@ -114,16 +114,16 @@ def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]
     """Yield the hazards of nodes that ASTRA-sim does not simply replay as timers.
 
     A check is (code, mask of affected nodes, message, severity, cure); all are yielded, even with
-    an empty mask. Warnings:
+    an empty mask, and `no-size` is yielded twice. Warnings:
 
-    - `h3`: empty work and markers, which take no time
-    - `h8`: a rank with several small groups for one type of collective
-    - `h9`: groups with a number above `_LAST_GROUP`
+    - `h3`: markers, and computations of 0 bytes under a roofline, which take no time
+    - `h8`: collectives of a rank that uses several small groups for one type
+    - `h9`: collectives of groups with a number above `_LAST_GROUP`
 
     Errors:
 
     - `h6`: collectives of an unknown kind, or on the host
-    - `no-size`: native collectives, loads and stores without bytes
+    - `no-size`: native collectives on the device, loads and stores, without bytes
     - `no-tag`, `foreign-end`: messages without a tag, or with another rank as local end
     - `h7`: an all-gather with fewer bytes than splits (parts of a collective)
     """
@@ -214,9 +214,9 @@ def _find_foreign_ends(workload: Workload) -> BoolArray:
 def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolArray:
     """Return the ranks on which a message or a custom algorithm may be the last work: bool[ranks].
 
-    It is last if no other node than markers depends on it, because markers end with their parents.
-    A collective runs a custom algorithm if its kind has one in the system, or its identity in the
-    job's folder (`per_node`).
+    A node may be last if no other node than markers depends on it, because a marker ends with its
+    parents. A collective counts as a custom algorithm if the system has one for its kind, or if the
+    job's extension `EXTENSION` has one for its identity (`per_node`).
     """
     nodes = workload.nodes
     is_last = np.ones(len(nodes), np.bool_)

@@ -59,9 +59,10 @@ def find_fewest_all_reduce_trees(
 
     The trees have integer weights whose sum is `total`, the strength of the network. `known`: an
     available packing, which is returned if the search within the `budget` finds none with fewer
-    trees. Numbers above `_MAX_TREES` and networks of more than `_MAX_NODES` nodes are not searched.
-    Trees that are found are rooted at their centres. The result also has the proved minimum number
-    of trees, and the reason.
+    trees. Packings of more than `_MAX_TREES` trees, and networks of more than `_MAX_NODES` nodes,
+    are not searched and give no proof. Trees that the search builds are rooted at their centres.
+    The result also has the proved minimum number of trees and the reason: `total` divided by the
+    weight of the widest tree, or a larger number after searches that excluded smaller ones.
     """
     links = DuplexLinks.of(graph)
     widest = _find_widest_tree_weight(links)
@@ -166,10 +167,11 @@ def _generate_problems(
 ) -> Iterator[_SpanningProblem]:
     """Divide the search for spanning trees of a network into independent problems; yield them.
 
-    If the strength of the network is `total`, the trees must fill all links between the blocks of
-    the tightest partition. So these links are one problem, with one node per block, and each block
-    of several nodes is divided further. A network of another strength is one problem, whose links
-    may have capacity left. `numbers`: number of each link in the original network.
+    `total`: sum of the weights of the trees. `numbers`: number of each link in the original
+    network. If the strength of the network is `total`, the trees must fill all links between the
+    blocks of the tightest partition. Then these links are the first problem, with one node per
+    block, and each block of several nodes is divided in turn in the same manner. If the strength is
+    not `total`, the network is a single problem, whose links may have capacity left.
     """
     links = DuplexLinks.of(graph)
     network_strength = strength(graph)
@@ -194,10 +196,10 @@ def _generate_problems(
 def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSearch | None:
     """Build the search that decides for each link of a problem which trees use it, or None.
 
-    The trees on a link must fit on its capacity, or fill it exactly if the problem is full; None if
-    a link has no such set of trees. Of the possible sets of trees, the one with the largest total
-    weight is tried first. Links are in order of their higher node, then the lower one, so that
-    cycles are found early.
+    The trees on a link must fit on its capacity, or fill it exactly if `problem.is_full`. None if a
+    link has no such set of trees; without `is_full` the empty set always fits. For each link, sets
+    with a larger total weight are tried first. Links are in order of their higher node, then the
+    lower one, so that cycles are found early.
     """
     # Links among the first nodes first, so that trees close cycles early.
     lower = np.minimum(problem.first, problem.second)
@@ -270,7 +272,8 @@ class _LinkSearch:
         """Continue the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
 
         FOUND: `result` returns the trees. EXHAUSTED: it is proved that there are none. STOPPED: the
-        steps are used up; another call continues.
+        steps are used up; another call continues. The state of the search (`parts`, `choice`,
+        `level`) is changed in place.
         """
         outcome = search_undirected(
             self.first,

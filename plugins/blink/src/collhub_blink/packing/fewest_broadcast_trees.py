@@ -28,13 +28,16 @@ _UNREACHED = 1 << 30
 
 
 def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, str]:
-    """Return a lower bound on the number of trees with total weight `total`, and its reason.
+    """Return a lower bound on the number of trees with total weight `total`, and its reason, a
+    text.
 
-    It is the larger of two bounds; the reason, a text, is that of the first if they are equal.
-    No tree can have more weight than the widest spanning tree, so `total` is divided by its
-    weight and rounded up. And if the capacity into a node other than the root equals `total`,
-    every arc into it is filled, and a tree uses only one of them. Both hold for any real
-    weights.
+    The bound is the maximum of these numbers; of equal ones, the reason is that of the first:
+    - `total` divided by the weight of the widest spanning tree, rounded up, because no tree can
+      have more weight.
+    - For each node other than the root whose arcs into it have the total capacity `total`: the
+      number of these arcs, because every one is filled and a tree uses only one of them.
+
+    Both hold for any real weights.
     """
     bound, reason = -(-total // find_widest_tree_weight(graph, root)), "no tree can be wider"
     for node in range(graph.num_nodes):
@@ -72,9 +75,9 @@ def find_fewest_broadcast_trees(
     """Find the fewest trees from `root` to all nodes with integer weights whose sum is `total`.
 
     All nodes of `graph` are compute nodes. `known`: an available packing, which is returned if the
-    search within the `budget` finds none with fewer trees. `max_depth`: maximum depth of the trees,
-    None for any. The result also has the proved minimum number and the reason; without `known` it
-    may have no trees.
+    search within the `budget` finds none with fewer trees. `max_depth`: maximum depth of the trees
+    that are searched, None for any; `known` may be deeper. The result also has the proved minimum
+    number and the reason; with an empty `known` it may have no trees.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
@@ -121,7 +124,8 @@ class _ParentSearch:
         """Continue the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
 
         FOUND: `result` returns the trees. EXHAUSTED: it is proved that there are none. STOPPED: the
-        steps are used up; another call continues.
+        steps are used up; another call continues. The state of the search (`parents`, `choice`,
+        `level`) is changed in place.
         """
         outcome = search_directed(
             self.first,

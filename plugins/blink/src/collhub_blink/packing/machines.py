@@ -34,11 +34,12 @@ _RATE_TOLERANCE = Fraction(1, 5000)
 def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
     """Build packings of trees for several equal hosts with narrower links between them.
 
-    There is one for every partition of the ranks into hosts of equal size. Blink's plan (Wang et
-    al., MLSys 2020) has one tree per rank, over the ranks with the same local index on the other
-    hosts: reduction within hosts, exchange between hosts and broadcast within hosts are one
-    pipeline. A mix of these trees with trees that leave the root's host from all its ranks is added
-    if its rate is higher by at least `_MIN_GAIN_OF_TWO_KINDS`.
+    There is one for every partition of the ranks into hosts that `_find_hosts` yields. Blink's plan
+    (Wang et al., MLSys 2020) has one tree per rank, over the ranks with the same local index on the
+    other hosts: reduction within hosts, exchange between hosts and broadcast within hosts are one
+    pipeline. After such a packing follows a mix of these trees with trees that leave the root's
+    host from all its ranks, if the rate of the first packing is below the bound, and that of the
+    mix higher than it, by at least `_MIN_GAIN_OF_TWO_KINDS`.
     """
     packings = []
     for hosts in _find_hosts(task.network.graph):
@@ -161,11 +162,13 @@ class _Hosts:
     ) -> SpanningTree:
         """Build a tree whose data reach the other hosts through one rank of host `first`.
 
-        The root sends to the rank with index `index` in its host `home`, and that one to the rank
-        with this index on `first`. From there the data go to the ranks with this index on all other
-        hosts, which distribute them within their hosts. If the root itself has this index, it sends
-        to the rank on `first` and to only one other rank of its host; from that one, each rank
-        forwards to up to two others, to relieve the root.
+        `index`: local index of a rank in its host; `home`: the host of `root`. The root sends to
+        its host's rank `index`, and that one to rank `index` of host `first`. From there the data
+        go to rank `index` of every other host, and these ranks distribute the data within their
+        hosts. If the root itself is rank `index`, it sends to rank `index` of `first` and to only
+        one other rank of its host; from that one, each rank forwards to up to two others (in an
+        order rotated by `first`), to relieve the root. The host of the root must then have at least
+        two ranks.
         """
         parent = np.full(self._num_ranks, -1, np.int64)
         for number, block in enumerate(self._blocks):

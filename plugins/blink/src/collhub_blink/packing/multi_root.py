@@ -39,9 +39,9 @@ from hub_core.schedules import LinkCapacities, directed_partition_rate, partitio
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings of trees for an all-gather, or for a reversed reduce-scatter.
 
-    The first has trees of every rank at the optimal rate. With switches, trees whose traffic is
-    spread at switches and the plans for several hosts follow. The last one has a shallow tree per
-    rank.
+    In this order: trees of every rank at the optimal rate; only with switches, such trees whose
+    traffic is spread at switches, and the packings for several hosts (`build_machine_packings`); a
+    shallow tree per rank. All have the bound of the first one.
     """
     network = task.oriented_network
     packings = [build_every_rank_packing(task, network, SwitchSpread.NOWHERE)]
@@ -60,9 +60,10 @@ def build_every_rank_packing(
 ) -> PlacedPacking:
     """Build a packing with trees from every rank to all other ranks at the optimal rate.
 
-    `spread`: how traffic is distributed at switches. If it is spread everywhere,
-    `task.seeds_of_flat_trees` random orders are tried, otherwise `task.seeds`. The bound on the
-    rate is by the data that must enter a set of nodes. At least as many trees as ranks are needed.
+    `spread`: where traffic is distributed at switches. For EVERYWHERE, `task.seeds_of_flat_trees`
+    random orders are tried, otherwise `task.seeds`; both begin with the seed `task.seed`. The bound
+    on the rate is by the data that must enter a set of nodes. `at_least` is the number of ranks,
+    because every rank needs a tree.
     """
     is_flat = spread is SwitchSpread.EVERYWHERE
     packing = all_gather_trees(
@@ -84,9 +85,11 @@ def build_every_rank_packing(
 def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings of trees for an all-reduce.
 
-    First come those at the optimal rate, then two for small sizes: a shallow tree per rank, and
-    only the shallow tree with the most central root. If some link has no reverse link of equal
-    bandwidth, the only candidate is `build_directed_packing`.
+    First come those at the optimal rate: without switches the one with the fewest trees
+    (`_build_minimal_packing`), with switches those of `_build_switched_packings`. Then follow two
+    for small sizes: a shallow tree from every rank, and only the most central of these trees. If
+    some link has no reverse link of equal bandwidth, the only candidate is
+    `build_directed_packing`.
     """
     # Using one tree in both directions needs links with equal bandwidth in both.
     if not task.network.is_duplex:
@@ -137,8 +140,9 @@ def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
 def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings at the best rate for an all-reduce in a network with switches.
 
-    In this order: up and down trees of every rank, trees in which ranks forward instead of switches
-    (with concentrated, then with spread traffic), and the plans for several hosts.
+    In this order: up and down trees of every rank; trees in which ranks forward instead of
+    switches, with concentrated and then with spread traffic; the packings for several hosts. All
+    have the bound of the trees with concentrated traffic.
     """
     packings = [
         _build_forwarded_packing(task, SwitchSpread.NOWHERE),
@@ -154,7 +158,8 @@ def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
 def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> PlacedPacking:
     """Build a packing with a reduce-scatter up the trees of an all-gather, then the all-gather.
 
-    Each of the two uses half of every link, since the reduce-scatter loads the reverse link.
+    Each tree loads its links once downwards and the reverse links once upwards, so the unit is half
+    of that of the all-gather. `bound`: upper bound on the rate of the all-reduce.
     """
     all_gather = build_every_rank_packing(task, task.network, SwitchSpread.NOWHERE)
     return replace(
@@ -193,9 +198,10 @@ def build_directed_packing(task: PackingTask) -> PlacedPacking:
     """Build all-reduce trees for links that differ by direction: one tree up and another one down.
 
     Each pair of trees has one root: data are reduced up the first and broadcast down the second.
-    The links are divided between both directions at the best rate of such trees. If that fails, the
-    trees of an all-gather are paired with those of a reduce-scatter. The unit is the largest for
-    which all links have room. The rate may be below the bound.
+    The links are divided between both directions at the best rate of such trees (`pack_two_ways`).
+    If that fails, the trees of an all-gather are paired with those of a reduce-scatter; then roots
+    that have trees in one direction only are omitted. Pairs are ordered by root. The unit is the
+    largest for which all links have room. The rate may be below the bound.
     """
     network = task.network
     packing = pack_two_ways(network.graph, seeds=task.seeds, first_seed=task.seed)
@@ -303,11 +309,11 @@ def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None =
 
 
 def _collect_bandwidths(network: RankNetwork) -> LinkCapacities:
-    """Return the bandwidth of every connected pair of nodes in bytes/s, as exact fractions.
+    """Return the bandwidth of every pair of nodes with a link in bytes/s, as exact fractions.
 
-    The keys are (source, destination) as node numbers of the topology, not of the graph. A
-    value is the capacity of the graph's arc: links of several planes add up, and of parallel
-    links in one plane only the first counts.
+    The keys are (source, destination) as node numbers of the topology, not of the graph. A value is
+    the capacity of the graph's arc: of parallel links in one plane only the first counts, and the
+    planes add up.
     """
     graph = network.graph
     sources = network.nodes[graph.source].tolist()

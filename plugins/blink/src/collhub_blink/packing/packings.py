@@ -78,8 +78,8 @@ class PlacedPacking:
     def rate(self) -> Fraction:
         """Return the rate in bytes of the collective per second: unit times the sum of the weights.
 
-        For a scatter or gather, the root's own part, which no tree carries, counts too: the rate is
-        multiplied by (targets + 1) / targets.
+        For a scatter or gather (trees with targets), the root's own part, which no tree carries,
+        counts too: with n distinct targets, the rate is multiplied by (n + 1) / n.
         """
         carried = self.unit * sum(self.weights)
         num_targets = len(set(self.targets))
@@ -171,7 +171,8 @@ def get_cached_packings(
 
     Tasks are equal if collective, root, NPUs, seeds, depth, remaining search steps and topology
     are. The `_MAX_CACHED` most recently used results are kept. A result from the cache takes as
-    many steps from the budget as its search took. Results of interrupted searches are not cached.
+    many steps from the budget as its search took; if Ctrl-C arrives meanwhile, the budget is marked
+    as interrupted and the result is still returned. Results of interrupted searches are not cached.
     The list is a copy.
     """
     # The key contains everything that a packing depends on.
@@ -243,7 +244,9 @@ def build_packing_along_routes(
     """Build a packing from trees over ranks, whose edges follow the topology's own routes.
 
     The unit is the largest for which all links have room; for an all-reduce, in both directions.
-    `method`: name of the packing. `bound`: its upper bound on the rate.
+    `method`: name of the packing. `bound`: its upper bound on the rate. `is_shallow` is set.
+    `at_least` is the number of ranks if every rank sends its own data
+    (`_KINDS_WITH_A_TREE_PER_RANK`), else 1.
     """
     kind = task.collective.kind
     network = task.oriented_network
@@ -287,10 +290,11 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
     """Yield `_MAX_TRIALS` (64) orders of the ranks for a chain: the root first, group by group.
 
-    A group consists of ranks at most two links from its first rank, normally those at one
-    switch. Its ranks are in ascending order, except that the root is first in its group. The
-    next group is always the nearest one that was not visited (`_find_path`); the random numbers
-    of `seed` decide between equal ones. Orders may repeat.
+    A rank belongs to the group of the lowest rank that is at most two links away in one of the two
+    directions, normally a rank at the same switch. The first group is that of the root. The next
+    one is always the nearest one that was not visited (`_find_path`); the random numbers of `seed`
+    decide between equal ones. The ranks of a group are in ascending order, except that the root is
+    the very first. Orders may repeat.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute

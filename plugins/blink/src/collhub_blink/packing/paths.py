@@ -94,12 +94,13 @@ class _Flow:
 def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
     """Find the largest amount that every other rank can get from the root at once, and the flow.
 
-    The graph needs at least two ranks (compute nodes). The result has the exact rate (data that
-    each of them receives per time, in units of the graph), the nodes on the root's side of the cut
-    that limits it, and the flow of every arc, times the denominator of the rate, so that it is
-    integral. Newton's iteration on cuts (Dinkelbach 1967): the first rate is the capacity out of
-    the root divided by the other ranks. While there is no flow of this rate, the next rate is the
-    capacity of the cut that prevents it, divided by the ranks beyond.
+    The graph needs at least two ranks (compute nodes), all reachable from the root. The result has
+    the exact rate (data that each of them receives per time, in units of the graph), the nodes on
+    the root's side of the cut that limits the rate, the rate's numerator as `need`, and the flow of
+    every arc, times the denominator of the rate, so that it is integral. Newton's iteration on cuts
+    (Dinkelbach 1967): the first rate is the capacity out of the root divided by the number of other
+    ranks. While there is no flow of this rate, the next rate is the capacity of the cut that
+    prevents it, divided by the number of ranks beyond the cut.
     """
     # Build the flow network with an additional sink that takes flow from every rank but the root.
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])

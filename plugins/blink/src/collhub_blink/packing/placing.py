@@ -105,9 +105,9 @@ def _place_tree(
     """Convert a tree over ranks to a tree over NPUs of the topology.
 
     An edge to a rank becomes the route of its arc in `direct`, which may pass switches and NPUs
-    that forward. Only the part after the last NPU that already has the chunk is used, so that no
-    NPU gets the chunk twice. Ranks are processed by ascending depth. `graph`: the network over
-    which the routes lead.
+    that forward. If NPUs of the route already have the chunk, only the part after the last of them
+    is used, so that no NPU gets the chunk twice; NPUs that forward become nodes of the tree. Ranks
+    are processed by ascending depth. `graph`: the network whose arcs the routes list.
     """
     nodes = network.nodes
     root = int(nodes[tree.root])
@@ -128,11 +128,12 @@ def _place_tree(
 def _generate_new_segments(
     path: Sequence[int], has_chunk: set[int], num_npus: int
 ) -> Iterator[Stops]:
-    """Yield the parts, from NPU to NPU, of a route that are still needed.
+    """Yield the parts of a route, each from one NPU to the next, that are still needed.
 
-    They begin at the last NPU of the route that already has the chunk (`has_chunk`). Cycles are
-    skipped: if an NPU occurs again, the route continues at its last occurrence. NPUs are the nodes
-    below `num_npus`.
+    They begin at the last NPU of the route that already has the chunk; `path[0]` must be in
+    `has_chunk`, or another NPU of the route. Cycles are skipped: if an NPU occurs again, the route
+    continues at its last occurrence. NPUs are the nodes below `num_npus`. Yields nothing if the
+    last node has the chunk. The caller may add to `has_chunk` during the iteration.
     """
     positions = [position for position, node in enumerate(path) if node < num_npus]
     last_of = {path[position]: position for position in positions}
@@ -167,8 +168,10 @@ def _place_along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
 def build_shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
     """Build the tree of weight 1 from a rank that reaches every other rank over the fewest links.
 
-    Of equally short ways, the last link is as wide as possible. Nodes of the tree are ranks only;
-    switches and idle NPUs are passed. The arcs of the tree are -1.
+    Of several shortest routes to a node, the one whose last link is the widest is used, then the
+    one from the lowest node. Nodes of the tree are ranks only: the parent of a rank is the last
+    rank before it on the route, over switches and idle NPUs. Ranks that cannot be reached have no
+    parent. The arcs of the tree are -1.
     """
     depth = np.full(graph.num_nodes, -1, np.int64)
     parent = np.full(graph.num_nodes, -1, np.int64)

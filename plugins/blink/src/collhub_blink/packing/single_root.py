@@ -37,9 +37,9 @@ def build_rooted_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings of trees for a broadcast, or for a reduce with reversed links.
 
     Without switches: the packing with the fewest trees, then packings with more trees and less
-    depth. With switches: a chain if there is one, trees in which ranks forward, and plans for
-    several hosts. The last packing is one shallow tree. Raises `InputError` (`depth`) if the task
-    limits the depth and no trees are found, or there are switches.
+    depth; only one if the task limits the depth. With switches: those of
+    `_generate_switched_packings`. The last packing is always one shallow tree. Raises `InputError`
+    (`depth`) if the task limits the depth, and no trees within it are found or there are switches.
     """
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
@@ -126,8 +126,9 @@ def find_tree_front(
     """Find packings with the fewest trees for smaller and smaller depth.
 
     `total`: the rate in units of the graph. `known`: an available packing. The first result has the
-    fewest trees of any depth. Each next one is shallower; it replaces the one before if it has as
-    many trees. The search ends when the budget finds no packing, or on Ctrl-C. Above
+    fewest trees of any depth that the budget finds. Each next one is shallower than the one before,
+    and replaces it if it has as many trees. The search ends when no packing of the next depth is
+    found within the budget, or on Ctrl-C, which is recorded in the budget and not raised. Above
     `_MAX_NODES_OF_A_FRONT` nodes only the first is searched.
 
     If the task has a maximum depth, the only result is the packing with the fewest trees within it;

@@ -36,9 +36,9 @@ class RankNetwork:
     def of(cls, topology: Topology, npus: Sequence[int]) -> RankNetwork:
         """Build the network of an algorithm in which rank r runs on NPU `npus[r]`.
 
-        Its nodes are the ranks in order, then all other NPUs and the switches, which may forward.
-        Parallel links, also of several planes, add up. Raises `InputError` for bandwidths without a
-        common unit.
+        Its nodes are the ranks in order, then all other NPUs and the switches by number, which may
+        forward. Of parallel links in one plane only the first counts; links of several planes add
+        up. Raises `InputError` (`capacities`) for bandwidths without a common unit of usable size.
         """
         ranks = np.asarray(npus, np.int64)
         forwarders = np.setdiff1d(np.arange(topology.num_nodes), ranks)
@@ -250,9 +250,10 @@ class PackingTask:
 
         Data must be able to flow from the root to every rank for broadcast and scatter, from every
         rank to the root for reduce and gather, and between rank 0 and every rank in both directions
-        for other kinds. The collective of the task has the smallest unit count, one unit per share
-        of the data. `depth` 0 and `within` 0 mean no limit. `time_limit` (s) becomes
-        `STEPS_PER_SECOND` search steps per second, rounded down.
+        for other kinds. The unit count of the task's collective is divided by the units per rank,
+        which gives the smallest possible one. `depth` 0 and `within` 0 become None: no limit.
+        `time_limit` (s) becomes `STEPS_PER_SECOND` search steps per second, rounded down; the steps
+        also count for the request's budget.
 
         Raises `UsageError` for a single rank, and for `chunks` that are neither `auto` nor 1 to
         2^20. Raises `InputError` for collectives that do not run on trees, for ranks that data
@@ -323,10 +324,11 @@ class PackingTask:
 
 
 def _check_suitable(collective: Collective) -> None:
-    """Raise `InputError` (`trees-unsuitable`) for a collective that trees cannot serve.
+    """Raise an error for a collective that trees cannot serve.
 
-    These are all-to-all and custom collectives (`_UNSUITABLE_KINDS`), because pairs of ranks
-    have separate data. Raises `UsageError` (`one-rank`) for a single rank.
+    `InputError` (`trees-unsuitable`) for the kinds in `_UNSUITABLE_KINDS` (all-to-all, custom),
+    because every pair of ranks has separate data. Otherwise `UsageError` (`one-rank`) for a single
+    rank.
     """
     if collective.kind in _UNSUITABLE_KINDS:
         raise InputError(

@@ -432,10 +432,10 @@ def bind_sizes(
 def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) -> tuple[int, ...]:
     """Return the number of ranks along every axis of the program's mesh, in its order.
 
-    With at most one axis (one number even without an axis) it is that in `mesh`, else `num_ranks`,
-    else `DEFAULT_RANKS` (4); `num_ranks` 0 counts as None. Several axes need a number each in
-    `mesh`, and `num_ranks` is ignored. Raises `InputError` (`axis`) for an unknown axis in `mesh`
-    or a missing number.
+    With no or one axis, the result has one number: that of the axis in `mesh`, else `num_ranks`,
+    else `DEFAULT_RANKS` (4); `num_ranks` 0 counts as None. With several axes, `mesh` must have a
+    number for each, and `num_ranks` is ignored. Raises `InputError` (`axis`) for an axis in `mesh`
+    that the program lacks (also for any axis if the program has none), and for a missing number.
     """
     location = Location(program.name)
     unknown = sorted(mesh.keys() - set(program.mesh))
@@ -457,11 +457,12 @@ def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) ->
 def canonical_hash(program: Program) -> str:
     """Hash a program independently of the names and the order of its operations (SHA-256, hex).
 
-    An operation is identified by the hash of its kind, attributes and operands; an argument by
-    that of its JSON fields, its name included. Stages are compared as sets of operations (not by
-    family), chains and outputs as lists. The name and the sizes of the program, and arguments
-    that are not read, do not count. So hashes compare rewrites of one program. The cost is
-    linear in the number of operations, except for sorting.
+    An operation is identified by the hash of its kind, attributes and operands; an argument by that
+    of its JSON fields, including its name. Hashes of operations and of chains are sorted, with
+    repetitions; a stage is the sorted hashes of its members, without name and family. Within a
+    chain, and among the outputs, the order counts. The name and the sizes of the program, and
+    arguments that are not read, do not count. So hashes compare rewrites of one program. The cost
+    is linear in the number of operations, except for sorting.
     """
     hashes = {
         argument.name: _hash_lines([str(argument_fields(argument, program.mesh))])

@@ -81,10 +81,11 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
     """Infer the program of a workload in which all ranks perform the same operations.
 
     Only the nodes of rank 0 are read, parents before children. A node that has a JSON statement
-    keeps it; for other nodes it is inferred from the operator name and reported. `element`: element
-    type of tensors for which the nodes record none. Raises `InputError` for ranks that differ, for
-    nodes that wait for each other, and for a node whose operator is not in the table or whose shape
-    is unknown. Raises `UsageError` if an element type is needed and not given.
+    keeps it. For any other node, the statement is inferred from the operator name, and a line about
+    it is added to the report in the result. `element`: element type of tensors for which the nodes
+    record none. Raises `InputError` for ranks that differ, for nodes that wait for each other, for
+    a malformed statement, and for a node whose operator is not in the table or whose shape is
+    unknown. Raises `UsageError` if an element type is needed and not given.
     """
     _check_equal_ranks(workload)
     inference = _StatementInference(workload, element)
@@ -161,11 +162,12 @@ class _StatementInference:
     def add(self, row: int) -> None:
         """Parse the statement of a row, or infer it from operator name and inputs of the node.
 
-        Rows must be added after the rows that they read. The statement is stored by row, and so is
-        the value of the node: the name of its last operation and its shape, which is unknown if the
-        node has a statement. An inferred statement has one operation named `n` and the id of the
-        node, and adds a line to the report. Raises `InputError` if a statement is malformed or
-        something cannot be inferred, and `UsageError` if an element type is missing.
+        Rows must be added after the rows that they read. Stores the statement by row in
+        `statements`, and in `value` the name and the shape of the node's value. A parsed statement
+        gives the name of its last operation and an unknown shape, and no value if it has no
+        operations. An inferred statement has one operation, named `n` and the id of the node, and
+        adds a line to the report. Raises `InputError` if a statement is malformed or something
+        cannot be inferred, and `UsageError` if an element type is missing.
         """
         text = get_attribute(self.workload, row)
         if text:
@@ -219,11 +221,12 @@ class _StatementInference:
 
         The first matching rule decides:
 
-        - Norms, sums and maxima are scalars; collectives have a separate rule.
-        - A recorded output of the node has the shape.
-        - A matrix product has the dimensions of its first operand, with the last one replaced by
-          that of the second operand. Raises `InputError` unless both have recorded shapes.
-        - Any other operation has the shape of the operand with most elements, the first of equals.
+        - Norms, sums and maxima are scalars; collectives follow `_find_collective_shape`.
+        - A node with recorded outputs has the shape of the first one.
+        - A matrix product has the dimensions of its first recorded input, with the last one
+          replaced by that of the second. Raises `InputError` unless both have shapes.
+        - Any other operation has the shape with most elements among the known shapes of its parents
+          and then of its recorded inputs; the first of equals.
         """
         if kind in (Kind.NORM, Kind.SUM, Kind.MAX):
             return ()
@@ -245,11 +248,17 @@ class _StatementInference:
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
         """Find the shape of the result of a collective from its bytes: those of one rank's input.
 
-        A shape that the node records, or else its readers, is used if its elements match the bytes;
-        otherwise the result is a vector. Recorded shapes are of the part of one rank: the first
-        dimension is multiplied by the ranks if the node is an AllGather, or if a reader of a
-        ReduceScatter records it. Raises `UsageError` without an element type, and `InputError` if
-        the bytes are no positive multiple of the element size.
+        The first of these that applies gives the shape:
+        - A recorded input of the node with as many elements as the bytes give. For an AllGather,
+          the first dimension is multiplied by the ranks.
+        - A recorded input of a reader of the node whose elements match the result. For a
+          ReduceScatter, readers record the block of one rank, so elements and first dimension are
+          multiplied by the ranks.
+        - A vector with the elements of the result: those of the input, for an AllGather times the
+          ranks.
+
+        Raises `UsageError` without an element type, and `InputError` if the bytes are not a
+        positive multiple of the element size.
         """
         element = self._find_element(row)
         if element is None:

@@ -37,11 +37,12 @@ _PACKAGE = "collhub_coconet"
 def read(source: Source, options: PythonOptions) -> Workload:
     """Execute a Python file in a child process, and return the workload of its program.
 
-    `options.program` chooses one of several programs; `options` also give sizes, ranks and limits
-    of time and memory. Of a range of sizes or ranks the minimum is taken. Text that the file prints
-    is reported as a warning. A file that does not import the language is refused without execution
-    (`not-a-program`). Raises `InputError`, with the line if known, for a file that fails, that
-    defines no or several programs, or an ill-typed one.
+    A file that does not import the language is refused without execution (`InputError`,
+    `not-a-program`). `options.program` chooses one of several programs; `options` also give sizes,
+    mesh, ranks and limits of time and memory. Of a range of sizes or of ranks along an axis, the
+    minimum is taken. Text that the file prints is reported as a warning. Raises `InputError`, with
+    the line if known, for a file that fails, that defines no program, or an ill-typed one; and
+    `UsageError` for several programs without a choice.
     """
     # Imported here, because the child process, which imports this module too, does not need it.
     from collhub_coconet.lowering.workload import lower_source
@@ -128,9 +129,10 @@ def main() -> None:
 def _find_program_functions(namespace: Mapping[str, object]) -> dict[str, ProgramFunction]:
     """Map names to functions that return a program, in the order of the file.
 
-    Global programs are used if there are any, by functions that return them; only otherwise public
-    functions of the file that are annotated to return a `Program` and need no arguments. Nothing is
-    called.
+    If the file has global variables that are programs, the result has only these, each as a
+    function that returns it. Otherwise it has the functions of `_find_functions` that
+    `_explain_exclusion` accepts: annotated to return a `Program`, without required arguments.
+    Nothing is called.
     """
     functions: dict[str, ProgramFunction] = {}
     for name, value in namespace.items():

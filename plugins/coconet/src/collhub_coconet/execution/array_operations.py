@@ -128,7 +128,8 @@ def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = 
     Blocks of a sliced tensor are joined. Values that differ by rank (local and partial) are stacked
     along new first dimensions, one per mesh axis on which they differ. A replicated tensor is that
     of the first rank, without a check that those of the other ranks are equal; a value at a root is
-    that of the root. `binding`: needed only for a mesh of several axes.
+    that of the root. `binding`: needed only for a tensor with a layout per mesh axis; the rules
+    above then apply axis by axis.
     """
     if not kind.layout.axes or binding is None:
         if kind.layout.placement is Placement.ROOT:
@@ -374,12 +375,12 @@ def mix_operands(
 ) -> Array:
     """Compute a deterministic stand-in for an operator that cannot be executed.
 
-    It depends on the call of the operation, `seed`, and every element and the order of the
-    operands, so that programs that apply the operator to equal operands have equal results. If
-    the result is sliced, row i (a position in the first `operation.count` dimensions, default
-    1) depends only on row i of operands with the same rows, so that blocks equal those of the
-    complete tensor. `shape`: of the result on this rank; `kind`: type of the result. Floats are
-    from -1 to 1, other elements 0 or 1.
+    The result depends on `operation.call`, `seed`, the order of the operands and each of their
+    elements. So programs that apply the operator to equal operands have equal results. If `kind` is
+    sliced, row i (a position in the first `operation.count` dimensions, default 1) depends only on
+    row i of operands whose first dimensions are equal to those of the result, and on all elements
+    of other operands; so blocks equal those of the complete tensor. `shape`: of the result on this
+    rank. Floats are from -1 to 1, elements of other types 0 or 1.
     """
     has_rows = any(layout.is_sliced for layout in kind.layout.by_axis)
     sizes = shape[: operation.count or 1] if has_rows else ()

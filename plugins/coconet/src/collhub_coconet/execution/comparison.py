@@ -147,12 +147,13 @@ class _RunComparison:
     def check_reduction(self, operation: Operation, operand: OnRanks, value: OnRanks) -> OnRanks:
         """Check a sum or norm of the second run against its error bound.
 
-        Only sums and norms of floats whose operand has a new layout are checked, because their
-        order of additions has changed (`_has_new_order`); for all other operations `value` is
-        returned. `value`, `operand`: result and operand in the second run, by rank. Returns the
-        value of the first run, so that later values can be compared bit by bit. The largest error
-        divided by the bound is stored in `self.errors`; a text is added to `self.differences` if
-        the bound is exceeded. Two values that are infinite or NaN count as equal.
+        Only sums and norms of floats whose operand has another layout than in the first run are
+        checked (`_has_new_order`), because their order of additions differs; for all other
+        operations `value` is returned. `operand`, `value`: operand and result in the second run, by
+        rank. For a checked operation, the value of the first run is returned, so that later values
+        can be compared bit by bit. The largest error divided by the bound is stored in
+        `self.errors` by name; for each distinct result that exceeds the bound, a text is added to
+        `self.differences`. Two values that are infinite or NaN count as equal.
         """
         if not self._has_new_order(operation):
             return value

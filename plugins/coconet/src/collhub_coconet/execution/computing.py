@@ -89,9 +89,10 @@ class Values:
     def read(self, name: str, rank: int, elements: Int64Array) -> Array:
         """Read elements of a value on a rank, given by their indices in the complete tensor.
 
-        Returns a new array in the order of `elements`. A view reads its source. Elements that a
-        collective leaves unchanged are read from its operand. Raises `InputError` (`not-there`) for
-        an element that is not available yet.
+        Returns a new array in the order of `elements`. A view reads its source. Elements that are
+        not stored on the rank are read from the first operand if the collective leaves all of them
+        unchanged (`_are_unchanged`). Raises `InputError` (`not-there`) for any other element that
+        is not available yet.
         """
         operation = self.program.by_name.get(name)
         source = None if operation is None else find_viewed_value(self.program, operation)
@@ -211,9 +212,10 @@ def _compute_opaque(values: Values, operation: Operation, rank: int, elements: I
     """Compute elements of an opaque operation (unknown operator) by a stand-in (`mix_operands`).
 
     `elements`: flat indices into the complete result. The stand-in is computed from the rank's
-    parts of all operands, with the rank's position as seed if the operator is random, else 0. Views
-    between local values and blocks instead read the element at the same position of the rank's
-    part. Raises `InputError` if an operand is not available.
+    parts of all operands, with the rank's position as seed if the operator is random, else 0. The
+    rules TO_BLOCKS and TO_LOCAL (views between local values and blocks) need no stand-in: they read
+    the element at the same position of the rank's part of the operand. Raises `InputError` if an
+    operand is not available.
     """
     binding, kind = values.binding, values.program.types[operation.name]
     position, shape = rank % binding.num_ranks, binding.shape(kind.shape)

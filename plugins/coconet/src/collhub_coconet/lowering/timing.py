@@ -43,10 +43,11 @@ class Machine:
     measured_s: Mapping[str, float] = field(default_factory=dict)
 
     def network(self, num_ranks: int, registry: Registry) -> Topology:
-        """Return the network of the machine for `num_ranks` ranks; a text is parsed.
+        """Return the network of the machine for `num_ranks` ranks (ranks of all groups).
 
-        Without one it is fully connected with the machine's latency and bandwidth. Raises
-        `InputError` if it has fewer NPUs than ranks; it may have more.
+        It is `self.topology`; a text is parsed. If that is None, the network is fully connected,
+        each link with the machine's latency and bandwidth. Raises `InputError`
+        (`topology-too-small`) if the network has fewer NPUs than ranks; it may have more.
         """
         topology = self.topology
         if topology is None:
@@ -124,9 +125,9 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
     """Copy the workload of a flat program with the duration of every computation on a machine.
 
     Durations are rounded to ns. The launch time of a kernel is the duration of the nodes of its
-    `Launch`, if the program has one. Otherwise, on each rank, the first node (by row) of the
-    kernel's first segment that has an operation with costs additionally includes it. Nodes of
-    collectives and messages keep their durations. The input is not changed.
+    `Launch`, if the program has one. Otherwise it is added once per rank: to the rank's first node
+    (by row) of the kernel's first segment that has an operation other than views (`is_free`). Nodes
+    of collectives and messages keep their durations. The input is not changed.
     """
     nodes = flat.workload.nodes
     seconds = np.zeros(len(nodes))
@@ -158,9 +159,10 @@ def _compute_seconds(
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the times of the tiles of a segment in s, without launches: float64[rows].
 
-    It is the longer one of computation and memory traffic. If times of operations of the segment
-    were measured, their sum is divided equally among the tiles of the rank instead. If any rank has
-    several tiles, `machine.tile_s` is added to each.
+    `rows`: the nodes of the segment. The time of a node is the longer one of computation and memory
+    traffic. If the machine has measured times of any operations of the segment, their sum is
+    instead divided equally among the nodes of the rank; operations without a measured time then
+    count 0. If any rank has several nodes, `machine.tile_s` is added to the time of every node.
     """
     nodes = flat.workload.nodes
     computing = nodes.operations[rows] / machine.operations_per_s

@@ -109,11 +109,12 @@ class _WorkloadBuilder:
         self.groups = [tuple(self.binding.ranks_of(group)) for group in row]
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel; consecutive computing operations share one computation.
+        """Add the nodes of a kernel, which must have operations.
 
-        A communication ends such a run and adds its nodes: messages for a Send, otherwise a
-        collective. A reduction of slices to a scalar ends the run too, and is followed by its
-        all-reduce. A bucket is one collective.
+        A bucket becomes one collective. In any other kernel, consecutive computing operations share
+        one computation. A communication ends such a run and adds its nodes: messages for a Send,
+        otherwise a collective. A reduction of slices to a scalar is the last operation of its run,
+        and is followed by its all-reduce.
         """
         pending: list[Operation] = []
         if kernel[0].name in self.program.buckets:
@@ -208,9 +209,11 @@ class _WorkloadBuilder:
         the axes becomes a process group, which is added if it is new. The bytes of a node are those
         of the inputs of a rank, of an uneven collective the sum of its counts in bytes; its root is
         a rank of the job, -1 for none. An operation that is no communication is a reduction to a
-        scalar, whose partial results (of the same name) are the operands.
+        scalar, whose partial results (of the same name) are the operands. The new nodes become the
+        producers of the results.
 
-        Along axes of one rank no node is added: the results have the producers of the operands.
+        If the axes have one rank, no node is added: the results get the producers of the operands,
+        and communications are recorded as views.
         """
         operation = operations[0]
         # A reduction of slices to a scalar is all-reduced after the computation.
@@ -249,10 +252,12 @@ class _WorkloadBuilder:
             self.producer[one.name] = numbers
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add a SEND on each rank of the sending group and a RECV on its partner, with a new tag.
+        """Add a SEND on each rank of the sending group and a RECV on its partner, all with one new
+        tag.
 
         Partners have the same position in both groups. The message has the bytes of the result on
-        one rank. The SEND waits for the producer of the operand; the RECV produces the result.
+        one rank. The SEND waits for the producer of the operand; the RECV becomes the producer of
+        the result.
         """
         sender = self.program.types[operation.reads[0]].group
         kind = self.program.types[operation.name]

@@ -96,9 +96,10 @@ class Checker:
     def add_operation(self, operation: Operation, line: int) -> None:
         """Check an operation, and record the type of its value; `line` is counted from 1.
 
-        Its first violation is added to `self.findings`, and it counts as ill-typed. An operation
-        that reads an ill-typed value is not checked and counts as ill-typed too. An Update marks
-        its state as updated.
+        - An operation that reads an ill-typed value is not checked and counts as ill-typed too.
+        - The first violation of any other operation is added to `self.findings`; the operation
+          counts as ill-typed, and its value has no type.
+        - A correct Update marks its state as updated.
         """
         # A violation is reported once, and not again for every operation that depends on it.
         if not self._ill_typed.isdisjoint(operation.reads):
@@ -190,12 +191,15 @@ class Checker:
                 raise TypingMistakeError("size", message, "state a positive number")
 
     def _check_names(self, operation: Operation) -> None:
-        """Raise `TypingMistakeError` for a used name, and for operands that are not defined before.
+        """Raise `TypingMistakeError` for used names and wrong operands of an operation; the first
+        of:
 
-        The name of an operation with a mistake counts as used, but not as defined. The sizes of a
-        given shape are checked too (undefined symbols, numbers below 1), except for opaque
-        operations. The first operand of an Update must be a state that no earlier Update names.
-        Checked in this order; only the first mistake is reported.
+        - `name`: the name belongs to an argument or to an earlier operation, also an ill-typed one.
+        - `undefined`: an operand is neither an argument nor an earlier well-typed operation.
+        - A given `shape` of an operation other than OPAQUE has an undefined symbol or a number
+          below 1.
+        - `state`: the first operand of an Update is not a state, or an earlier Update has updated
+          it.
         """
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
@@ -237,7 +241,8 @@ def type_program(
 
     `program`: its name, for messages; `sizes`: bounds of every symbol; `mesh`: names of the axes.
     Operations are checked in order and numbered from 1 in messages. Raises one `InputError` with
-    all mistakes of arguments, operations and outputs.
+    the first mistake of each argument, of each operation that does not read an ill-typed one, and
+    of the outputs.
     """
     checker = Checker(program, sizes, mesh)
     for argument in arguments:

@@ -105,9 +105,11 @@ Symbols = tuple[str, ...]
 def _parse_table(table: str) -> dict[tuple[Kind, Symbols], str]:
     """Parse the text of a table to the symbol of the result by (kind, symbols of the operands).
 
-    A line begins with a kind or the name of a class of kinds; its entries `a, b -> c` are separated
-    by at least two blanks. `P(any)` stands for one rule per reduction. A later entry replaces an
-    earlier one with the same key.
+    A line begins with a kind or the name of a class of kinds (the first `_NAME_WIDTH` characters);
+    its entries `a, b -> c` are separated by at least two blanks. An entry of a class gives one rule
+    per kind. An entry with `P(any)` gives one rule per reduction, which replaces `any` in all its
+    symbols. A later entry replaces an earlier one with the same key. Raises `ValueError` for an
+    unknown name.
     """
     rules: dict[tuple[Kind, Symbols], str] = {}
     for line in filter(None, table.splitlines()):
@@ -156,10 +158,11 @@ def find_axis_layout(
     `roles`: the role in the operation of each dimension of each operand (such as row or
     contracted); `result`: those of the result.
 
-    The table gives the result by the kind and the operands' layouts, with a slice identified by
-    the role of its dimension. The result may be sliced along the dimension with the same role,
-    or along `dimension` (default 0) of the operation. None also if operands are sliced along
-    different roles, or the result lacks the role of the slice. Cached.
+    The key is the kind and a symbol per operand, in which a slice is identified by the role of its
+    dimension. A slice `S(to)` of the result is along `dimension` of the operation (default 0), any
+    other slice along the dimension of the result with the role of the operands' slice. None if the
+    table has no entry, if operands are sliced along different roles, or if the result lacks the
+    role. Cached.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

@@ -168,9 +168,9 @@ class Operands:
         """Derive the layout of the result from the table of rules, axis by axis.
 
         `shape`: of the result. `roles`: roles of the dimensions of each operand, empty for a
-        number; `result`: roles of those of the result. Raises `TypingMistakeError` for operands
-        that the table does not permit, for a dimension that cannot be sliced, and for slices that
-        do not nest.
+        number, which counts as replicated; `result`: roles of those of the result. Raises
+        `TypingMistakeError` for operands that the table does not permit, for axes of the operation
+        that the mesh lacks, for a dimension that cannot be sliced, and for slices that do not nest.
         """
         layouts = [REPLICATED if tensor is None else tensor.layout for tensor in self.all]
         if len(self.mesh) < 2:
@@ -268,8 +268,9 @@ class Operands:
 
         `by_axis`: layouts of each operand by axis of the mesh; `found`: those of the result.
         `roles`: for each operand the roles of its dimensions (dimensions with equal roles
-        correspond); `result`: those of the result. An operand that is not sliced along an axis of
-        the result is cut there; that is impossible if a later axis already slices this dimension.
+        correspond); `result`: those of the result. If the result is sliced along an axis and an
+        operand with this dimension is not, the operand is cut to the block of the rank. That is
+        impossible, and an error, if a later axis already slices this dimension of the operand.
         Operands without the dimension are not cut.
         """
         needed = [
@@ -303,8 +304,9 @@ class Operands:
 
         `layouts`, `roles`: layout and roles of the dimensions of each operand (dimensions with
         equal roles correspond); `result`: roles of the result's dimensions. Three and more operands
-        are combined pairwise from the left. Without a mesh, the partial sum of a contraction is
-        LOCAL if no operand is partial. Raises `TypingMistakeError` if the table has no rule;
+        are combined from the left: the layout of the first two, which has the roles `result`, with
+        the third one, and so on. Without a mesh, the result of a contraction that would be partial
+        is LOCAL if no operand is partial. Raises `TypingMistakeError` if the table has no rule;
         `where` precedes its message.
         """
         operation = self.operation
@@ -331,13 +333,14 @@ class Operands:
     def _explain(self, layouts: Sequence[Layout], where: str) -> TypingMistakeError:
         """Return (do not raise) the error for operand layouts without a rule on one axis.
 
-        Its code and cure name the first cause of:
+        Its code and cure are those of the first case that applies:
 
-        - an operand on a root (`root`)
-        - a partial operand outside of communications, or in one with another reduction (`partial`)
-        - any other layouts (`layout`), with a cure for the kind of the operation
+        - `root`: an operand is valid on a root only.
+        - `partial`: an operand of an operation that is not a communication is partial.
+        - For a communication, the error of `_explain_communication`.
+        - `layout`: any other layouts, with a cure for the kind of the operation.
 
-        `where` precedes the message, except for pointwise operands with different slices.
+        `where` (the axis, or "") precedes the message.
         """
         kind = self.operation.kind
         for position, layout in enumerate(layouts):

@@ -43,8 +43,8 @@ def collect_readers(operations: Iterable[Operation]) -> dict[str, tuple[Operatio
 def find_descendants(operations: Sequence[Operation], sources: Iterable[str]) -> set[str]:
     """Return the names of all operations that depend on `sources`, directly or through others.
 
-    `operations` must be in program order. A source is included only if it depends on another
-    source.
+    `operations` must be in program order; paths through operations outside of it do not count. A
+    source is included only if it depends on a source.
     """
     reached = set(sources)
     names: set[str] = set()

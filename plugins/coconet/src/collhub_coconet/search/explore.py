@@ -168,12 +168,13 @@ def explore(
 ) -> Exploration:
     """Explore up to `max_states` programs that transformations reach from `program`.
 
-    `bindings`: the sizes to optimize for. The result is deterministic and does not depend on
-    `workers`; the state that was discovered first wins ties. `progress(fraction, text)` reports the
-    processed fraction of discovered states. `budget` counts one unit of work per discovered
-    program. At its limit the search stops after the current round and records the cut; the result
-    is then incomplete. With a time limit the result depends on the speed of the machine. Raises
-    `InputError` if a worker died.
+    `bindings`: the sizes to optimize for. A program with many scalars (`fuse_scalars`) is not
+    explored: the result has only the program and its best rewrite. The result is deterministic and
+    does not depend on `workers`; the state that was discovered first wins ties. `progress(fraction,
+    text)` reports the processed fraction of discovered states. `budget` counts one unit of work per
+    discovered program. At its limit the search stops after the current round and records the cut;
+    the result is then incomplete, as it is if `max_states` is reached. With a time limit the result
+    depends on the speed of the machine. Raises `InputError` if a worker died.
     """
     budget = budget or SearchBudget()
     if rewrite := fuse_scalars(program):
@@ -275,8 +276,9 @@ class _Search:
     def _is_dominated(self, state: Candidate, kinds: AllowedKinds) -> bool:
         """Check whether known programs are at least as good as any descendant of a state.
 
-        That holds if at every size some known program (not necessarily the same) is at most as slow
-        as the bound of the time, and needs at most the bound of the memory.
+        That holds if at every size some known program (not necessarily the same one) is at most as
+        slow as the bound of the time, and needs at most the bound of the memory. The bounds are the
+        cost model's lower bounds for the state's program under the transformations `kinds`.
         """
         for size_index, binding in enumerate(self._bindings):
             bound = self._cost_model.bound(state.program, binding, kinds)
@@ -342,8 +344,9 @@ def _can_help(program: Program, record: LegalityRecord) -> bool:
     """Check whether a legal transformation can make a program faster or smaller.
 
     False for a reorder whose last member is inside a statement (an inlined operation that is no
-    output), because it only splits the statement, and for an overlap whose members all use the same
-    resource. True for all other transformations.
+    output), because it only splits the statement. False for an overlap whose members all use the
+    same resource; the resources are listed in the first note of `record`. True for all other
+    transformations.
     """
     # Moving a prefix whose last member is inside a statement would only split the statement.
     if record.transformation == "reorder":

@@ -139,9 +139,9 @@ class HubAlgorithms:
     def list_offers(self, demand: Demand) -> tuple[OfferedAlgorithm, ...]:
         """Return the algorithms for a collective, the fastest in isolation first, then by name.
 
-        An algorithm counts with its smallest time over its ways to run. The result is cached. If
-        there is none, raises `InputError` (`algorithm-does-not-fit`) with the reasons for the first
-        two omissions; this is not cached.
+        An algorithm counts with its smallest time over the protocols. The result is cached. If
+        there is no algorithm, raises `InputError` (`algorithm-does-not-fit`) with the first two
+        reasons for which one was omitted for this collective; the failure is not cached.
         """
         if demand not in self._offered:
             offers = sorted(
@@ -175,9 +175,10 @@ class HubAlgorithms:
     def find_network(self, members: tuple[int, ...], protocol: str) -> Topology:
         """Return the part of the network that some ranks use, with the rates of a protocol.
 
-        `protocol`: name of an entry of `PROTOCOLS`; another one raises `KeyError`. If the ranks are
-        not connected among themselves, such as those of an axis of a mesh, the result has links
-        between all pairs, with the rates of the slowest link of the entire network. It is cached.
+        `members`: NPUs; if they are as many as the network has, the result is the entire network.
+        `protocol`: name of an entry of `PROTOCOLS`; another one raises `KeyError`. If the members
+        are not connected among themselves, such as those of an axis of a mesh, the result has links
+        between all pairs, with the rates of the slowest link of the entire network. Cached.
         """
         if members not in self._networks:
             network = self.topology
@@ -197,10 +198,11 @@ class HubAlgorithms:
         """Build the algorithms that fit a collective, and yield each with its times by protocol.
 
         Algorithms are tried in the order of `_sort_names`. As soon as the best time is within 1 %
-        of the smallest proven bound of all protocols, the remaining ones are omitted as proven. An
-        algorithm that fails, or has more than `MAX_STEPS` steps, is also omitted. All omissions are
-        stored in `self.omissions` with the reason. An algorithm without a time in any protocol is
-        skipped without a record.
+        of the smallest proven bound of all protocols, the remaining ones are omitted as proven.
+        Also omitted are an algorithm that fails (as proven, unless a limit of work was reached),
+        and one of more than `MAX_STEPS` steps (not proven). All omissions are stored in
+        `self.omissions` with the reason. An algorithm without a time in any protocol is skipped
+        without a record.
         """
         members = range(len(demand.members))
         call = Call(demand.kind, members, demand.root, demand.size_bytes, demand.counts)
@@ -242,13 +244,13 @@ class HubAlgorithms:
         return bound.time_ps / 1e12 if bound else 0.0
 
     def _sort_names(self, demand: Demand, call: Call) -> list[str]:
-        """Sort the names of the algorithms for a collective, in the order in which they are tried.
+        """Return the names of the algorithms for a collective in the order in which they are tried.
 
-        First are files and other names that the user gave, in their order, unless they are also in
-        the list of synthesizers. Then follow the synthesizers that support the collective: those
-        with fixed patterns before those that search, each by estimated time (unknown last), then by
-        name. Synthesizers without declared kinds of collectives, and those that are used only by
-        name, are left out.
+        First are the names of `self.named` (files and other names from the user), in their order,
+        without those of synthesizers that follow anyway. Then follow the synthesizers that declare
+        the kind of the collective: those with fixed patterns before those that adapt to the network
+        (`adapts`), each by estimated time (unknown last), then by name. Synthesizers with
+        `only_by_name` are left out.
         """
         kind = call.collective.kind
         network = self.find_network(demand.members, PROTOCOLS[0].name)
@@ -344,8 +346,9 @@ class HubAlgorithms:
 def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
     """Describe omitted algorithms, one line per reason with their names.
 
-    The number in a line is the largest number of collectives for which one of these algorithms was
-    omitted.
+    A name at the start of its reason is removed, so that equal reasons of several algorithms share
+    a line. The number in a line is the largest number of collectives for which one of these
+    algorithms was omitted.
     """
     grouped: dict[str, dict[str, int]] = {}
     for omission in omissions:
@@ -359,7 +362,7 @@ def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
 
 
 def _is_connected(network: Topology) -> bool:
-    """Check whether routes lead from NPU 0 to all NPUs, and from all NPUs to it."""
+    """Check whether routes lead from NPU 0 to all NPUs and back; switches may forward."""
     for sources, targets in (
         (network.source, network.destination),
         (network.destination, network.source),

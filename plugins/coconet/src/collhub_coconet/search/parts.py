@@ -64,13 +64,15 @@ def divide(program: Program) -> list[PartClass]:
 
     - Parts share no operations, and no states that may become slices.
     - Operations without common values are in separate parts.
+    - Scalars that are computed from several parts separate parts too (`_divide_at_scalars`), unless
+      no two parts are equal: then parts that are connected by scalars are one part.
     - A part of more than `_LARGE` (40) operations is divided further: each collective stays
       together with the operations that may move before its AllGather, and with the product before
       it.
     - A value that another part reads is an output of its part with a fixed layout.
     - Parts may wait for scalars of each other (`is_stand_in`).
 
-    A program with stages or chains is one part.
+    A program without operations, or with stages or chains, is one part.
     """
     if program.stages or program.chains or not program.operations:
         return [PartClass(program, (_identity(program),))]
@@ -173,11 +175,11 @@ def assemble(
 ) -> tuple[Program, dict[str, Origin]]:
     """Assemble the entire program from one rewritten program per class; also return origins.
 
-    A class consists of equal parts (copies) of `program`; `chosen` has their rewritten
-    programs in the order of `classes`. Names of `program` remain; new values and stages have
-    the name in the first copy, with a number if necessary. The second result is the origin of
-    every value, by name: its class, its name in the chosen program, and whether it is in the
-    first copy. Types are those of the chosen programs. Raises `InputError` if stages of
+    A class consists of equal parts (copies) of `program`; `chosen` has their rewritten programs in
+    the order of `classes`. Names of `program` remain; new values and stages have the name in
+    `chosen`, with a number if it is taken. Stand-ins are left out. The second result is the origin
+    of every value, by name: the index of its class, its name in the chosen program, and whether it
+    is in the first copy. Types are those of the chosen programs. Raises `InputError` if stages of
     different parts would wait for each other.
     """
     types: dict[str, TensorType] = {}
@@ -278,12 +280,12 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
       reads may come from another set.
     - Operations that read the same state are in one set, unless the state must be complete
       after the step.
-    - A scalar that only one set reads, or that is computed from only one set, belongs to this
-      set. Both count through other scalars.
+    - A scalar that only one set reads, and a pointwise scalar that is computed from only one set,
+      belongs to this set. Both count directly or through other scalars.
 
-    Returns the sets as lists of names, and the names of the remaining scalars, which are
-    computed pointwise; those that are connected form sets of their own, which are in the list
-    too.
+    The remaining pointwise scalars are shared: they are read by several sets or none, and computed
+    from several or none. Shared scalars that read each other are united. Returns all sets, those of
+    shared scalars included, as lists of names, and the names of the shared scalars.
     """
     scalars = {
         operation.name
@@ -317,10 +319,10 @@ def _propagate(
 ) -> dict[str, str | None]:
     """Return, for each scalar, the set of operations from which it is computed, if it is only one.
 
-    `scalars`: names of operations that belong to no set; `groups`: the sets of all other
-    operations. With `is_forward` False, the result is instead the only set that reads the scalar.
-    Both count directly or through other scalars; arguments do not count. A set is given by its
-    representative (`groups.find`); the value is "" for no set and None for several.
+    `scalars`: names of scalar operations; `groups`: the sets of all operations. With `is_forward`
+    False, the result is instead the only set that reads the scalar. Both count directly or through
+    other scalars of `scalars`; arguments do not count. A set is given by its representative
+    (`groups.find`); the value is "" for no set and None for several.
     """
     only: dict[str, str | None] = {}
     for operation in program.operations if is_forward else reversed(program.operations):
@@ -395,9 +397,9 @@ def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
     """Return a level for every operation in `loose`; those of one level can be fused safely.
 
     Safely means without a cycle of dependencies. The basic level is the largest number of
-    operations outside of `loose` on a path to the operation. If the operation is no output, and all
-    its readers are in `loose`, it has the lowest level of its readers instead, since it can be
-    computed together with them.
+    operations outside of `loose` on a path to the operation. If the operation is no output, has
+    readers, and all of these are in `loose`, its level is instead the lowest level of its readers,
+    because it can be computed together with them.
     """
     early: dict[str, int] = {}
     for operation in program.operations:
@@ -425,7 +427,7 @@ def _find_neighbours(program: Program, operation: Operation) -> list[str]:
       the result along which it can be split
     - other communications: all operations that read the result
 
-    Only operations of the given program are named, each once, in this order.
+    Each name occurs once, in this order. Operations that only the split creates are left out.
     """
     names = [
         read
@@ -558,9 +560,10 @@ def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Dr
     """Extract a set of operations as a program; values of other parts become its arguments.
 
     The outputs are the outputs of the entire program and values that other parts read; without any,
-    all updates of states. `coupled`: the operations of all parts that wait for each other. If this
-    part is one of them, some scalars that it reads are replaced by stand-ins (`_add_stand_ins`),
-    which keep the dependency on results of this part.
+    all updates of states. The sizes are those of the symbols that occur. `coupled`: the operations
+    of all parts that wait for each other. If an operation of this set is one of them, some scalars
+    that the set reads are replaced by stand-ins (`_add_stand_ins`), which keep the dependency on
+    results of this part.
     """
     own, inside = set(members), set(members)
     operations = tuple(program.by_name[name] for name in members)

@@ -97,13 +97,13 @@ def run(
     For every range of sizes the report has the fastest program with the passes that produce it, and
     for the largest size the Pareto front of time and memory. The result does not depend on the
     number of `workers`. At a limit of `budget` the fastest program so far is returned, and the
-    report lists the omitted work. With the option `simulate`, the most promising programs are
-    simulated; if one cannot be simulated, all times are by formula, and the report gives the
-    reason.
+    report lists the omitted work. Equal parts of the program are searched once (`divide`), then
+    combined. With the option `simulate`, the most promising programs are simulated; if one cannot
+    be simulated, times are by formula, and the report gives the reason.
 
-    Raises `UsageError` without a network, and `InputError` (`ranks`) if the NPUs cannot be divided
-    equally among the groups, with at least 2 ranks per group, and (`uneven-unsupported`) for uneven
-    collectives if programs are to be simulated.
+    Raises `UsageError` without a network, `InputError` (`ranks`) if the NPUs cannot be divided
+    equally among the groups, with at least 2 ranks per group, and with `simulate` also `InputError`
+    (`uneven-unsupported`) for uneven collectives.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)

@@ -95,12 +95,15 @@ def _replace_operation(
 def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
     """Change the layout of the replicated states `states` to sliced.
 
-    Each Slice of a state, or of its new value, is replaced by that value. An output that is the new
-    value of such a state becomes a slice. Raises `RefusedMoveError` if a condition is violated:
+    Each Slice of a state, or of its new value (its Update), is replaced by that value. Operations
+    after an Update read the new state instead of the value that the Update writes. An output that
+    is the new value of such a state becomes a slice. Raises `RefusedMoveError` for the first
+    violated condition:
 
+    - The name is that of a state that is replicated on the mesh axis of its uses.
+    - The state is not declared as needed completely after the program (`whole_after`).
     - Every use of a state is a Slice, or its Update by an AllGather of a slice.
     - All these uses slice it along one dimension and one mesh axis, and no Slice is an output.
-    - The state is not declared as needed completely after the program (`whole_after`).
     """
     conditions = Conditions("as-slice", program, {"states": tuple(states)})
     dimensions = {name: _find_dimension(program, name, conditions) for name in states}
@@ -145,8 +148,9 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
 def _find_axis(program: Program, name: str) -> int:
     """Return the position of the mesh axis along which the uses of a state slice it.
 
-    The first reader decides that is a Slice, an AllGather, or an Update whose value one of these
-    computes. If it goes over several axes, the first one is returned. 0 without such a reader.
+    The first reader decides that is a Slice or an AllGather, or an Update whose written value is
+    the result of one of these. If that Slice or AllGather goes over several axes, the first one is
+    returned. 0 without such a reader.
     """
     for reader in program.readers.get(name, ()):
         source = reader
@@ -175,12 +179,12 @@ def _writes(operation: Operation, states: dict[str, int]) -> bool:
 def _read_new_states(
     program: Program, operations: list[Operation], states: dict[str, int]
 ) -> tuple[list[Operation], dict[str, str]]:
-    """Let operations after an Update read the new state instead of the value that it wrote.
+    """Let operations after an Update read the new state instead of the value that it writes.
 
     `states` has the sliced dimension by name of a state; Updates of other states are ignored. A
-    value that `reorder` named after the Update becomes unnamed (prefix `_`) if it is not an output
-    and only the Update reads it. Returns the operations with the new names, and these names by old
-    name.
+    written value with the name that `reorder` gives it (the Update's name, `_` and the slice)
+    becomes unnamed (prefix `_`) if it is not an output and only the Update reads it. Returns the
+    operations with the new names, and these names by old name.
     """
     renamed: dict[str, str] = {}
     # Name of the Update by name of the value that it writes.
@@ -242,10 +246,10 @@ def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
 def _check_use(program: Program, name: str, reader: Operation, conditions: Conditions) -> int:
     """Check that a reader uses only a slice of the state `name`, and return the sliced dimension.
 
-    Permitted are a Slice that is not an output, and an Update of the state whose value is an
-    AllGather. All readers of that Update must be Slices along the gathered dimension that are not
-    outputs. All Slices and AllGathers must be over the axis of the state. Raises `RefusedMoveError`
-    at the first violation.
+    Permitted are a Slice that is not an output, and an Update of the state whose written value is
+    an AllGather. All readers of that Update must be Slices along the gathered dimension that are
+    not outputs. All these Slices and AllGathers must be over the axis of the state (`_find_axis`).
+    Raises `RefusedMoveError` at the first violation.
     """
     axis = _find_axis(program, name)
     if reader.kind is Kind.SLICE:
