@@ -191,13 +191,13 @@ class _StepReader:
         self._kind, self._root, self._parts = self._recognize_collective()
 
     def build_algorithm(self) -> Algorithm:
-        """Build the algorithm that performs the sends of the document; each becomes a message of
-        one unit.
+        """Build the algorithm of the document; each send becomes a message of one unit.
 
-        An address is a share of the data of the recognized collective. It is divided into its
-        parts, and a part is one unit. Name, dialect, rounds and divisions of the document are
-        stored in the extension `EXTENSION`. Raises `InputError` for a send of an address that the
-        collective does not have, and the errors of `_build_transfers`.
+        An address is a share of the data of the recognized collective. It is divided into the
+        number of parts from `_recognize_collective`, and a part is one unit. Name, dialect, rounds
+        and divisions of the document are stored in the extension `EXTENSION`. Raises `InputError`
+        for a send of an address that the collective does not have, and the errors of
+        `_build_transfers`.
         """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts

@@ -244,7 +244,8 @@ def find_sends(algorithm: Algorithm) -> list[StepSend]:
 
     A send of INPUT data has step 0. Any other send is one step after the send that brought the last
     of its data. Local copies and sums take no step. The result is a new list, sorted by step,
-    source and address. Raises `InputError` with all findings for messages that do not match.
+    source and address. Raises `InputError` with all errors for messages that do not match. Messages
+    in a cycle of dependencies, and after one, are left out.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
@@ -268,13 +269,12 @@ def find_sends(algorithm: Algorithm) -> list[StepSend]:
 def iterate_chunks(
     kind: CollectiveKind, ranks: int, root: int | None, parts: int
 ) -> Iterator[ScclChunk]:
-    """Yield all chunks of a collective in SCCL's form, by ascending address, each address in
-    `parts` parts.
+    """Yield all chunks of a collective in SCCL's form, by ascending address.
 
-    Part i of address a has the address a * parts + i. The member `before` has the owner of the
-    chunk: the source of the address, or the root. For a reducing collective there is instead one
-    chunk per contributing rank. The member `after` has all ranks, the root, or the target,
-    according to the kind. A missing root is 0.
+    Each address is divided into `parts` parts; part i of address a has the address a * parts + i.
+    The member `before` has the owner of the chunk: the source of the address, or the root. For a
+    reducing collective there is instead one chunk per contributing rank. The member `after` has all
+    ranks, the root, or the target, according to the kind. A missing root is 0.
     """
     # Compared as sets: files list ranks in any order.
     all_ranks = frozenset(range(ranks))

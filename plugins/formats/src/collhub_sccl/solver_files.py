@@ -136,11 +136,11 @@ class _Units:
     per_s: float
 
     def to_bandwidth(self, beta: Value) -> float:
-        """Convert the time of one chunk, in the profile's units of time, to a bandwidth in bytes
-        per second.
+        """Convert the time of one chunk to a bandwidth in bytes per second.
 
-        Rates of at least 1e6 bytes/s are rounded to an integer. Raises `InputError` for a time that
-        is not a positive number, or that gives a rate outside `_MIN_RATE`..`_MAX_RATE`.
+        `beta`: the time in the profile's units of time. Rates of at least 1e6 bytes/s are rounded
+        to an integer. Raises `InputError` for a time that is not a positive number, or that gives a
+        rate outside `_MIN_RATE`..`_MAX_RATE`.
         """
         units = float(beta.number())
         if units <= 0:

@@ -127,8 +127,9 @@ class _Pairs:
         The route is that of `Topology.routes`. The results are matrices [NPUs, NPUs] by source and
         destination: the bandwidth of the slowest link of the route in bytes/s, its total latency in
         s, the number of parallel direct links (1 through switches), and `is_switched`, True for
-        routes through switches. Other pairs, and the diagonal, have 0 or False. Raises `UsageError`
-        for parallel links with different bandwidths.
+        routes through switches. Other pairs, and the diagonal, have 0 or False. Raises `InputError`
+        if some pair has no path at all, and `UsageError` for parallel links with different
+        bandwidths.
         """
         npus = topology.num_npus
         source, destination = np.divmod(np.arange(npus * npus), npus)

@@ -178,9 +178,11 @@ class _Step:
         - without a loss: the tensors in the output of the module
         - with a loss only: the loss, then the gradients of the trained parameters
         - with an optimizer: the loss, then each updated parameter with its states, then the step
-          number
+          number, if the optimizer has one
 
-        Raises `UsageError` for a trained parameter that is not in the optimizer.
+        Gradients are averaged over the data-parallel ranks (`_reduce`). With an optimizer and
+        `max_norm` they are then clipped (`_clip`). Raises `UsageError` for a trained parameter that
+        is not in the optimizer.
         """
         import torch
 
@@ -292,8 +294,9 @@ def _get_local(tensor: torch.Tensor) -> torch.Tensor:
 def _restore(value: torch.Tensor, original: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
     """Convert a traced local tensor to a DTensor if the original tensor is one.
 
-    The DTensor has the mesh, placements, shape and stride of the original. The result is detached
-    and requires a gradient if `requires_grad` is set and the original tensor requires one.
+    The DTensor has the mesh, placements, shape and stride of the original. If both `requires_grad`
+    and that of the original are set, the result is a detached tensor that requires a gradient;
+    otherwise it is `value` or the DTensor made from it, not detached.
     """
     from torch.distributed.tensor import DTensor
 

@@ -149,12 +149,15 @@ class Layouts:
 def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
     """Describe the work, the memory traffic and the operands of a node that may be sliced.
 
-    Work: arithmetic operations, by the table of operators. Traffic: bytes of its distinct operands
-    and its results. Both are 0 for a view. An operator outside of the table has work 0 and is
-    marked as unknown; it counts its traffic, must not be sliced, and counts as random. The same
-    holds, except for the marks, for a known operator without a tensor as result. The work of a list
-    operator is scaled to the elements of all results; it must not be sliced. Attention with dropout
-    is random.
+    - Work: arithmetic operations, by the table of operators. Traffic: bytes of the distinct
+      operands and of the results. Both are 0 for a view. The other fields are those of the table,
+      too; an operator of attention with a `dropout_p` above 0 is also random.
+    - An operator of a list is applied to every entry: its work is scaled to the elements of all
+      results, and no operand may be sliced.
+    - An operator outside of the table has work 0 and its traffic, no operand may be sliced, and it
+      is marked as unknown and random.
+    - A known operator without a tensor as result has work 0 and its traffic, no operand may be
+      sliced, and it has neither mark.
     """
     operator = find_operator(node.operator)
     tensors = [graph.tensors[name] for name in dict.fromkeys(node.reads)]

@@ -119,11 +119,12 @@ def read_inspector(content: bytes, file: str) -> list[str]:
 def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> NcclEvidence:
     """Combine all RAS queries, in the order of their files, to evidence on processes and ranks.
 
-    A process that is missing in any query is unresponsive, with the reason of the first one. Ranks
-    are behind if two consecutive queries of a communicator show the same unequal counts of
-    collectives; unequal counts seen for the first time are only a note. The given `notes` come
-    first. Further notes are problems of ranks, and communicators that list fewer ranks than their
-    size.
+    A process that is missing in any query is unresponsive, with the reason of the first such query.
+    Ranks are behind if a query of a communicator shows unequal counts of collectives that equal
+    those of its previous query; other unequal counts only give a note. The given `notes` come
+    first. Further notes, in the order of the queries and communicators, are problems of ranks, and
+    communicators that list fewer ranks than their size. Ranks are those of the job, in notes those
+    of the communicator if the job's rank is not known.
     """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)

@@ -224,7 +224,8 @@ def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     `rows`: rows of the calls, in issue order per rank. The k-th call of a group on each of its
     ranks belongs to the same collective. Raises `InputError` if the ranks of a group differ in
     number, kind, bytes, dimensions or counts of their collectives, or if a rank is no member. Roots
-    are converted to positions in the group; negative bytes become 0.
+    are not compared: that of the first row of a collective counts, converted to a position in the
+    group. Negative bytes become 0.
     """
     nodes = workload.nodes
     rank, group = nodes.rank[rows].astype(np.int64), nodes.group[rows].astype(np.int64)

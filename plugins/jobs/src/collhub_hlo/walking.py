@@ -267,9 +267,10 @@ class _Evaluation:
         a loop of 0 iterations; the value of the instruction is then the rows that its operands
         depend on. A computation that a fusion executes too is added as a single row. Of a
         conditional, only the branch with the most communication is evaluated, which is counted as a
-        loss. A call and an asynchronous computation get one argument per operand; for other
-        instructions, every argument is the union of the dependencies of all operands. Raises
-        `InputError` for a loop of unknown trips, and for too many rows.
+        loss. A call and an asynchronous computation get one argument per operand. For other
+        instructions, every argument is the union of the dependencies of all operands and of the
+        rows before the caller's frame; if the module runs in the order of its schedule, it is
+        empty. Raises `InputError` for a loop of unknown trips, and for too many rows.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)
