@@ -514,11 +514,12 @@ class _Diagnosis:
         return explained
 
     def list_waits(self) -> list[WaitLine]:
-        """Return one line per operation in which ranks wait, ordered by group and number.
+        """Return one line per operation in which ranks wait, ordered by number of the group.
 
-        The collectives of a group precede its messages. A collective has one line for all of its
-        ranks; a message has one line per waiting rank. Description and stack are those of the first
-        wait of a line.
+        Within a group, collectives come first, then messages, each ordered by their number in the
+        group. A collective has one line with all of its waiting and awaited ranks. A message has
+        one line per waiting rank, in the order of ranks. Description and stack are those of the
+        first wait of a line.
         """
         lines: dict[tuple[int, ...], list[Wait]] = {}
         columns = self.records.columns

@@ -70,9 +70,10 @@ class _Steps:
         """Add steps that run after all previous steps of their rank, and a barrier after them.
 
         `rank`: rank of each new step; `columns`: further columns by name; `edges`: dependencies
-        among the new steps, numbered from 0, as (parents, children) of shape [2, edges]. Each step
-        waits for the current barrier of its rank, if there is one. The new barrier is a computation
-        of 0 ns on every rank, which waits for the new steps of the rank.
+        among the new steps, numbered from 0, as (parents, children) of shape [2, edges]. Each new
+        step waits for the current barrier of its rank, if there is one. Then one computation of 0
+        ns is added per rank, also for ranks without new steps; it waits for the new steps of its
+        rank and becomes the new barrier.
         """
         new = np.arange(len(rank)) + self.rows
         self.columns.append({**columns, "rank": rank})
@@ -213,10 +214,12 @@ def _run(
     """Add the steps of a phase on all ranks; return the location of its output.
 
     `location`: (buffer, first unit) of the input, which has `units` units. The groups of the phase
-    have ranks at distance `stride`. The output, in the scratch buffer, has `units` units, times the
-    size of the group for an all-gather, divided by it for a reduce-scatter. The units of the
-    algorithm are scaled to these; a remainder is not checked. Channels are multiplied by
-    `_MAX_PHASES` and increased by `phase_index`, so that messages of different phases do not match.
+    have ranks at distance `stride`. The output, in a new region of the scratch buffer, has `units`
+    units for an all-reduce or all-to-all, times the size of the group for an all-gather, divided by
+    the size for a reduce-scatter. The units of the algorithm are scaled to these by an integer
+    factor; a remainder is not checked. Channels are multiplied by `_MAX_PHASES` and increased by
+    `phase_index`, so that messages of different phases do not match. Steps of NPUs outside
+    `phase.npus` are left out.
     """
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)

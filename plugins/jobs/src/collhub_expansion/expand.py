@@ -102,11 +102,13 @@ def expand_workload(
     """Replace the collectives of a workload by the messages of their algorithms.
 
     The algorithm of a collective is that of the last matching rule, else the algorithm that the
-    workload names for it, else a native one. `splits`: number of equal concurrent pieces per
-    collective; default: as the system of the job for native algorithms, otherwise 1. `times`:
-    simulated times of the workload, which fix durations and the order in which nodes occupy their
-    resources (frozen slots); None for no such order. Calls of collectives on the host become
-    computations. Raises `HubError` for invalid rules and collectives without an algorithm.
+    workload names for it, else a native one (`_choose_algorithms`). `splits`: number of equal
+    concurrent pieces per collective; None: as the system of the job for native algorithms,
+    otherwise 1. `times`: simulated times of the workload, which fix durations and the order in
+    which nodes occupy their resources (frozen slots); with None, durations stay and there is no
+    such order. Calls of collectives on the host become computations. The new workload keeps only
+    nodes, names, groups and the source. Raises `HubError` for invalid rules and collectives without
+    an algorithm.
     """
     workload = replace(workload, nodes=_convert_host_calls(workload.nodes))
     nodes = workload.nodes
@@ -158,14 +160,15 @@ def _choose_algorithms(
 ) -> _Chosen:
     """Choose an algorithm for every collective of a job; equal requests share a template.
 
-    The rule that `choose_rule` finds has precedence. Without one, it is the algorithm that the
-    workload names for the call, then in one piece; without that, `DEFAULT_RULE`.
+    The rule that `choose_rule` finds has precedence. Without one, the algorithm that the workload
+    names for the collective is used, in one piece; without that, `DEFAULT_RULE`.
 
-    `splits`: number of pieces per collective; None for that of the system, or 1. If the maker
-    divides a collective into streams of phases by dimension, the order of the streams gives the
-    dependencies of the pieces. Otherwise only the number of concurrent pieces is limited. Pieces
-    of calls of all ranks use two trees alternately, counted per kind of collective. Raises
-    `InputError` (`no-algorithm`) for a collective without data or of unknown kind.
+    `splits`: number of pieces per collective; None for that of the system, or 1 (`_parts`). If the
+    maker divides a collective into streams of phases by dimension, the order of the streams gives
+    the dependencies of the pieces. Otherwise only the number of concurrent pieces is limited, and
+    pieces of collectives of all ranks use two trees alternately, counted per kind of collective.
+    Raises `InputError` (`no-algorithm`) for a collective whose kind `Workload.kind_of` does not
+    know.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
@@ -231,11 +234,11 @@ def _parts(
 ) -> tuple[list[int], int]:
     """Divide a collective into pieces: (bytes of every piece, number that may run at once).
 
-    Without `splits`, a native algorithm is divided as ASTRA-sim does, with the system's limit of
-    active pieces, if the job specifies its system and no custom algorithm for the kind. Otherwise
-    there are `splits` pieces (1 if None), but at least one and at most one per byte; their sizes
-    differ by at most one byte, and all may run at once. An uneven collective (with counts) is never
-    divided.
+    ASTRA-sim's division and its limit of active pieces are used if `splits` is None, the rule is
+    `NATIVE`, the job specifies its system, the system has no custom algorithm for the kind, and the
+    collective has no counts. Otherwise there are `splits` pieces (1 if None), at least one and at
+    most one per byte; their sizes differ by at most one byte, and all may run at once. A collective
+    with counts is never divided.
     """
     is_native = rule.algorithm == NATIVE and request.kind not in system.custom
     is_native &= request.counts is None

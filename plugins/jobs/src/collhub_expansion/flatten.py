@@ -42,12 +42,14 @@ def expanded(
     - `pieces`: parts of the calls, each of which is replaced by one of `templates`, the node
       patterns of algorithms.
     - `turns`: control dependencies between rows of `workload`, in addition to its own.
-    - `duration_ns`: new durations of the nodes that are kept. Nodes of templates keep theirs.
+    - `duration_ns`: by row of `workload`, new durations of the nodes that are kept. Nodes of
+      templates keep theirs.
 
     The starts of a collective depend on the parents of its call; the children of the call depend on
     the ends of the collective. Tags of new messages are above those of messages in the workload;
-    each piece has its own range. Returns the new nodes, and the row of `workload` from which each
-    comes. Raises `InputError` (`too-large`) if more than 5e8 tags are needed.
+    each piece has its own range. Returns the new nodes, and for each the row of `workload` from
+    which it comes (of a template's node: the row of the call). Raises `InputError` (`too-large`) if
+    more than 5e8 tags are needed.
     """
     book = [*templates, marker(1)]
     entries = catalogue(len(workload.nodes), book)
@@ -191,10 +193,10 @@ _SLOTS = 3
 def order_occupants(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
     """Return the (previous, next) nodes that occupy the same execution slot of a rank in turn.
 
-    The result is two columns of rows. As in ASTRA-sim, a rank has a slot for computations on the
-    device, one for computations on the host, and one for communication except receives; markers
-    occupy none. The nodes of a slot are ordered by start, then end, then id. Raises `InputError`
-    (`never-ends`) for a node that does not end in `times`.
+    The result is two arrays of rows. As in ASTRA-sim, a rank has a slot for computations on the
+    device, one for computations on the host, and one for communication. Receives and markers occupy
+    none. The nodes of a slot are ordered by start, then end, then id in `times`. Raises
+    `InputError` (`never-ends`) for the first node, of any kind, that does not end in `times`.
     """
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     never = np.flatnonzero(end < 0)

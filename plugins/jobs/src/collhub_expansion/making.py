@@ -314,9 +314,9 @@ class Maker:
     def _file(self, name: str) -> Algorithm:
         """Return the verified algorithm of a file; each name is read once and cached.
 
-        If reading fails, a name without `/` and `.` is taken for a misspelt synthesizer, and
-        `UsageError` with the closest names is raised. Other names raise the `HubError` of the
-        reader.
+        If reading fails, a name without `/` and `.` may be a misspelt synthesizer: if there is no
+        synthesizer of this name, the error of `Registry.find` with the closest names is raised. In
+        all other cases the `HubError` of the reader is raised.
         """
         if name not in self._files:
             try:

@@ -63,8 +63,9 @@ class NativeSystem:
 def read_recorded_network(workload: Workload, registry: Registry) -> Topology | None:
     """Read the network that was stored with a job, as text in the extension of its folder.
 
-    Returns None for a job without this extension or this text. Raises `HubError` for an invalid
-    network, and if no reader of its format is installed.
+    Returns None for a job without this extension or this text, and if the reader returns something
+    else than a topology. Raises `HubError` for an invalid network, and if no reader of its format
+    is installed.
     """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("network") if isinstance(stated, dict) else None

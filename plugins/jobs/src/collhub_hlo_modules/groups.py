@@ -325,14 +325,15 @@ def _product(sizes: tuple[int, ...]) -> int:
 def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], count: int) -> str:
     """Return the placement of a tensor on a mesh, such as `R`, `S(0)` or `(S(0), R)`.
 
-    `sharding`: text of the HLO sharding; `devices`: device of each rank of the mesh; `sizes`:
-    ranks along its axes, the slowest first; `count`: devices of the module. A replicated
-    sharding gives `R` for any mesh. Otherwise a mesh of several axes has one placement per
-    axis; axes that shard the same dimension nest in the order of the axes. Dimensions that the
-    ranks of the mesh share count as complete. The first matching combination is returned.
+    `sharding`: text of the HLO sharding; `devices`: device of each rank of the mesh; `sizes`: ranks
+    along its axes, the slowest first; `count`: devices of the module. A replicated sharding gives
+    `R` for any mesh. Otherwise a mesh of one axis has one placement, a mesh of several axes a tuple
+    of one per axis; axes that shard the same dimension nest in the order of the axes. A dimension
+    in which all ranks of the mesh have one common block counts as complete. Of several combinations
+    the first one is returned: axes in order, for each R first and then the dimensions ascending.
 
-    `""` for a missing sharding, a tuple, devices that do not fit `sizes` or `count`, shardings
-    that no placement describes, and more than `_MAX_CHOICES` (4096) combinations.
+    `""` for a missing sharding, a tuple, devices that do not fit `sizes` or `count`, shardings that
+    no placement describes, and more than `_MAX_CHOICES` (4096) combinations.
     """
     text = sharding.strip()
     if text.startswith("{{"):

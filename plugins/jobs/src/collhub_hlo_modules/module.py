@@ -166,9 +166,12 @@ def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
 def called_names(instruction: Instruction) -> list[str]:
     """Return the names of the computations that an instruction executes, without reducers.
 
-    For a loop this is the body only, for a conditional all branches (also true and false
-    computation), for a call `to_apply`, else `calls`. For all other instructions, such as
-    fusions, it is `calls`. Empty without these attributes.
+    - `while`: the body only.
+    - `conditional`: `branch_computations`, then the true and the false computation.
+    - `call`: `to_apply`, else `calls`.
+    - All others, such as fusions: `calls`.
+
+    Empty without these attributes.
     """
     attributes, opcode = instruction.attributes, instruction.opcode
     if opcode == "while":
@@ -232,12 +235,12 @@ class ModuleBuilder:
     def add(self, instruction: Instruction) -> None:
         """Append an instruction to the current computation, and add its work to the totals.
 
-        An attribute `sharding` marks the module as sharded. If the instruction is a fusion and the
-        module is not read completely, the instructions of the fused computation are dropped, unless
-        it communicates; the bytes that it accesses are stored instead. Raises `InputError` if the
-        name of the instruction is used, if an operand or called computation is not defined before
-        it, if a parameter has no number, and if its work cannot be computed. A module and a
-        computation must be open.
+        A module and a computation must be open. An attribute `sharding` marks the module as
+        sharded. If the instruction is a fusion and the module is not read completely, the
+        instructions of each fused computation without communication are dropped after the bytes
+        that they access were stored. Raises `InputError` if the name of the instruction is used, if
+        an operand (`dangling`) or called computation is not defined before it, if a parameter has
+        no number, and if its work cannot be computed.
         """
         assert self.module
         assert self._current
@@ -364,10 +367,11 @@ def count_work(
     `instructions`: instructions of the same computation by name. `body`: the fused computation of a
     fusion, None for other instructions.
 
-    A fusion has the operations of its body; it reads its operands and writes its result. If the
-    body only uses slices of an operand, or updates a slice of the result in place, only the bytes
-    of the slices count. A fusion whose body communicates, and every other instruction, has the work
-    of `count_operations` and `count_bytes`. Raises `ValueError` for dimensions that do not exist.
+    A fusion whose body has stored bytes (`body.accessed`) has the operations of its body; it reads
+    its operands and writes its result. If the body uses only slices of an operand, or updates a
+    slice of the result in place, only the bytes of the slices count. Any other instruction, also a
+    fusion whose body communicates, has the work of `count_operations` and `count_bytes`. Raises
+    `ValueError` for dimensions that do not exist.
     """
     if body is None or body.accessed is None:
         return count_operations(instruction, instructions), count_bytes(instruction, instructions)

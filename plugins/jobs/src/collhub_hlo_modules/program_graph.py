@@ -162,10 +162,12 @@ class _GraphBuilder:
     def _place_inputs(self) -> dict[str, int]:
         """Replace the HLO sharding of each input by a placement, such as `S(0)`; return the mesh.
 
-        The mesh is the ranks by axis name. It is derived from the groups of the collectives, and
-        empty if the collectives use at most one partition of the devices into groups; then
-        placements refer to the ranks of the first group, or to all devices. Modifies
-        `self._inputs`. Raises `InputError` for groups that form no mesh.
+        The mesh is the number of ranks by axis name. If the collectives use several partitions of
+        the devices into groups, the mesh is derived from the groups, and placements refer to the
+        part of the devices, of the size of the mesh, that contains the first rank of the first
+        group. Otherwise the mesh is empty, and placements refer to the first group of the only
+        partition or, without collectives, to all devices. Modifies `self._inputs`. Raises
+        `InputError` for groups that form no mesh.
         """
         mesh: dict[str, int] = {}
         count = self._module.devices.count
@@ -381,10 +383,11 @@ class _GraphBuilder:
     def _add_unknown(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
         """Add a node `hlo.OPCODE` about which nothing is assumed, and return its results.
 
-        All parts of the operands become the argument `operands`. The results are the arrays of the
-        instruction; tokens are none. The value is the name of the only one, or a flat tuple of
-        names if the instruction has the shape of a tuple, also a nested one. None, without a node,
-        if it has no results. Raises `InputError` for an element type that PyTorch lacks.
+        All parts of the operands, tuples flattened, become the argument `operands`. The results are
+        the arrays of the instruction, without tokens. If the instruction has the shape of a tuple,
+        also a nested one, the value is a flat tuple of the names of the results; otherwise it is
+        the only name. Without results no node is added, and the value is None. Raises `InputError`
+        for an element type that PyTorch lacks.
         """
         flat = [part for operand in operands for part in _flatten(operand)]
         values = tuple(self._to_argument(part, instruction) for part in flat)
@@ -614,8 +617,9 @@ class _GraphBuilder:
         """Add a bitcast as a permutation, a reshape and a permutation; return the result's name.
 
         A bitcast keeps the sequence of elements in memory, but result and operand may have other
-        shapes and other orders of dimensions in memory. `order`: that of the operand, see `Shape`.
-        None, without nodes, if a layout has tiles or is unknown.
+        shapes and other orders of dimensions in memory. `order`: that of the operand, see `Shape`;
+        an empty order is the default one. None, without nodes, if the order of operand or result is
+        None (a layout that has tiles or is unknown).
         """
         sizes, result = instruction.shape.leaves[0][1], instruction.shape.order
         if order is None or result is None:
@@ -671,10 +675,10 @@ class _GraphBuilder:
     def _broadcast(self, operand: Value, shape: Shape, instruction: Instruction) -> Value:
         """Return the value of a broadcast, without a node: the expansion is added when it is used.
 
-        A number is returned unchanged, and a tensor whose dimensions remain in place is returned
-        itself, by name. Other tensors give a `_Spread`: the name, and for each dimension its
-        position in the result. `shape`: of the operand. None if `dimensions` does not fit the
-        operand or the result.
+        A number is returned unchanged. A tensor whose dimensions all remain in place is returned
+        itself, by name; result and tensor then have equally many dimensions. Other tensors give a
+        `_Spread`: the name, and for each dimension its position in the result. `shape`: of the
+        operand. None if the attribute `dimensions` does not fit the operand or the result.
         """
         if isinstance(operand, int | float):
             return operand
@@ -756,9 +760,11 @@ class _GraphBuilder:
     ) -> str | None:
         """Add the update of a block of tensor `name` by `part`; return the name of the result.
 
-        A start beyond the limits is moved so that the block is inside. If `part` has the complete
-        shape, it is the result. None, without nodes, if it is smaller in several dimensions, or if
-        the start is no known integer.
+        `starts`: first index of the block by dimension. If `part` has the complete shape, it is the
+        result and no node is added. If it is smaller in one dimension, a start beyond the limits of
+        that dimension is moved so that the block is inside. None, without nodes, for another number
+        of starts than dimensions, for a part that is smaller in several dimensions, and for a start
+        that is no known integer.
         """
         shape, sizes = self._tensors[name].shape, self._tensors[part].shape
         smaller = [place for place, size in enumerate(sizes) if size != shape[place]]
@@ -813,9 +819,11 @@ class _GraphBuilder:
     def _multiply(self, left: str, right: str, instruction: Instruction) -> str:
         """Add a dot product, and return the name of its result.
 
-        Both operands are permuted and reshaped to the form of aten.mm or aten.bmm, and the result
-        is reshaped back. A product without batch dimensions, with one contracted dimension and one
-        free dimension on the right, needs no reshape: it becomes aten.mm or aten.matmul.
+        Both operands are permuted to batch, free and contracted dimensions (right: batch,
+        contracted, free). Without batch dimensions, with one contracted dimension, one free
+        dimension on the right and at least one on the left, no reshape is needed: the product is
+        aten.mm for one free dimension on the left, else aten.matmul. Otherwise both are reshaped to
+        the form of aten.mm, or with batch dimensions aten.bmm, and the result is reshaped back.
         """
         attributes = instruction.attributes
         contracted = [
@@ -972,9 +980,10 @@ class _GraphBuilder:
         """Return the name of a partition of the devices into groups; record its first group.
 
         The name is `all` for a single group, otherwise the text of the groups, such as `0,1|2,3`;
-        text above 200 characters is cut and gets a number. Equal partitions have equal names. If
-        the groups are not shifted copies of each other, the partition is recorded as irregular,
-        with the instruction that used it first.
+        text above 200 characters is cut and gets a number. Equal partitions have equal names, and
+        so have all partitions of a single group, of which the first is recorded. If the groups are
+        not shifted copies of each other, the partition is recorded as irregular, with the
+        instruction that used it first.
         """
         first = groups[0]
         offsets = {tuple(rank - one[0] for rank in one) for one in groups if one}

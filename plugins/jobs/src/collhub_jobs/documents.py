@@ -209,9 +209,9 @@ class _Document:
 
         `kind` and `collective` list names of their enumerations, or null, which becomes -1; other
         columns list integers, or booleans where the data type of the column is boolean. Raises
-        `InputError` with the path `$.nodes.<name>` for an unknown name, another type, a number of
-        entries other than `rows`, and numbers that are negative in an unsigned column or exceed 64
-        bits.
+        `InputError`, with the path `$.nodes.<name>` (of an entry: and `[row]`), for an unknown
+        name, another type, a number of entries other than `rows`, and numbers that are negative in
+        an unsigned column or exceed 64 bits.
         """
         path = f"$.nodes.{name}"
         if name in NAMED_COLUMNS:

@@ -39,10 +39,10 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
     """Fuse consecutive all-reduces of a group to buckets of at most `options.size` bytes.
 
     A bucket replaces its last all-reduce, and has the dependencies of all its all-reduces and the
-    sum of their bytes. An all-reduce is never fused with one that it waits for, and one that
-    exceeds the size alone is unchanged. All-reduces with a named algorithm or unknown bytes are
-    unchanged, and so are groups whose ranks would have different buckets. The report is empty if
-    nothing is fused.
+    sum of their bytes. An all-reduce is never fused with one that it waits for. Unchanged are
+    all-reduces that exceed the size alone, have a named algorithm or unknown bytes, and those of
+    groups whose ranks would have different buckets. The report has one line, or none if nothing is
+    fused.
     """
     nodes = workload.nodes
     can_fuse = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm < 0)
@@ -56,9 +56,10 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
 def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport]:
     """Scale duration, operations and bytes of computations by a factor.
 
-    Results are rounded, and at least 1; unknown values and zeros are unchanged. Only computations
-    of the ranks in `options.ranks` are scaled; all without it. The report is empty if no
-    computation is chosen. Raises `UsageError` (`rank-range`) for ranks outside of the job.
+    Positive values become the rounded product, at least 1; unknown values (-1) and zeros are
+    unchanged. Only computations of the ranks in the text `options.ranks` are scaled; without it
+    (None), those of all ranks. The report has the number of chosen computations, and is empty if
+    there are none. Raises `UsageError` (`rank-range`) for ranks outside of the job.
     """
     nodes = workload.nodes
     chosen = nodes.is_kind(NodeKind.COMPUTE)
@@ -86,10 +87,11 @@ def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, 
 def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Workload, PassReport]:
     """Split each collective into `options.pieces` pieces, whose bytes differ by at most 1.
 
-    All pieces have the dependencies of the collective. The first piece keeps the id; further pieces
-    get new ids above all others of the rank, in the order of their collectives, so that pieces have
-    the same order on every rank. Unchanged are collectives with fewer bytes than pieces, with a
-    named algorithm, or with counts. The report is empty if nothing is split.
+    Every piece has all dependencies of the collective; if a parent was split, it waits for all of
+    the parent's pieces. The first piece keeps the id. Further pieces get new ids above all others
+    of the rank, in the order of the ids of their collectives, so that pieces have the same order on
+    every rank. Unchanged are collectives with fewer bytes than pieces, with a named algorithm, or
+    with counts. The report is empty if nothing is split.
     """
     nodes, pieces = workload.nodes, options.pieces
     is_cut = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes >= pieces) & (nodes.algorithm < 0)

@@ -62,10 +62,11 @@ class Costs:
     def attention(self) -> Part:
         """Return operations, parameters and bytes of attention on one rank.
 
-        It consists of the projections, the scores and the weighted values; biases and the norm
-        count among the parameters. Operations and inner bytes are divided by the tensor
-        parallelism. The scores of all pairs of tokens take 4 x tokens x sequence x hidden
-        operations, and are not written to memory.
+        It consists of the projections, the scores and the weighted values. The scores of all pairs
+        of tokens take 4 x tokens x sequence x hidden operations, and are not written to memory.
+        Operations, inner bytes, the weights, and the biases of queries, keys and values are divided
+        by the tensor parallelism. The bias of the output and the two vectors of the norm count in
+        full.
         """
         options, h, parts = self.options, self.options.hidden, self.options.tensor
         weights = h * (2 * h + self._kv_columns)
@@ -80,9 +81,10 @@ class Costs:
         """Return operations, parameters and bytes of the MLP, or the gate and experts, of a rank.
 
         Operations, including those of the gate, are divided by the tensor parallelism; every token
-        passes `top_k` experts. With more than one expert the parameters are those of the norm and
-        the gate only: those of the experts are in `expert_parameters`. Bytes are those of these
-        parameters, of the input and output hidden states, and of the inner tensors.
+        passes `top_k` experts. The parameters are those of the norm and, with one expert, of the
+        MLP; with more than one expert, of the gate, because those of the experts are in
+        `expert_parameters`. Bytes are those of these parameters, of the input and output hidden
+        states, and of the inner tensors.
         """
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k

@@ -78,10 +78,11 @@ class _Job:
         """Add the communication of one hop of tokens; return the rows in which each rank receives.
 
         `hop`: tokens by sender and receiver; `token_bytes`: size of a token; `ready`: rows of each
-        rank for which its sends wait. A hop is one collective, or a message for each pair of ranks
-        with tokens. Tokens that remain on their rank are not sent. The messages that a rank
-        receives are ordered by ascending distance from the sender. A hop without other tokens adds
-        no node, and gives empty lists.
+        rank for which its sends wait. A hop is one collective, or a SEND and a RECV (with a tag of
+        this hop) for each pair of ranks with tokens. Tokens that remain on their rank are not sent.
+        Messages are added by ascending distance from sender to receiver (modulo the ranks), which
+        is the order of the rows that a rank receives. A hop without tokens for other ranks adds no
+        node, and gives empty lists.
         """
         received: list[list[int]] = [[] for _ in range(self._ranks)]
         self._tag += 1

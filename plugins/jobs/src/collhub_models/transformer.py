@@ -170,12 +170,15 @@ class StageProgram:
     def _half(self, name: str, part: Part, gathered: Sequence[int]) -> None:
         """Add half a layer (attention or MLP): communication, computation, communication.
 
-        `name` decides on the work: one that begins with `backward` has twice the work; one that
-        ends with `mlp` exchanges tokens with experts before and after it, if the expert parallelism
-        exceeds 1. `gathered`: rows that gather weights, for which the computation waits. With
-        tensor parallelism, an all-reduce follows; with sequence parallelism too, an all-gather
-        precedes (in backward passes also one for the stored inputs), and a reduce-scatter follows
-        instead.
+        `gathered`: rows that gather weights, for which the computation waits. `name` decides on the
+        work: a name that begins with `backward` has twice the work. In this order:
+        - With tensor and sequence parallelism, an all-gather; in backward passes a second one for
+          the stored inputs.
+        - If `name` ends with `mlp` and the expert parallelism exceeds 1, an exchange of tokens with
+          experts.
+        - The computation, then in the same case the exchange back.
+        - With tensor parallelism, a reduce-scatter if sequence parallelism is used, else an
+          all-reduce.
         """
         options = self._options
         is_backward = name.startswith("backward")
@@ -277,13 +280,15 @@ class StageProgram:
         return [self.program.collective(f"{name} weights", kind, shard, "data", (), control)]
 
     def _reduce_layer(self, layer: int, *, is_last: bool) -> None:
-        """Add the reduction of a layer's gradients in the group `data`, and of its experts'.
+        """Add the reductions of a layer's gradients.
 
-        With FSDP and several data-parallel ranks, a reduce-scatter follows every microbatch. After
-        the last microbatch (`is_last`), gradients are all-reduced without FSDP, and those of
-        experts in the group `expert data`. With the option `overlap` these reductions wait for the
-        last computation only; otherwise they are stored, and `finish` adds them at the end of the
-        pass.
+        - With FSDP and several data-parallel ranks: after every microbatch a reduce-scatter in the
+          group `data`, which waits for the last computation.
+        - After the last microbatch (`is_last`): without FSDP an all-reduce in the group `data`; for
+          experts of this rank an all-reduce in the group `expert data`.
+
+        With the option `overlap` the all-reduces wait for the last computation only; otherwise they
+        are stored, and `finish` adds them at the end of the pass.
         """
         options, name = self._options, f"gradients {layer}"
         last_computation = self._computes[-1:]

@@ -71,9 +71,11 @@ def read_deepspeed_lines(
 
     Without lines of single calls, the last summary gives the calls, in the order of its rows; the
     calls of a row share its total time equally. The number of ranks is derived from the bandwidths.
-    Sizes are as in the API of NCCL, with the rounding of the logger. Assumptions, and records that
-    cannot be read, are yielded as `SkippedLine`; all other lines are ignored. Raises `InputError`
-    if no number of ranks fits (`ranks`, `rank-range`), and for too many calls (`too-large`).
+    Sizes are as in the API of NCCL, with the rounding of the logger. Records that cannot be read
+    come first, as `SkippedLine`; then assumptions (on the number of ranks, on the order of a
+    summary), also as `SkippedLine`. All other lines are ignored. Raises `InputError` if no number
+    of ranks fits (`ranks`, `rank-range`), and if the calls of all ranks exceed `_MAX_CALLS`
+    (`too-large`).
     """
     calls, table, skipped = _parse(lines)
     entries = calls or table
@@ -158,12 +160,13 @@ def _to_entry(
 def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
     """Derive the number of ranks from bandwidths; return it, and a note if several numbers fit.
 
-    The ratio of bus and algorithm bandwidth is (n - 1) / n; both are rounded to 0.01 Gbit/s.
-    Only AllReduce, AllGather, ReduceScatter and AlltoAll with an algorithm bandwidth of at
-    least 100 times the rounding error (0.5 Gbit/s) are used. If several numbers fit all
-    entries, the one with the most factors of two is assumed; the note is "" for a single one.
-    Raises `InputError` (`ranks`) if no number fits or no entry can be used, and (`rank-range`)
-    above 2^14 ranks.
+    The ratio of bus and algorithm bandwidth is (n - 1) / n; both are rounded to 0.01 Gbit/s. Only
+    operations of `_SCALED` (AllReduce, AllGather, ReduceScatter and AlltoAll) with an algorithm
+    bandwidth of at least 100 times the rounding error (0.5 Gbit/s) are used. If several numbers fit
+    all of these entries, the one with the most factors of two is assumed; the note is "" if only
+    one fits. Raises `InputError` (`ranks`) at the first entry whose bandwidths contradict the
+    earlier ones, and if no entry can be used; and (`rank-range`) at the first entry that needs more
+    than 2^14 ranks.
     """
     lowest, highest = 1.0, float(_MAX_RANKS)
     line = 0

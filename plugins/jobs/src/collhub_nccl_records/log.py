@@ -163,11 +163,12 @@ class NcclLog:
     def _identity(self, line: _Line, pointer: str, rest: str) -> str | None:
         """Return the name of the communicator that an initialization line creates, or None.
 
-        The name is the hash of the communicator. A split without a hash is named after its parent
-        and colour, with `#k` for the k-th split of this parent with this colour, if k exceeds 1;
-        all ranks count in the same way, so that they find the same name. A line with neither
-        repeats the last communicator of the pointer. None if the parent or the pointer is unknown.
-        Counts splits in `self`.
+        The name is the hash of the communicator in `rest`. A split without a hash is named
+        `PARENT/COLOUR`, with `#k` for the k-th split of this parent with this colour if k exceeds
+        1. A process counts such a split at its line `Init START`, or at its first line without one;
+        all ranks count in the same way, so that they get the same name. A line with neither hash
+        nor split repeats the communicator that `pointer` had last. None if the parent or the
+        pointer is unknown. Counts splits in `self`.
         """
         if match := _HASH.search(rest):
             return match[1].lower()
@@ -367,8 +368,10 @@ class CommunicatorFacts:
         """Return the ranks on the ring of a channel, in order.
 
         The logged ring line of rank 0 is used if it is complete. Otherwise the ring is built from
-        the successors in the lines of all ranks, starting with the lowest rank; without those, the
-        truncated line, or () if there is none.
+        the successors in the lines of all ranks, starting with the lowest rank, until a rank
+        without a known successor or the start is reached; a cycle elsewhere ends after as many
+        ranks as there are successors, plus one. Without successors, the truncated line, or () if
+        there is none.
         """
         if channel in self.rings and channel not in self.cut_rings:
             return self.rings[channel]
@@ -489,10 +492,10 @@ class ChoiceLine:
 def parse_choice(text: str) -> ChoiceLine | None:
     """Parse a message with the algorithm that NCCL chose; None for other messages.
 
-    If both algorithm and protocol are numbers, they are converted to names, and unknown ones
-    stay numbers; all names are in upper case. A missing operation is "". The time in us is set
-    only if they are numbers, otherwise None; the number of channels only if they are names,
-    otherwise 0.
+    If both algorithm and protocol are numbers, they are converted to names, and unknown ones stay
+    numbers as text. Names are in upper case. A missing operation is "". `time_us` is set only if
+    algorithm and protocol are numbers and the message has a time, otherwise None; the number of
+    channels only if they are names and the message has channels, otherwise 0.
     """
     match = _CHOICE_LINE.match(text)
     if match is None:

@@ -64,8 +64,9 @@ def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: 
     `starts`: per device the slots of the passes of microbatch 0: forward pass of the first chunk,
     forward pass of the second chunk, input gradient of the second chunk, input gradient of the
     first chunk. Each further microbatch follows `_PERIOD` slots later. Weight gradients fill free
-    slots. Passes at the beginning and the end of the step are then moved to earlier free slots
-    (`_move_forward`), once before and once after idle slots have been removed.
+    slots, then passes at the beginning and the end of the step are moved to earlier free slots
+    (`_move_forward`). After that idle slots are removed, and the weight gradients as well; the rest
+    is moved once more (only the end), and weight gradients fill the free slots again.
     """
     devices = len(starts)
     place = place_in_waves(devices, 2)

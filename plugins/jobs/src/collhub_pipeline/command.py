@@ -143,10 +143,11 @@ def create_report(
 
     The value is the time per step of many steps if the shape requests it (`is_steady`), otherwise
     the time of one step. The bubble is 1 - (most work of a device) / value, at least 0. The
-    schedule is optimal if the value equals a lower bound: for searched schedules (`is_search`) the
-    bound for all placements, otherwise that of the given placement. The bounds of the placement are
-    None if the schedule has several directions. The limit of a device is None without limits.
-    `cuts`: limits of the search that were reached; `artifacts`: written files.
+    schedule is optimal if the value equals a lower bound: with `is_search` (the schedule was
+    searched, not from a file) the bound for all placements, otherwise that of the given placement.
+    The bounds of the placement are None if the schedule has several directions. The limit of a
+    device is None without limits. `cuts`: limits of the search that were reached, which mark the
+    report as partial; `artifacts`: written files.
     """
     from collhub_pipeline.pipeline_record import PipelineBounds, PipelineDevice, PipelineReport
     from collhub_pipeline.search import compute_search_bound

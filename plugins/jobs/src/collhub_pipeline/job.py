@@ -31,9 +31,9 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
     """Generate one training step of a pipeline on all ranks as a workload.
 
     `budget`: limits of the search, if the schedule is searched. Each rank of a replica has a
-    program of its own (the ranks of a stage differ in their messages), which is repeated for all
-    replicas. Raises `UsageError` for invalid options, and (`too-large`) if 3 x stages x chunks x
-    microbatches x slices x ranks of the widest stage exceeds 10^6.
+    separate program, because the ranks of a stage differ in their messages; the program is repeated
+    for all replicas. Raises `UsageError` for invalid options, and (`too-large`) if 3 x stages x
+    chunks x microbatches x slices x ranks of the widest stage exceeds 10^6.
     """
     shape, layout = shape_of(options), layout_of(options)
     widths = layout.ranks.widths
@@ -173,11 +173,10 @@ def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
 
 
 def _parse_widths(options: PipelineOptions) -> list[int]:
-    """Parse the number of ranks of every stage (option `tensor`); one number applies to all
-    stages.
+    """Parse the number of ranks of every stage (option `tensor`), one entry per stage.
 
-    Raises `UsageError` (`option-value`) for text that is no list of numbers, for another
-    number of entries than stages, and for entries below 1.
+    A single number applies to all stages. Raises `UsageError` (`option-value`) for text that is no
+    list of numbers, for another number of entries than stages, and for entries below 1.
     """
     cure = "write one number, or one for every stage, such as 4,4,2,2"
     widths = _parse_numbers(options.tensor)
@@ -237,10 +236,10 @@ class _Writer:
         """Add a pass of this rank, with its receives before and its sends after it.
 
         The pass depends on the data of its inputs and receives, and starts after the previous pass
-        of this device. Its duration is rounded to ns, at least 1. A forward pass or input gradient
-        is followed by an all-reduce in the group `tensor` if the layout has bytes to sum; later
-        passes then depend on the all-reduce. With blocking communication, the next pass also waits
-        for the sends.
+        of this device. Its duration is rounded to ns, at least 1. If the layout has bytes to sum, a
+        forward pass or input gradient is followed by an all-reduce in the group `tensor`; its sends
+        and later passes then depend on the all-reduce. With blocking communication, the next pass
+        also waits for the sends.
         """
         kind, direction, stage, micro = operation
         after = [*self._find_inputs(operation), *self._add_receives(operation)]
