@@ -17,7 +17,7 @@ from hub_core.model import (
 )
 from hub_core.model.count_sources import SIZE_CURE, parse_counts, read_counts
 from hub_core.model.kinds import COUNTS_HELP
-from hub_core.network import Occupancy, Topology
+from hub_core.network import Occupancy, Topology, check_paths
 from hub_core.pipeline.bounded_reads import load_file
 from hub_core.pipeline.bounds import remove_beaten_bounds
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
@@ -208,15 +208,16 @@ def run_synthesizer(
     simulation gives no time; then all bounds remain.
 
     Raises `UsageError` for a size below 1 and for wrong NPUs. Raises `InputError` for a
-    collective that the synthesizer does not support, (`limit-reached`) if a limit ended the
-    search without a result, and if no result fits the target. Raises `HubError` for an unknown
-    synthesizer or option, and if it fails.
+    collective that the synthesizer does not support, (`disconnected`) if data cannot reach an NPU
+    that needs them, (`limit-reached`) if a limit ended the search without a result, and if no
+    result fits the target. Raises `HubError` for an unknown synthesizer or option, and if it fails.
     """
     check_size(request.collective_bytes)
     _check_npus(request)
     registry = request.hub or run_registry()
     synthesizer = registry.find(Synthesizer, name)
     _check_collective(synthesizer.offer, request.collective.kind)
+    check_paths(request.collective, request.topology, request.npus)
     limited = replace(
         request,
         simulate=_count_simulations(request.simulate, request.budget),

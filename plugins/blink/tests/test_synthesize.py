@@ -256,13 +256,9 @@ def test_a_directed_partition_proves_a_rate_below_all_cuts_and_partitions() -> N
 
 
 def test_a_rank_that_cannot_be_reached_is_named_with_the_cut() -> None:
-    with pytest.raises(
-        InputError, match="NPU 2 cannot be reached from NPU 0: no link leaves the nodes 0, 1"
-    ):
+    with pytest.raises(InputError, match="NPU 0 cannot reach NPU 2: no link leaves NPUs 0,1"):
         synthesized("broadcast", one_way((0, 1), (1, 0), (2, 0)))
-    with pytest.raises(
-        InputError, match="NPU 2 cannot reach NPU 0: no link leads to the nodes 0, 1"
-    ):
+    with pytest.raises(InputError, match="NPU 2 cannot reach NPU 0: no link leaves NPU 2"):
         synthesized("reduce", one_way((0, 1), (1, 0), (0, 2)))
     with pytest.raises(InputError, match="NPU 2 cannot reach NPU 0"):
         synthesized("all-gather", one_way((0, 1), (1, 0), (0, 2)))

@@ -101,7 +101,7 @@ def test_ranks_that_no_plane_joins_are_named() -> None:
         np.zeros(2),
         plane=np.arange(2),
     )
-    with pytest.raises(InputError, match="NPU 2 cannot be reached"):
+    with pytest.raises(InputError, match="NPU 0 cannot reach NPU 2"):
         synthesized("broadcast", lonely, MIB)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Int64Array, NodePairs
-from hub_core.model import Diagnostic, Severity, format_ranks
-from hub_core.network import Topology
+from hub_core.columns import NodePairs
+from hub_core.model import Diagnostic, Severity
+from hub_core.network import (
+    Topology,
+    describe_nodes,
+    describe_separation,
+    find_reached,
+    find_unreachable_pair,
+)
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
-
-_MAX_NAMES = 8
-_MAX_LIST_WIDTH = 60
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
@@ -43,17 +46,6 @@ def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
     )
 
 
-def find_reached(topology: Topology, start: int, backwards: bool = False) -> BoolArray:
-    """Find the nodes that a node reaches over links: bool[nodes], true for the node itself too.
-
-    With `backwards`, find the nodes that reach this node instead. Takes time linear in nodes and
-    links.
-    """
-    hops = topology.arcs(backwards=backwards).hops(np.asarray([start]))[0]
-    is_reached: BoolArray = hops >= 0
-    return is_reached
-
-
 def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
     """Yield one error `npu-without-links` that lists all NPUs without any link in or out.
 
@@ -67,7 +59,7 @@ def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
     if not len(unlinked) or topology.num_npus == 1:
         return
     verb = "has" if len(unlinked) == 1 else "have"
-    message = f"{_describe_nodes(topology, unlinked)} {verb} no link"
+    message = f"{describe_nodes(topology, unlinked)} {verb} no link"
     cure = "add links, or leave such NPUs out"
     yield Diagnostic("npu-without-links", message, cure=cure)
 
@@ -78,35 +70,12 @@ def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
     The message names one such pair, and all nodes that the first of the two reaches: no link leaves
     this set.
     """
-    pair = _find_unreachable_pair(topology)
+    pair = find_unreachable_pair(topology, range(topology.num_npus))
     if pair is None:
         return
-    source, destination = pair
-    # No link leads out of the set of reached nodes.
-    cut = _describe_cut(topology, np.flatnonzero(find_reached(topology, source)))
-    source_name, destination_name = (
-        _describe_nodes(topology, [source]),
-        _describe_nodes(topology, [destination]),
-    )
-    message = f"{source_name} cannot reach {destination_name}: no link leaves {cut}"
+    message = describe_separation(topology, *pair, find_reached(topology, pair[0]))
     cure = "add the missing links, or name the NPUs of one part, as in ?npus=0-3"
     yield Diagnostic("unreachable", message, cure=cure)
-
-
-def _find_unreachable_pair(topology: Topology) -> tuple[int, int] | None:
-    """Find two NPUs without a path from the first to the second; `None` if there are none.
-
-    It is enough to test NPU 0, since all NPUs reach one another if NPU 0 reaches all and all reach
-    it. The result is (0, first NPU that it does not reach) if there is one, else (first NPU that
-    does not reach NPU 0, 0).
-    """
-    # Both directions are tested, since links may be one-way.
-    npus = topology.num_npus
-    unreached = np.flatnonzero(~find_reached(topology, 0)[:npus])
-    if len(unreached):
-        return 0, int(unreached[0])
-    not_reaching = np.flatnonzero(~find_reached(topology, 0, backwards=True)[:npus])
-    return (int(not_reaching[0]), 0) if len(not_reaching) else None
 
 
 def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
@@ -155,58 +124,5 @@ def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
         return
     verb = "lacks" if len(idle) == 1 else "lack"
     problem = "links in or links out, so no message can pass"
-    message = f"{_describe_nodes(topology, idle)} {verb} {problem}"
+    message = f"{describe_nodes(topology, idle)} {verb} {problem}"
     yield Diagnostic("idle-switch", message, Severity.NOTE)
-
-
-def _describe_cut(topology: Topology, closed: Int64Array) -> str:
-    """Describe a set of nodes as a text: its NPUs, and its switches if it has any.
-
-    Both are described by `_describe_nodes`. The set must have at least one NPU.
-    """
-    npus = closed[closed < topology.num_npus]
-    switches = closed[closed >= topology.num_npus]
-    text = _describe_nodes(topology, npus)
-    if not len(switches):
-        return text
-    return f"{text} and {_describe_nodes(topology, switches)}"
-
-
-def _describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
-    """Describe a list of NPUs, or of switches, for example `NPUs 0-3`; long lists are shortened.
-
-    NPUs without names are listed as ranges, cut at a comma after at most `_MAX_LIST_WIDTH`
-    characters. Otherwise the first 8 names are listed, and the others counted. `nodes` must not be
-    empty, and must not contain both kinds.
-    """
-    chosen = [int(node) for node in nodes]
-    noun = "NPU" if len(chosen) == 1 else "NPUs"
-    is_npu = chosen[0] < topology.num_npus
-    if is_npu and not topology.node_names:
-        return f"{noun} {_shorten(format_ranks(chosen))}"
-    shown = _list_names(topology, chosen)
-    # Names of switches contain the word already.
-    return f"{noun} {shown}" if is_npu else shown
-
-
-def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
-    """List the names of nodes, separated by commas.
-
-    Only the first 8 are named; `and N more` follows if there are others.
-    """
-    names = [topology.node_name(node) for node in nodes[:_MAX_NAMES]]
-    shown = ", ".join(names)
-    if len(nodes) > _MAX_NAMES:
-        shown += f" and {len(nodes) - _MAX_NAMES} more"
-    return shown
-
-
-def _shorten(ranks: str) -> str:
-    """Shorten a list of ranks to `_MAX_LIST_WIDTH` characters.
-
-    A longer list is cut at the last comma within this width, and `,...` is appended. A shorter list
-    stays unchanged.
-    """
-    if len(ranks) <= _MAX_LIST_WIDTH:
-        return ranks
-    return f"{ranks[: ranks.rindex(',', 0, _MAX_LIST_WIDTH)]},..."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from math import floor, isinf
+from math import floor
 from operator import itemgetter
 
 import numpy as np
@@ -438,19 +438,13 @@ def _compute_bound_ns(request: SynthesisRequest) -> dict[str, int]:
     """Return the core's lower bound in ns, rounded down, under the key "ports and distances".
 
     The result is empty if rank r does not run on NPU r for every NPU of the topology, or if the
-    core has no bound. Raises `InputError` (`disconnected`) if ranks cannot reach each other; a
-    simulator does not detect this if the time of a link does not fit into 64 bits.
+    core has no bound. All ranks must be able to reach each other.
     """
     topology, npus = request.topology, request.npus
+    if npus != tuple(range(topology.num_npus)):
+        return {}
     bound = lower_bound_ns(request.collective, topology, request.collective_bytes, npus)
-    if bound is not None and isinf(bound):
-        raise InputError(
-            f"topology {topology.name}: the {request.collective.kind} has ranks that cannot reach "
-            "each other",
-            cure="add a link between them, or choose ranks that are connected",
-            code="disconnected",
-        )
-    if bound is None or npus != tuple(range(topology.num_npus)):
+    if bound is None:
         return {}
     return {"ports and distances": floor(bound)}
 

@@ -140,9 +140,8 @@ class _Problem:
         """Build the problem of a request: network, demand, and bytes per share (a float).
 
         Raises `UsageError` for several planes (`planes-unsupported`), and if no rank sends data to
-        another one (`one-rank`). Raises `InputError` for networks that are too large (`too-large`),
-        collectives without a flow (`collective-unsupported`), and networks without links
-        (`disconnected`).
+        another one (`one-rank`). Raises `InputError` for networks that are too large (`too-large`)
+        and for collectives without a flow (`collective-unsupported`).
         """
         topology = request.topology
         if topology.num_planes > 1:
@@ -161,12 +160,6 @@ class _Problem:
                 else "no rank sends data to another one",
                 cure="let at least two ranks take part" if is_single else "use direct: copies only",
                 code="one-rank",
-            )
-        if not topology.num_links:
-            raise InputError(
-                f"topology {topology.name}: there is no link",
-                cure="add links, or choose NPUs that reach one another",
-                code="disconnected",
             )
         share_bytes = request.collective_bytes / demand.parts * demand.scale
         return cls(request, FlowNetwork.of(topology), demand, share_bytes)

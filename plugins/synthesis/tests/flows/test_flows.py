@@ -329,5 +329,5 @@ def test_ranks_that_send_nothing_and_small_sizes_are_refused():
 def test_there_has_to_be_a_link(kind: CollectiveKind) -> None:
     root = 0 if kind.traits.is_rooted else None
     collective = Collective(kind, 2, kind.traits.parts(2), root)
-    with pytest.raises(InputError, match="there is no link"):
+    with pytest.raises(InputError, match="NPU 0 cannot reach NPU 1: no link leaves NPU 0"):
         hub_core.synthesize(collective, "mesh:2x4?npus=2,7", 1 << 20, name="flows")

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes, PathNetwork
 from hub_core.columns import Arcs, Int64Array, counted_positions, group_pointer, row_pointer
-from hub_core.model import Collective, CollectiveKind, InputError, format_ranks
+from hub_core.model import Collective, CollectiveKind, InputError
 from hub_core.network import Routes, Topology
+from hub_core.network import unreachable_error as network_error
 
 # Numbers with many divisors have thousands of shapes; regular networks match an early one.
 _MAX_SHAPES = 1000
@@ -383,21 +384,9 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
 
 
 def unreachable_error(network: LinkNetwork, source: int, destination: int) -> InputError:
-    """Return the error (`disconnected`) for a pair of nodes without a path; the caller raises it.
+    """Return the error (`disconnected`) of `hub_core.network` for nodes of a network.
 
-    Its message names both NPUs, and all nodes that `source` reaches: no link leaves them. Its cure
-    is to add links or to choose other NPUs. Whether there is a path is not checked.
+    Data of transposed and contracted networks take other links than those of the topology.
     """
-    name = network.topology.name
-    # The names of the reached nodes: one text for all NPUs, and every switch.
-    reached = np.flatnonzero(hops_from(network, source) >= 0)
-    npus = reached[reached < network.num_npus].tolist()
-    switches = reached[reached >= network.num_npus].tolist()
-    word = "NPUs" if len(npus) > 1 else "NPU"
-    names = [network.topology.node_name(switch) for switch in switches]
-    cut = ", ".join([f"{word} {format_ranks(npus)}", *names])
-    return InputError(
-        f"topology {name}: NPU {source} cannot reach NPU {destination}: no link leaves {cut}",
-        cure="add links, or choose NPUs that reach one another",
-        code="disconnected",
-    )
+    reached = hops_from(network, source) >= 0
+    return network_error(network.topology, source, destination, reached)

@@ -26,7 +26,6 @@ from collhub_tacos.search.candidates import (
 )
 from collhub_tacos.search.fastest_candidate import find_fastest_candidate
 from collhub_tacos.search.setting import Setting
-from collhub_tacos.symmetry import unreachable_error
 from collhub_tacos.time_cuts import (
     TimeCut,
     compute_evacuation_bound,
@@ -88,9 +87,6 @@ def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRe
         raise UsageError(
             "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
         )
-    first, second = setting.members[:2].tolist()
-    if not setting.network.num_links:
-        raise unreachable_error(setting.network, first, second)
     # A lower bound for the number of transfers, by the requested chunks per share.
     pieces = setting.pieces or 1
     units, other_ranks = setting.count_units(pieces), setting.collective.num_ranks - 1

@@ -11,12 +11,10 @@ from collhub_packing import CapacityGraph, are_duplex, transposed
 
 from collhub_blink.packing.weight_search import Budget
 from collhub_blink.plugin import BlinkOptions
-from hub_core.columns import Arcs, Int64Array, inverse
+from hub_core.columns import Int64Array, inverse
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError, parse_whole
-from hub_core.network import Occupancy, Topology
+from hub_core.network import Occupancy, Topology, check_paths
 from hub_core.plugin_api import SynthesisRequest, UnitLimits
-
-_MAX_NAMES_IN_A_MESSAGE = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,61 +108,6 @@ class RankNetwork:
         """Convert nodes of the graph to nodes of the topology, ascending."""
         return tuple(sorted(int(self.nodes[node]) for node in nodes))
 
-    def check_reach(self, start: int, is_forward: bool) -> None:
-        """Raise `InputError` (`unreachable`) for the lowest rank that data cannot reach.
-
-        With `is_forward` data go from rank `start` to every rank, otherwise from every rank to
-        `start`. Routes may lead over switches. Returns without an error if all ranks are reached.
-        """
-        # Ranks that cannot send to `start` are not reached from it over reversed links.
-        graph = self.graph if is_forward else transposed(self.graph)
-        arcs = Arcs(graph.num_nodes, graph.source, graph.destination)
-        reached = arcs.hops(np.asarray([start]))[0] >= 0
-        unreached = np.flatnonzero(~reached[: graph.num_compute])
-        if len(unreached):
-            cut = self.to_topology_nodes(np.flatnonzero(reached).tolist())
-            raise self._unreachable_error(start, int(unreached[0]), cut, is_forward)
-
-    def _unreachable_error(
-        self,
-        start: int,
-        unreached: int,
-        cut: tuple[int, ...],
-        is_forward: bool,
-    ) -> InputError:
-        """Return (do not raise) the `InputError` for a network in which no link leaves nodes `cut`.
-
-        With `is_forward`, `unreached` cannot be reached from `start`, otherwise it cannot reach
-        `start`; the message differs accordingly. The code is `unreachable`.
-        """
-        start_name, unreached_name = self._node_name(start), self._node_name(unreached)
-        problem = f"NPU {unreached_name} cannot be reached from NPU {start_name}: no link leaves"
-        if not is_forward:
-            problem = f"NPU {unreached_name} cannot reach NPU {start_name}: no link leads to"
-        return InputError(
-            f"topology {self.topology.name}: {problem} the nodes {self._list_names(cut)}",
-            cure="add the missing links, let idle NPUs forward with --relays, "
-            "or leave the NPU out with --ranks",
-            code="unreachable",
-        )
-
-    def _node_name(self, node: int) -> str:
-        """Return the name, in the topology, of a node of the graph (a rank, other NPU or switch).
-
-        `node`: number in the graph, where ranks come first; it is converted.
-        """
-        number = int(self.nodes[node])
-        return self.topology.node_name(number)
-
-    def _list_names(self, nodes: tuple[int, ...]) -> str:
-        """Return the names of at most `_MAX_NAMES_IN_A_MESSAGE` nodes, separated by commas.
-
-        ", ..." follows if there are more.
-        """
-        names = [self.topology.node_name(node) for node in nodes[:_MAX_NAMES_IN_A_MESSAGE]]
-        listed = ", ".join(names)
-        return listed + ", ..." if len(nodes) > len(names) else listed
-
 
 def _reverse_links(topology: Topology) -> Topology:
     """Return the topology with all links reversed, in the same order."""
@@ -181,9 +124,7 @@ _ORDER_DIVISOR = 4
 _MAX_RANKS_FOR_ALL_ORDERS = 24
 
 _UNSUITABLE_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM)
-_KINDS_FROM_THE_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
-_KINDS_TO_THE_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
-_REVERSED_KINDS = (*_KINDS_TO_THE_ROOT, CollectiveKind.REDUCE_SCATTER)
+_REVERSED_KINDS = (CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
 # Ratios of simulated to planned time of a simulator with lower rates than the nominal ones: below,
@@ -248,12 +189,10 @@ class PackingTask:
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
         """Build the packing task of a request and its options, after checking both.
 
-        Data must be able to flow from the root to every rank for broadcast and scatter, from every
-        rank to the root for reduce and gather, and between rank 0 and every rank in both directions
-        for other kinds. The unit count of the task's collective is divided by the units per rank,
-        which gives the smallest possible one. `depth` 0 and `within` 0 become None: no limit.
-        `time_limit` (s) becomes `STEPS_PER_SECOND` search steps per second, rounded down; the steps
-        also count for the request's budget.
+        Data must be able to reach the ranks that need them (`check_paths`). The unit count of the
+        task's collective is divided by the units per rank, which gives the smallest possible one.
+        `depth` 0 and `within` 0 become None: no limit. `time_limit` (s) becomes `STEPS_PER_SECOND`
+        search steps per second, rounded down; the steps also count for the request's budget.
 
         Raises `UsageError` for a single rank, and for `chunks` that are neither `auto` nor 1 to
         2^20. Raises `InputError` for collectives that do not run on trees, for ranks that data
@@ -261,13 +200,9 @@ class PackingTask:
         """
         collective = request.collective
         _check_suitable(collective)
+        # The network may be one plane of the request that the pipeline has checked.
+        check_paths(collective, request.topology, request.npus)
         network = RankNetwork.of(request.topology, request.npus)
-        # Without a root, it suffices to check rank 0 in both directions.
-        start = collective.root or 0
-        if collective.kind not in _KINDS_TO_THE_ROOT:
-            network.check_reach(start, is_forward=True)
-        if collective.kind not in _KINDS_FROM_THE_ROOT:
-            network.check_reach(start, is_forward=False)
         # The minimum number of units; schedules choose their own multiple of it.
         units = collective.unit_count // collective.units_per_rank
         return cls(

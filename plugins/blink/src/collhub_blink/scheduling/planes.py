@@ -120,7 +120,7 @@ def find_planes(
             task = PackingTask.of(replace(request, topology=topology), options)
         except InputError as error:
             # A plane need not connect all ranks. Any other error concerns all planes.
-            if error.diagnostics[0].code != "unreachable":
+            if error.diagnostics[0].code != "disconnected":
                 raise
             errors.append(error)
         else:

@@ -1,0 +1,171 @@
+"""Find ranks of a collective that cannot exchange their data on a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model.collectives import Collective
+from hub_core.model.diagnostics import InputError
+from hub_core.model.quantities import format_ranks
+from hub_core.network.routes import Traffic, dependent_pairs
+from hub_core.network.topology import Topology
+
+# Maximum names, and characters of a list of numbers, in a message.
+_MAX_NAMES = 8
+_MAX_LIST_WIDTH = 60
+
+
+def find_reached(topology: Topology, start: int, *, backwards: bool = False) -> BoolArray:
+    """Find the nodes that a node reaches over links: bool[nodes], true for the node itself too.
+
+    With `backwards`, find the nodes that reach this node instead. Planes are not distinguished.
+    Takes time linear in nodes and links.
+    """
+    hops = topology.arcs(backwards=backwards).hops(np.asarray([start]))[0]
+    is_reached: BoolArray = hops >= 0
+    return is_reached
+
+
+def find_unreachable_pair(topology: Topology, npus: Sequence[int]) -> tuple[int, int] | None:
+    """Find two of the NPUs without a path from the first to the second; None if there are none.
+
+    All of them reach one another if the first one reaches all and all reach it. The result is
+    (first NPU, the earliest one that it does not reach) if there is one, else (the earliest one
+    that does not reach the first NPU, first NPU). Paths may lead over all nodes.
+    """
+    pair = _find_pair_at(topology, npus, npus[0])
+    return pair or _find_pair_at(topology, npus, npus[0], backwards=True)
+
+
+def check_paths(collective: Collective, topology: Topology, npus: tuple[int, ...]) -> None:
+    """Raise `InputError` (`disconnected`) if data cannot reach an NPU that needs them.
+
+    Rank r runs on NPU `npus[r]`; all other nodes may forward. Data from or to a root need paths
+    only in this direction, and empty parts of uneven collectives need none. Custom collectives are
+    not examined.
+    """
+    separated = _find_separated_npus(collective, topology, npus)
+    if separated is not None:
+        source, destination = separated
+        raise unreachable_error(topology, source, destination, find_reached(topology, source))
+
+
+# Every synthesizer of a portfolio gets the same collective and network.
+@lru_cache(maxsize=4)
+def _find_separated_npus(
+    collective: Collective, topology: Topology, npus: tuple[int, ...]
+) -> tuple[int, int] | None:
+    """Find NPUs (source, destination) without a path for data of the collective, as `check_paths`.
+
+    None if all data can arrive, and for custom collectives. The last four results are cached.
+    """
+    traits = collective.kind.traits
+    if len(npus) < 2 or not Traffic(collective, 1).is_known:
+        return None
+    if collective.root is not None:
+        return _find_pair_at(topology, npus, npus[collective.root], backwards=traits.to_root)
+    pair = find_unreachable_pair(topology, npus)
+    if pair is None or not traits.is_uneven:
+        return pair
+    # Parts may be empty: the ranks without a path may have no data for each other.
+    needs = dependent_pairs(collective)
+    for rank in np.flatnonzero(needs.any(axis=1)).tolist():
+        receivers = [npus[receiver] for receiver in np.flatnonzero(needs[rank]).tolist()]
+        if pair := _find_pair_at(topology, receivers, npus[rank]):
+            return pair
+    return None
+
+
+def _find_pair_at(
+    topology: Topology, npus: Sequence[int], start: int, *, backwards: bool = False
+) -> tuple[int, int] | None:
+    """Return `start` and the earliest of the NPUs that it does not reach, None if it reaches all.
+
+    With `backwards`, return (the earliest NPU that does not reach `start`, `start`).
+    """
+    is_reached = find_reached(topology, start, backwards=backwards)
+    missing = next((npu for npu in npus if not is_reached[npu]), None)
+    if missing is None:
+        return None
+    return (missing, start) if backwards else (start, missing)
+
+
+def unreachable_error(
+    topology: Topology, source: int, destination: int, is_reached: BoolArray
+) -> InputError:
+    """Return the error (`disconnected`) of `describe_separation`; the caller raises it."""
+    separation = describe_separation(topology, source, destination, is_reached)
+    return InputError(
+        f"topology {topology.name}: {separation}",
+        cure="add the missing links, let idle NPUs forward, or leave the NPU out",
+        code="disconnected",
+    )
+
+
+def describe_separation(
+    topology: Topology, source: int, destination: int, is_reached: BoolArray
+) -> str:
+    """Describe two NPUs without a path from `source` to `destination`, and the nodes between.
+
+    `is_reached`: bool[nodes], the nodes that `source` reaches, which no link leaves.
+    """
+    names = [describe_nodes(topology, [npu]) for npu in (source, destination)]
+    cut = _describe_cut(topology, np.flatnonzero(is_reached))
+    return f"{names[0]} cannot reach {names[1]}: no link leaves {cut}"
+
+
+def _describe_cut(topology: Topology, closed: Int64Array) -> str:
+    """Describe a set of nodes as a text: its NPUs, and its switches if it has any.
+
+    Both are described by `describe_nodes`. The set must have at least one NPU.
+    """
+    npus = closed[closed < topology.num_npus]
+    switches = closed[closed >= topology.num_npus]
+    text = describe_nodes(topology, npus)
+    if not len(switches):
+        return text
+    return f"{text} and {describe_nodes(topology, switches)}"
+
+
+def describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
+    """Describe NPUs, or switches, for example `NPUs 0-3`; long lists are shortened.
+
+    NPUs without names are listed as ranges, cut at a comma after at most `_MAX_LIST_WIDTH`
+    characters. Otherwise the first 8 names are listed, and the others counted. `nodes` must not be
+    empty, and must not contain both kinds.
+    """
+    chosen = [int(node) for node in nodes]
+    noun = "NPU" if len(chosen) == 1 else "NPUs"
+    is_npu = chosen[0] < topology.num_npus
+    if is_npu and not topology.node_names:
+        return f"{noun} {_shorten(format_ranks(chosen))}"
+    shown = _list_names(topology, chosen)
+    # Names of switches contain the word already.
+    return f"{noun} {shown}" if is_npu else shown
+
+
+def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
+    """List the names of nodes, separated by commas.
+
+    Only the first 8 are named; `and N more` follows if there are others.
+    """
+    names = [topology.node_name(node) for node in nodes[:_MAX_NAMES]]
+    shown = ", ".join(names)
+    if len(nodes) > _MAX_NAMES:
+        shown += f" and {len(nodes) - _MAX_NAMES} more"
+    return shown
+
+
+def _shorten(ranks: str) -> str:
+    """Shorten a list of ranks to `_MAX_LIST_WIDTH` characters.
+
+    A longer list is cut at the last comma within this width, and `,...` is appended. A shorter list
+    stays unchanged.
+    """
+    if len(ranks) <= _MAX_LIST_WIDTH:
+        return ranks
+    return f"{ranks[: ranks.rindex(',', 0, _MAX_LIST_WIDTH)]},..."
