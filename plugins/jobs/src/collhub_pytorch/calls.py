@@ -90,8 +90,8 @@ class Call:
 def kind_of(name: str) -> tuple[NodeKind, int] | None:
     """Return node kind and collective (-1 for messages) of a name; None for other names.
 
-    The text up to the last colon, case, and characters other than letters are ignored. Endings in
-    `_ENDINGS` are removed one after another until the name is known.
+    Only the letters after the last colon count, in any case. If they are no known name, endings in
+    `_ENDINGS` are removed one after another until the name is known or no ending fits.
     """
     word = _NOT_LETTERS.sub("", name.rpartition(":")[2].lower())
     while word:
@@ -186,7 +186,8 @@ def call_of_kernel(name: str) -> Call | None:
 def elements_of(shape: Sequence[Any]) -> int:
     """Return the number of elements of a tensor with this shape; 1 for an empty shape.
 
-    If the shape is a list of shapes, the elements of all these tensors are added.
+    A list of shapes (the first entry is a list) gives the sum of the elements of all these tensors.
+    Raises `ValueError` or `TypeError` for a length that is no integer.
     """
     if shape and isinstance(shape[0], list):
         return sum(elements_of(tensor_shape) for tensor_shape in shape)
@@ -199,10 +200,15 @@ def elements_of(shape: Sequence[Any]) -> int:
 def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
     """Parse the process group from the arguments of a call.
 
-    The complete list of ranks is used if it exists, else start, stride and size, unless the stride
-    is 0 (no regular order) and there are several ranks. Otherwise the ranks are unknown; the group
-    is marked as cut if it has a name or a truncated list. `file`: for errors. Raises `InputError`
-    for an invalid list of ranks.
+    The first of these that applies gives the ranks:
+    - the list of ranks, if it is not empty and not truncated (`...`)
+    - start, stride and size, if start and size are known and the stride is positive, or for one
+      rank (a stride of 0 marks ranks without a regular order)
+    - none: a group with a name or a truncated list is marked as cut, because its ranks are unknown;
+      any other call is of all ranks of the job
+
+    `file`: for errors. Raises `InputError` for an invalid list of ranks, and `ValueError` for a
+    number that is no integer.
     """
     name = str(args.get("Process Group Name", args.get("pg_name", "")))
     text = str(args.get("Process Group Ranks", ""))

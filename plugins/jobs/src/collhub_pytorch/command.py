@@ -318,11 +318,12 @@ def _read_job(
 
 
 def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInput | None:
-    """Open a job in a format other than profiles; None for profiles and unknown formats.
+    """Open a job in a format other than profiles, with the further files; None for profiles.
 
-    None also for inputs that are no workload. A single YAML file is a card of CCL-Bench, whose
-    folder is opened. Raises `HubError` for folders and cards that cannot be opened; errors of other
-    files are left to the reader of profiles.
+    None also for a first file with the signature of a profile, for inputs that are no workload, and
+    for files that cannot be opened: the reader of profiles then reports their errors. A single YAML
+    file is a card of CCL-Bench, whose folder is opened instead. Raises `HubError` for a folder, and
+    the folder of a card, that cannot be opened.
     """
     from collhub_pytorch.profile_formats import has_profile_signature
     from collhub_pytorch.trace_files import list_files
@@ -390,9 +391,10 @@ def _choose_times(
 ) -> NetworkTimes:
     """Create the object that simulates times of collectives on the network `topology_text`.
 
-    `algorithms`: replacements of the default algorithms by kind; `machine`: its profile, None for
-    that of a known machine that the topology names, if any; `backend`: simulator. Raises `HubError`
-    for an invalid topology or machine.
+    `algorithms`: by kind, algorithms that replace the default ones. `machine`: its profile, `none`,
+    or None for the known machine that the topology names, if any. `backend`: simulator without a
+    machine. On a machine, the time of an algorithm is that of its fastest number of copies. Raises
+    `HubError` for an invalid topology or machine.
     """
     from collhub_pytorch.replay import NetworkTimes
     from hub_core import choose_timing

@@ -171,10 +171,10 @@ def _recorded_call(trace: _Trace, node: Record) -> Call | None:
     """Parse the call of a node `record_param_comms`; None if it names no communication.
 
     If the node has the attribute `collective_name`, its attributes describe the call. Otherwise
-    (schema 1.0.1) the first text among the inputs that names a communication is the operation,
-    and the two inputs after it are the splits, unless both are empty; bytes and dtype are those
-    of the first input. Raises `InputError` for an invalid list of ranks, and `ValueError` for a
-    number among the attributes that is no integer.
+    (schema 1.0.1) the first text among the inputs that names a communication is the operation. The
+    two inputs after the operation are the splits, unless there are fewer or both are empty; bytes
+    and dtype are those of the first input. Raises `InputError` for an invalid list of ranks, and
+    `ValueError` for a number among the attributes that is no integer.
     """
     attributes = {attribute["name"]: attribute.get("value") for attribute in node.get("attrs", [])}
     if "collective_name" in attributes:

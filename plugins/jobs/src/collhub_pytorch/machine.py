@@ -242,8 +242,8 @@ def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> M
 
     Savings are relative to the replay with measured times. A measured time that is shorter than the
     prediction is kept. With the relative held-out error e of a prediction p, the smallest saving
-    uses p / (1 - e) (the measured time if e is 1 or more), the largest p / (1 + e). Both are None
-    if the error of a prediction is unknown.
+    uses p / (1 - e) (the measured time if e is 1 or more), the largest p / (1 + e). The smallest
+    and the largest saving are None if the error of any prediction is unknown.
     """
     times = [time for time in time_of_key.values() if time.time_ns is not None]
     if not times:
@@ -400,11 +400,11 @@ def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTi
 
     Computations have their durations; measured times of collectives are replaced. Messages without
     a duration take the time of a broadcast. The ranks per node are those of the option, else the
-    recorded ones, else one rank on each GPU; such assumptions are notes of the result. Times are in
-    ns; the exposed time of a rank is its end minus its computation. Changes of the job are tried
-    only with the option `changes`. Raises `UsageError` without a machine and for collectives
-    without a size, and `InputError` for computations without a duration and for calls that the
-    profile does not predict.
+    recorded ones, else a number that the predictor assumes; the last one and the times of messages
+    are notes of the result. Times are in ns; the exposed time of a rank is its end minus its
+    computation. Changes of the job are tried only with the option `changes`. Raises `UsageError`
+    without a machine and for collectives without a size, and `InputError` for computations without
+    a duration and for calls that the profile does not predict.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")

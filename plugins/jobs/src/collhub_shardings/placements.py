@@ -378,9 +378,9 @@ def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
 def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str) -> int:
     """Return how many of the axes in `later` divide a dimension before an axis with a split factor.
 
-    This is the smallest number of leading axes whose sizes multiply to `split_factor`; 0 for a
-    factor of 1. `later`: mesh axes in the order in which they divide the dimension; `text`: the
-    spec, for errors. Raises `InputError` if there is no such number.
+    This is the smallest number of first entries of `later` whose sizes multiply to `split_factor`;
+    0 for a factor of 1. `later`: mesh axes in the order in which they divide the dimension; `text`:
+    the spec, for errors. Raises `InputError` if there is no such number.
     """
     tiles = 1
     for count, axis in enumerate((*later, None)):

@@ -143,10 +143,11 @@ def parse_move(
 ) -> Move:
     """Parse a move from the texts of a tensor, its source and its destination.
 
-    The devices of the destination follow those of the source, on further hosts, unless it lists its
-    devices after `@`. Then both may share devices, and its hosts have `host_size` devices, or as
-    many as the last axis of the source. `release_s` and `due_s` are copied to the move. Raises
-    `InputError` for invalid texts.
+    `host_size`: devices on a host; None for the size of the last axis of each mesh. A destination
+    that lists its devices after `@` may share devices with the source; its hosts have `host_size`
+    devices or, for None, as many as the last axis of the source. Otherwise the devices of the
+    destination follow the highest one of the source, and with `host_size` None they are on further
+    hosts. `release_s` and `due_s` are copied to the move. Raises `InputError` for invalid texts.
     """
     tensor_type = parse_tensor(tensor)
     rank = len(tensor_type.shape)
@@ -372,9 +373,9 @@ def _cells(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Divide one dimension at all cuts of both sides; return the intervals with their tiles.
 
-    The result is (start, stop, source tile, destination tile), one entry per interval. `source`,
-    `destination`: ascending cuts of each side, from 0 to the length. Empty tiles contain no
-    interval.
+    The result is (start, stop, source tile, destination tile), one entry per interval, ascending;
+    tiles are numbered along the dimension. `source`, `destination`: ascending cuts of each side,
+    from 0 to the length; equal neighbours are an empty tile, which contains no interval.
     """
     points = distinct(np.concatenate([source, destination]))
     start, stop = points[:-1], points[1:]

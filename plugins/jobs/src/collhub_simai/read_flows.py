@@ -147,13 +147,14 @@ def _select_flows(
 def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
     """Build a send and a receive for each flow; return the steps and the bytes of the busiest rank.
 
-    The send of flow number p in the list is step 2 p, its receive step 2 p + 1; units are
-    bytes. A send waits for the data of the flows in `parent_flow_ids`, and follows those in
-    `prev_flow_ids` that its rank sends; receives have no dependencies. The busiest rank sends or
-    receives the most bytes. The number of ranks is the highest rank plus 1, at least 2. There
-    must be at least one flow. Raises `InputError` with the line for an invalid number, a
-    repeated or unknown flow id, and a parent that does not end at the sender; also if a rank
-    moves more than `MAX_UNITS` (2^62) bytes.
+    The send of flow number p in the list is step 2 p, its receive step 2 p + 1; units are bytes. A
+    send has a data dependency on the receives of the flows in `parent_flow_ids`, and a control
+    dependency on the sends of those flows in `prev_flow_ids` that its rank sends; other ids in
+    `prev_flow_ids` have no effect. Receives have no dependencies. The busiest rank sends or
+    receives the most bytes. The number of ranks is the highest rank plus 1, at least 2. There must
+    be at least one flow. Raises `InputError` with the line for an invalid number, a repeated or
+    unknown flow id, and a parent that does not end at the sender; also if a rank sends or receives
+    more than `MAX_UNITS` (2^62) bytes.
     """
     numbers = [_numbers(line, row, file) for line, row in flows]
     by_id: dict[int, int] = {}

@@ -214,8 +214,9 @@ def _communication(
     """Parse a word such as `ALLTOALL_EP`; None for no communication.
 
     `size`: bytes; `role`: of the group if the word has no suffix. `_EP` selects the expert group,
-    `_DP_EP` that of expert data. None for `NONE`, for a known kind of size 0, and, with a note, for
-    a word that has no effect in the original reader. Raises `InputError` for other words.
+    `_DP_EP` that of expert data. None for `NONE`, for a known kind of size 0, and for the kind
+    `_SHADOWED`, which has no effect in the original reader (a note is added to `notes`). Raises
+    `InputError` for other words.
     """
     match = _COMMUNICATION.match(text)
     word = match[1] if match else ""

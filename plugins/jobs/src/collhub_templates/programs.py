@@ -122,8 +122,8 @@ def job_of(
     """Build the workload of all stages, whose ranks together are 0, 1, ... in order.
 
     `roles`: for each role its groups as rows of a table, int64, padded with -1; the groups of a
-    role must not share ranks. Groups that not all members use are left out. Cost: linear in the
-    nodes.
+    role must not share ranks. Groups of which some member does not use the role are left out; its
+    other members then have no group (-1) in nodes of this role. Cost: linear in the nodes.
     """
     groups, group_of = _groups(stages, roles)
     names: dict[str, int] = {}

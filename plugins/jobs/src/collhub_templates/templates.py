@@ -194,10 +194,10 @@ def _dependencies(steps: StepTable) -> tuple[Edges, Edges]:
 def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int64Array) -> Edges:
     """Convert dependencies between steps to dependencies between the nodes that represent them.
 
-    A step is represented by a chain of nodes: `node` is its first one, `count` their number. The
-    last node of the parent precedes the first node of the child. A parent without nodes is replaced
-    by the steps that it depends on, repeatedly; a child without nodes has no dependencies of its
-    own.
+    A step is represented by a chain of `count` nodes, of which the first is `node`. The last node
+    of the parent precedes the first node of the child. A parent without nodes is replaced by all
+    steps on which it depends (data and control), repeatedly. A child without nodes gets no
+    dependencies: they pass to its own children in this way.
     """
     all_parents, all_children = steps.edges()
     indptr, before = csr(all_children, all_parents, len(steps))
@@ -219,7 +219,8 @@ def _numbers(steps: StepTable, is_message: BoolArray) -> Int64Array:
     """Number the messages between two ranks; both ends of a message have the same number.
 
     Returns int64[steps], -1 for steps without a message. Numbers count from 0 for each (sender,
-    receiver), by channel, then by step; the k-th send of a channel belongs to the k-th receive.
+    receiver), ordered by channel, then by step. So the k-th send of a channel has the number of its
+    k-th receive; sends and receives must match.
     """
     rows = np.flatnonzero(is_message)
     rank_columns = steps.ends(rows)

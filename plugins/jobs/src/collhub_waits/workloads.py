@@ -249,9 +249,10 @@ class _Calls:
     def _number_groups(self, units: Int64Array, tables: Tables) -> Int64Array:
         """Return the number in `tables` of the group of each operation: int64[rows].
 
-        `units`: first row of the operation of each row. Each operation gets its own group, with
-        this row as ordinal, which is added to `tables`. A collective has the members and name of
-        its group (`all ranks` for -1); a message has (sender, receiver), named `messages`.
+        `units`: for each row, the first row (of the workload) of its operation. Each operation gets
+        its own group, with that first row as ordinal, which is added to `tables`. A collective has
+        the members and name of its process group (all ranks and `all ranks` for -1). A message has
+        the members (sender, receiver) and the name `messages`.
         """
         distinct, of_row = np.unique(units, return_inverse=True)
         nodes = self.nodes
@@ -279,10 +280,10 @@ class _Calls:
         """Return the number in `tables` of the call of each row: int64[rows]; new calls are added.
 
         `rows`: COLLECTIVE, SEND and RECV nodes. Calls are equal if kind, collective and bytes are.
-        A collective is called by its name in lower case (`unknown` for -1); its only input shape
-        are its bytes, as for a send (called `send`). A receive (called `recv`) has its bytes as
-        output shape. A negative size gives no shape. New calls are numbered in ascending order of
-        kind, collective and bytes.
+        A collective is called by its name in lower case (`unknown` for -1), a send `send`, a
+        receive `recv`. The only shape of a call is (bytes,): an input shape for collectives and
+        sends, an output shape for receives. A negative size gives no shape. New calls are numbered
+        in ascending order of kind, collective and bytes.
         """
         nodes = self.nodes
         keys = np.stack(

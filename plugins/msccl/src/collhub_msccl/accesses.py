@@ -89,18 +89,19 @@ def find_accesses(
     block: Int64Array,
     base: Int64Array,
 ) -> UnitAccesses | None:
-    """List the memory accesses of step rows: one per row and unit of memory that it reads or
-    writes.
+    """List the memory accesses of step rows: one per row and unit of memory.
 
-    Returns None if the reads or the writes exceed 2^22 plus four times the number of rows.
+    Returns None if the units of all reads, or of all writes, exceed 2^22 plus four times the number
+    of rows.
 
     `columns`: columns of a step table. `block`: int64[rows], thread block of each row, numbered
     uniquely across all ranks. `base`: int64[ranks, 3], first address of the buffers INPUT, OUTPUT
     and SCRATCH; buffers that share memory share addresses.
 
     The size of a unit is the greatest common divisor of all addresses and counts. A row that reads
-    and writes the same unit has only the write access. The accesses are sorted by (block, unit,
-    row). Units of different ranks may have equal numbers.
+    and writes one unit has only the write access. The accesses are sorted by (block, unit, row).
+    Units are numbered from the lowest buffer of each rank, so units of different ranks may have
+    equal numbers.
     """
     read_rows, read_address = _find_side_accesses(columns, base, _READS_SRC, "src")
     write_rows, write_address = _find_side_accesses(columns, base, _WRITES_DST, "dst")
@@ -157,8 +158,9 @@ def _find_side_accesses(
     """Return the rows with a step kind in `kinds`, and the first address that each one accesses.
 
     `side`: `src` or `dst`, the operand whose buffer and offset are used. `base`: int64[ranks, 3],
-    first address of each buffer; buffer numbers above SCRATCH count as SCRATCH. Both results are
-    int64, one entry per selected row. An address counts from the lowest buffer of the row's rank.
+    first address of each buffer; buffer numbers above SCRATCH (UNKNOWN) count as SCRATCH. Both
+    results are int64, one entry per selected row, in the order of rows. An address counts from the
+    lowest buffer of the row's rank.
     """
     # REDUCE also reads its destination; a read and a write of one step count as a write, so the
     # read is omitted.

@@ -88,10 +88,10 @@ def _check_equal(
 ) -> None:
     """Check that all members of a group have the same collectives in the same order.
 
-    `columns`: rows of the collectives of each of `members`. Each member is compared with the
-    first one, in kind, size and dtype; sizes and dtypes only if both are recorded, sizes of
-    all-to-alls never. Raises `InputError` for the first member that differs: at the first
-    different collective, else at the first one that only one of the two has.
+    `columns`: rows of the collectives of each of `members`. Each member is compared with the first
+    one, in kind, size and dtype (`_find_differences`). Raises `InputError` for the first member
+    that differs: at the first position at which both have a collective and these differ or, if
+    there is none, at the first collective that only one of the two has.
     """
     first = columns[0]
     for rank, column in zip(members[1:], columns[1:], strict=True):

@@ -145,9 +145,9 @@ def _to_array(column: Int64Array) -> array[int]:
 def _build_children(workload: Workload) -> tuple[array[int], array[int], array[int]]:
     """Return the children of every node as CSR (indptr, children), and its number of parents.
 
-    Node i has the children `children[indptr[i]:indptr[i + 1]]`: first its data edges, then its
-    control edges, ascending in each. Both kinds count equally; a pair with both is contained and
-    counted twice. All three are arrays of Python's module `array`.
+    Node i has the children `children[indptr[i]:indptr[i + 1]]`: first those of its data edges, then
+    those of its control edges, ascending in each. Both kinds count equally; a pair with both is
+    contained twice, and counts as two parents. All three are arrays of Python's module `array`.
     """
     nodes = workload.nodes
     tables = [
@@ -204,16 +204,16 @@ def fit_clocks(
 ) -> ClockFit:
     """Find the offset of each clock for which collectives end at the same time on all ranks.
 
-    Each trace file has its own clock. Offsets are first spread from the clock of rank 0 along
-    shared communications. Then two steps alternate, at most `_ROUNDS` (20) times or until no offset
-    changes: the common end of each communication becomes the median of its corrected ends, and each
-    offset changes by the median distance of its ends from these. Only the ends of
-    `_select_common_ends` count.
+    Each trace file has its own clock; ranks of one file share a clock. Offsets are first spread
+    from the clock of rank 0 along shared communications. Then two steps alternate, at most
+    `_ROUNDS` (20) times or until no offset changes: the common end of each communication becomes
+    the median of its corrected ends, and each offset changes by the median distance of the ends on
+    its clock from these. Only the ends of `_select_common_ends` count. Medians are the lower ones.
 
     Returns one offset per rank in ns, which must be subtracted from its times (0 for the clock of
-    rank 0), and the residual: the largest distance in ns of an end from the median. Raises
-    `InputError` (`clocks`) if a clock shares no communication with the other clocks, and if the
-    residual exceeds `max_residual_ns`.
+    rank 0), and the residual: the largest distance in ns of a corrected end from the common end.
+    Raises `InputError` (`clocks`) if a clock shares no communication with the other clocks, and if
+    the residual exceeds `max_residual_ns`.
     """
     rows, of_row = _select_common_ends(workload, meetings)
     # One clock per file: assumed ranks share the clock of their file.

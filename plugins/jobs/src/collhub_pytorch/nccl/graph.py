@@ -86,10 +86,9 @@ class CallGraph:
     def _place_at_recorded_times(self) -> None:
         """Place the calls of each rank at their recorded times, ordered by start, then by row.
 
-        A call ends at its start plus its duration. A collective is left out if a rank of its
-        communicator has no record of it, where the ranks are those with any record of the
-        communicator. The number of such collectives is added to the notes. Messages are never left
-        out.
+        A call ends at its start plus its duration. A collective is left out on all ranks if a rank
+        with any record of its communicator has no record of the collective. The number of such
+        collectives is added to the notes. Messages are never left out.
         """
         calls, members = self._calls, self._members_with_records()
         left_out = 0
@@ -113,10 +112,11 @@ class CallGraph:
         """Place the calls one after the other, in an order common to all ranks (`order_calls`).
 
         Without recorded durations, all times are NONE. With them, a call ends on all its ranks at
-        the earliest time at which each can have executed it after its previous call; on each rank
-        it starts its own duration earlier. A rank that has records of the communicator, but not of
-        this collective, gets a copy with the shortest recorded duration. The calls are added to the
-        calls of the ranks; the number of copies, if any, is added to the notes.
+        one time: the earliest at which each of them can have executed it after its previous call.
+        On each rank it starts its own duration earlier. With durations, a rank that has records of
+        the communicator, but not of this collective, gets a copy with the shortest recorded
+        duration; the number of copies, if any, is added to the notes. The calls are added to the
+        calls of the ranks.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0
@@ -354,10 +354,10 @@ def order_calls(
     contradictions = 0
 
     def advance(rank: int) -> CallKey | None:
-        """Move to the next call of a rank that is not done, and count the rank's arrival there.
+        """Count the arrival of a rank at its next call, after skipping calls that are done.
 
-        Changes `position` and `missing`. Returns the key of the call if all its ranks have arrived.
-        None otherwise, and if the rank has no further calls.
+        Changes `position` and `missing`. Returns the key of the call if now all its ranks have
+        arrived. None otherwise, and if the rank has no further calls.
         """
         queue = queues[rank]
         while position[rank] < len(queue) and queue[position[rank]] in is_done:
@@ -394,8 +394,9 @@ def order_calls(
 def _sort_by_sequence(queue: list[CallKey]) -> None:
     """Sort the calls of each communicator by sequence number, within the positions they occupy.
 
-    `queue` is modified. If sequence numbers count per operation, the calls of each operation are
-    sorted separately. Messages, which have no communicator, keep their positions.
+    `queue`: keys (communicator, operation or "", sequence number); it is modified. Calls with an
+    operation in the key (sequence numbers count per operation) are sorted separately by operation.
+    Messages, whose communicator is "", keep their positions.
     """
     positions: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, (communicator, word, _) in enumerate(queue):

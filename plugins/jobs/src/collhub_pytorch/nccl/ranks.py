@@ -45,13 +45,14 @@ class JobRanks:
 def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     """Number the ranks of the job by its largest communicator, or by host and process.
 
-    The largest communicator has the most ranks, then the most members with records, then the
-    name that sorts last. If it includes the devices of all members, its ranks are those of the
-    job. Otherwise the devices are numbered by host and process (host2 before host10), and a note
-    reports this. A device is a process and a position among the ranks of this process in a
-    communicator; if a process has several, a note states that their order is assumed to be the same
-    everywhere. In `ranks_of`, members of the other communicators that have no record are -1. Raises
-    `InputError` if records of a communicator contradict each other.
+    The largest communicator has the most ranks, then the most members with records, then the name
+    that sorts last. If it includes the devices of all members, its ranks are those of the job.
+    Otherwise the devices are numbered by host and process (host2 before host10), and a note reports
+    this. A device is a process and a position among the ranks of this process in a communicator; if
+    a process has several, a note states that their order is assumed to be the same everywhere.
+    `ranks_of` has, by communicator and rank, the rank of the job: in a communicator other than the
+    largest one -1 for a member without a record, which another note reports. Raises `InputError` if
+    records of a communicator contradict each other.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)
     for member in members:

@@ -116,9 +116,9 @@ def workload_of(
     """Read files of NCCL records as a workload; `provenance.producer` is the format.
 
     Ranks are numbered by `find_job_ranks`. Unused lines and assumptions are notes in the extension.
-    With times, clocks are aligned, or assumed common if the records have no start times. Without
-    times, mismatched calls are an error only if `options.mismatches` is `refuse`. Raises
-    `InputError` if no file has a valid record, or if records contradict each other.
+    With times, clocks are aligned; without start times they count as one clock. Without times,
+    calls that do not match between ranks are an error only if `options.mismatches` is `refuse`.
+    Raises `InputError` if no file has a valid record, or if records contradict each other.
     """
     calls, skipped, assumptions = RecordedCalls(), list[str](), list[str]()
     file_of_process: dict[str, str] = {}

@@ -66,11 +66,11 @@ def read_activities(tables: Tables) -> Activities:
     """Read the work of all devices: kernels, and copies and sets of memory, sorted.
 
     Kernels of NCCL are marked. The name of a kernel is taken from the first existing column of
-    demangled, short and mangled name. Missing tables count as empty. Entries with invalid
-    times, devices or names are dropped. If there are more than 200 000 entries, consecutive
-    work of a stream with short gaps between, except kernels of NCCL, is merged to limit the
-    memory: whenever more than 2^19 records are pending, and at the end. Otherwise `merger` of
-    the result is None.
+    demangled, short and mangled name. Missing tables count as empty. Entries with invalid times,
+    devices or names are dropped. If the tables have more than `_MERGE_ABOVE` (200 000) entries,
+    consecutive work of a stream with short gaps between, except kernels of NCCL, is merged to limit
+    the memory: whenever more than 2^19 records are pending, and at the end. Otherwise nothing is
+    merged, and `merger` of the result is None.
     """
     names = ("demangledName", "shortName", "mangledName")
     present = tables.columns(KERNELS)

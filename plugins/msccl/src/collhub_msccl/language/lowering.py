@@ -162,10 +162,11 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
     """Convert a trace to an algorithm that includes all instances (copies) of the program.
 
     Rows are sorted by the depth of their operation in the data dependencies, as in the public
-    compiler. At equal depth, sends and local steps precede receives. Messages match in row order.
-    Steps have lanes, and control dependencies between consecutive steps of a lane, only if the
-    program assigns thread blocks. Raises `InputError` with the line if these thread blocks are
-    invalid, `ValueError` for a custom collective without a contract.
+    compiler. At equal depth, sends and local steps precede receives; otherwise the order is that of
+    `compute_execution_order`. Messages match in row order. Steps have lanes, and control
+    dependencies between consecutive steps of a lane, only if the program assigns thread blocks.
+    Raises `InputError` with the line if these thread blocks are invalid, and `ValueError` for a
+    custom collective without a contract.
 
     The extension `msccl` has the name and protocol of the program. It also has `channels: unstated`
     if the program assigns neither thread blocks nor channels, so that the writer may choose
@@ -280,9 +281,10 @@ def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64A
     """Find pairs of rows of a rank that access the same memory, at least one of them writing.
 
     Returns two arrays: the earlier rows and the later rows. Memory is considered in every mode (in
-    place, out of place) that the collective supports, so a pair can occur twice. Pairs that follow
-    from other pairs are omitted. If a mode has too many accesses to analyse (see `find_accesses`),
-    its pairs are all consecutive rows of a rank.
+    place, out of place) that the collective supports; pairs of the in-place mode come first, and a
+    pair of both modes occurs twice. Pairs that follow from other pairs are omitted. If a mode has
+    too many accesses to analyse (see `find_accesses`), its pairs are instead all consecutive rows
+    of a rank.
     """
     parents, children = [], []
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):

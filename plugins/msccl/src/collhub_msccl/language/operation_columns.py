@@ -29,14 +29,18 @@ RankBlock = tuple[int, int]
 def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
     """Return the columns of operations with a channel and valid thread blocks for each.
 
-    If the program does not assign thread blocks (`is_manual` is False), all thread blocks are
-    -1 and a missing channel becomes 0. Otherwise, operations of a rank without a thread block
-    share one further block, and local operations have the receive block -1. A thread block has
-    at most one send peer, one receive peer and one channel; both blocks of a message have the
-    same channel. A message without a channel gets that of its thread blocks, else 0; a local
-    operation without one gets 0. Raises `InputError` with the line of a message that breaks
-    these rules, or if two thread blocks of a rank send (or receive) between the same ranks on
-    one channel. The given columns are not changed.
+    If the program does not assign thread blocks (`is_manual` is False), all thread blocks become
+    -1, and a missing channel becomes 0. Otherwise:
+    - Operations of a rank without a thread block share one further block; local operations have the
+      receive block -1.
+    - A thread block has at most one send peer, one receive peer and one channel; both blocks of a
+      message have one channel. A message without a channel gets that of its thread blocks, else 0;
+      a local operation without one gets 0.
+    - `InputError`, with the line of the message, is raised for a message that breaks these rules,
+      and if two thread blocks of a rank send (or receive) between the same two ranks on one
+      channel.
+
+    The given columns are not changed.
     """
     if not is_manual:
         nowhere = np.full(len(columns["kind"]), -1, np.int64)
