@@ -167,9 +167,10 @@ def _list_described_groups(
 def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
     """Parse the JSON of a group file, `{"1": [0, 1], ...}`, as ranks by group name.
 
-    `file`: for errors. An empty object or list is accepted; ranks may be repeated and are not
-    compared with a job. Raises `InputError` (`group`) for text that is no JSON, for another
-    value than an object, and for values that are no lists of integers of at least 0.
+    `file`: for errors. An object without groups and groups without ranks are accepted; ranks may
+    be repeated and are not compared with a job. Raises `InputError` (`group`) for text that is
+    no JSON, for another value than an object, and for values that are no lists of integers of at
+    least 0.
     """
     try:
         groups: dict[str, list[int]] = json.loads(content)

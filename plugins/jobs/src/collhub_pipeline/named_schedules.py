@@ -208,7 +208,12 @@ def _build(name: str, shape: Shape) -> Schedule:
 
     - several slices, except for GPipe, the 1F1B schedules, zb-h1 and zb-h2 (`slices`);
     - a number of chunks that the schedule does not support (`chunks`);
-    - unequal stages with `two-directions` (`two-directions`).
+    - a number of microbatches that interleaved schedules and DualPipeV do not support
+      (`micro-batches`);
+    - unequal stages, and odd numbers of stages or microbatches, with `two-directions`
+      (`two-directions`);
+    - warm-ups that are not one of at least 1 for each device (`option-value`), for GPipe and the
+      1F1B schedules.
 
     Raises `KeyError` for an unknown name.
     """

@@ -125,7 +125,8 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     """Return a job whose communications have predicted times, as if it had been profiled.
 
     - Durations of communications include waiting for the last rank.
-    - Collectives without data take no time.
+    - A collective that is not predicted keeps its measured transfer time, if the job is a profile
+      with times. Without one, it takes no time if it has no data or one rank.
     - A message has its measured time, else that of a broadcast from one rank to another, else
       that of an all-to-all of both ranks with the same bytes to the other rank. A message
       without its other end keeps its duration, or takes no time.

@@ -299,8 +299,7 @@ def fit_rccl(
 def _fit(
     algorithm: Algorithm, collective_bytes: int, runtime: str, limits: RuntimeLimits
 ) -> RuntimeFit:
-    """Return the resources (thread blocks, channels, steps) of the file of an algorithm for a
-    runtime.
+    """Return the thread blocks, channels and steps of an algorithm's file for a runtime.
 
     The file is written within `limits` for calls of at most `collective_bytes` bytes. Limits that
     are those of the runtime set no option of the writer, so that the file is the one that is
