@@ -195,8 +195,9 @@ def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | N
     """List the modes for which a collective needs one file each; None is one file for both modes.
 
     A runtime that reads both modes needs one file: [None] if the collective supports both modes,
-    otherwise its only mode. Other runtimes need one file per supported mode, without in-place
-    all-to-all, which microsoft/msccl refuses; this is recorded as a loss of `folder`.
+    otherwise its only mode. Other runtimes need one file per supported mode, in-place first. For
+    these runtimes an in-place all-to-all, which microsoft/msccl refuses, is left out and recorded
+    as a loss of `folder`.
     """
     collective = selected.collective
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}
@@ -443,11 +444,11 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _join_remainders(served_calls: dict[str, ServedCalls], name: str) -> None:
     """Join the calls of a file with those of later files of its folder for the same calls.
 
-    Later files are taken in the order of their names, in which the runtime tries them. Each must
-    serve the same collective, modes and sizes with fewer chunks than the files before it in the
-    record, which its chunks divide; other files stay unchanged. The records of joined files are
-    removed; the joint record has the smallest number of chunks and names all files.
-    `served_calls`, by file, is changed.
+    Later files are taken in the order of their names, in which the runtime tries them. A later file
+    is joined if it serves the same collective, modes and sizes, and its number of chunks is smaller
+    than that of the record so far and divides it. The records of joined files are removed; the
+    record of `name` gets the smallest number of chunks and names all files. Other files stay
+    unchanged. `served_calls`, by file, is changed; nothing happens if `name` was removed before.
     """
     calls = served_calls.get(name)
     if calls is None:

@@ -163,8 +163,7 @@ def _find_edges_after_reads(
     queries: _Queries,
     rows: int,
 ) -> Edges:
-    """Return pairs (read, first write of another thread block that must follow it), as two arrays
-    of rows.
+    """Return pairs (read, first write of another thread block that must follow it), as row arrays.
 
     There is at most one pair per read and other block; "must" is by the clocks. `rows`: number of
     rows of the table. A pair is omitted if the read's own block writes the unit after the read, and
@@ -227,13 +226,13 @@ def insert_true_dependencies(
     scratch_units: Int64Array,
     block_indptr: Int64Array,
 ) -> StepTable:
-    """Return the table with a data dependency for every two ordered steps that access the same
-    memory.
+    """Return the table with data dependencies for ordered steps that access the same memory.
 
-    Two steps of a rank conflict if they access the same memory and at least one writes. They are
-    ordered by program order and dependencies; unordered conflicts get no dependency, and implied
-    dependencies are omitted. Present dependencies are kept. Lanes must be the thread blocks 0..k-1
-    of each rank. `block_indptr`: int64[ranks + 1], first thread block of each rank.
+    Two steps of a rank conflict if they access the same memory and at least one writes. A conflict
+    of two steps that program order and dependencies order becomes a data dependency, unless it is
+    implied by others; unordered conflicts get no dependency. Present dependencies are kept. Lanes
+    must be the thread blocks 0..k-1 of each rank. `block_indptr`: int64[ranks + 1], first thread
+    block of each rank.
 
     Memory is considered in every mode that the collective supports; in place, INPUT and OUTPUT
     share memory. If a mode has too many accesses to analyse, all control dependencies become data

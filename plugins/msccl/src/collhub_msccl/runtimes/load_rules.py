@@ -379,11 +379,12 @@ def check_chains(
     """Refuse steps that must continue the wait of a nop but do not wait themselves.
 
     A step waits if its `depid` is at least 0; nops serve to wait for several steps. After a nop
-    that waits, the next step that is no nop must wait too; nops without a wait have no effect. An
-    `re` (reduction) that joins the previous `re` need not wait. It joins if it has the same
-    destination and source buffer and no wait, unless the previous one has `hasdep` or is the 16th
-    `re` of the thread block. Each violating step is refused as `unfinished-nop-chain`. `name`: name
-    of the thread block for messages.
+    that waits, the next step that is no nop must wait too; nops without a wait have no effect. A
+    reduction `re` that joins the previous step, which is an `re`, need not wait. It joins if it
+    does not wait and has the same destination (buffer and offset) and source buffer, unless the
+    previous one has `hasdep` or is the 16th `re` of the thread block; the requirement then passes
+    to the step after it. Each violating step is refused as `unfinished-nop-chain`. `name`: name of
+    the thread block for messages.
     """
     is_pending = False
     run: _ChainKey | None = None

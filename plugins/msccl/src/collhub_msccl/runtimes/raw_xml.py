@@ -342,8 +342,9 @@ class Refusals:
 def read_number(text: str) -> int:
     """Parse a number as C's strtol does: 0 without digits, characters after the digits are ignored.
 
-    Decimal numbers above 2^31 - 1 of at most 18 digits are returned exactly, other larger ones as
-    2^63 - 1. The same holds for negative numbers, whose minimum is -2^63.
+    Numbers of a magnitude up to 2^31 - 1 may have the prefixes `0x` and `0`. Larger ones are
+    returned exactly if the text is only a decimal number of at most 18 digits; otherwise the result
+    is 2^63 - 1, for negative numbers -2^63.
     """
     value, state = parse_number(text)
     if state is not NumberState.OUT_OF_RANGE:

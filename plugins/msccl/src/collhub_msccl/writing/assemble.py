@@ -193,15 +193,15 @@ class _Assembly:
         return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
     def _choose_channels(self, blocks: Blocks) -> Int64Array | None:
-        """Return the channel of every connection part of the blocks: int64; None if the caller must
-        begin again.
+        """Return the channel of every connection part of the blocks: int64; None after a restart.
 
         The producer's channels are kept if the lanes are the producer's, no lane is cut, and the
-        runtime accepts the channels. Otherwise `find_channels` chooses. If blocks cannot use one
-        channel for both directions, or channels do not suffice while blocks both send and receive,
-        the sends of these lanes are separated (`_restart`, without cuts), and None is returned.
-        Raises `NoProgramError` if the runtime still has too few channels, or if the restart finds
-        no order.
+        runtime accepts the channels (`_are_usable`). Otherwise `find_channels` chooses. If some
+        blocks cannot use one channel for both directions, or if channels do not suffice while
+        blocks both send and receive, the sends of these lanes are separated (`_restart`, without
+        cuts), and None is returned: the caller must begin again. Raises `NoProgramError` if the
+        channels do not suffice and no block both sends and receives, or if the restart finds no
+        order.
         """
         max_channels = self._limits.max_channels
         if self._lanes.is_given and not self._cuts.is_any and _are_usable(blocks, max_channels):
@@ -255,10 +255,11 @@ def _increase_cuts(
 ) -> tuple[int, int]:
     """Return the increased numbers of thread blocks of a lane: (for messages, for local steps).
 
-    `present`, `required`: such numbers now, and needed. Each result is at least the required
-    number. If the lane has been cut before, each is also increased by at least a quarter of the
-    larger present number (minimum 1), because the waits that cuts add cannot be predicted and
-    rounds are limited. The second number is 0 if the lane has no local steps.
+    `present`, `required`: these numbers now, and the ones needed. Each result is at least the
+    required number, and the first at least 1. If the lane has been cut before (`present` is not (1,
+    0)), each is also increased by at least a quarter of the larger present number (minimum 1),
+    because the waits that cuts add cannot be predicted and rounds are limited. The second number is
+    0 without `has_local` (the lane has no local steps).
     """
     messages, local = present
     is_first = messages == 1 and local == 0

@@ -158,13 +158,12 @@ def _divide_messages(
     cuts: Cuts,
     connection: Int64Array,
 ) -> Int64Array:
-    """Divide the messages of each connection into parts; return the part of every row, int64, from
-    0.
+    """Divide the messages of each connection into parts; return the part of every row.
 
-    It is 0 for local rows. The messages of a connection are divided evenly, in the order of rows,
-    into the larger of the numbers of parts that `cuts` gives for the lanes of its two sides, but at
-    most one part per message. Both sides are divided at the same messages. `connection`: of each
-    row, -1 for local rows.
+    int64 from 0; 0 for local rows. The messages of a connection are divided evenly, in the order of
+    rows, into the larger of the numbers of parts that `cuts` gives for the lanes of its two sides,
+    but at most one part per message. Both sides are divided at the same messages. `connection`: of
+    each row, -1 for local rows.
     """
     part = np.zeros(len(draft), np.int64)
     if not np.any(cuts.messages > 1):

@@ -281,8 +281,9 @@ def _group_values(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
 def match_one_to_one(first: Int64Array, second: Int64Array) -> Edges:
     """Select pairs (receive, send) so that each row occurs at most once.
 
-    First only the last receive of each send is kept, then only the first send of each receive.
-    `first`, `second`: receives and sends of the pairs.
+    `first`, `second`: rows of the receives and of the sends of the pairs. First only the last
+    receive (highest row) of each send is kept, then only the first send (lowest row) of each
+    receive. The result is ordered by receive.
     """
     order = np.lexsort((-first, second))
     first, second = first[order], second[order]

@@ -237,17 +237,16 @@ class ListScheduler:
         self.begin = [0] * len(graph)
 
     def schedule(self) -> list[int] | None:
-        """Order all nodes (steps of the file) by list scheduling; return them in the order in which
-        they begin.
+        """Order all nodes (steps of the file) by list scheduling; return them as they begin.
 
         Stores the times in `begin`. Of the nodes whose predecessors have finished, the one that can
         begin first is taken; at equal times by `_get_priority`. A node whose connection is full, or
         whose message is not the oldest of its connection, waits until a message is received on it.
         Returns None if such connections block all remaining nodes. May be called once per object.
 
-        Nodes that wait for the same resource (a block, or a link into or out of a rank) are stored
-        there by priority, and only the first of them is in the queue. Otherwise every use of a link
-        would queue all waiting nodes again, which is quadratic in the steps of a rank.
+        Nodes that wait for one resource (a block, or a link into or out of a rank) are stored there
+        by priority, and only the first of them is in the queue. Otherwise every use of a link would
+        queue all waiting nodes again, which is quadratic in the steps of a rank.
         """
         for node, missing in enumerate(self._missing):
             if not missing:
@@ -319,11 +318,14 @@ class ListScheduler:
     def _compute_earliest(self, node: int) -> tuple[int, _Resource]:
         """Return the earliest time at which a node could begin now, and the resource it waits for.
 
-        The time is the maximum of: the time at which its predecessors are ready; the end of the
-        last node of its block; if it sends, the time at which the link out of its rank is free,
-        less the time to receive if it also receives; if it receives, the time at which the link
-        into its rank is free. At equal times the earlier entry of this list decides. Full
-        connections are not considered.
+        The time is the maximum of these; at equal times the earlier entry gives the resource:
+        - the time at which its predecessors and its message are ready (no resource)
+        - the end of the last node of its block
+        - if it sends: the time at which the link out of its rank is free, less the time that the
+          node takes to receive if it also receives
+        - if it receives: the time at which the link into its rank is free
+
+        Full connections are not considered. Nothing is changed.
         """
         graph = self._graph
         rank = graph.rank[node]

@@ -144,9 +144,10 @@ def _choose(
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm in larger units if its counts or offsets are too large for the format.
 
-    A count may be at most 71, and a range may end at most at MAX_OFFSET. The new unit is the
-    largest that divides all sizes and offsets. The algorithm itself is returned if it fits, or if
-    no larger unit exists (also for a custom collective with an expected result).
+    That is, if a count exceeds MAX_COUNT (71), or a range ends above MAX_OFFSET. The new unit is
+    the largest that divides all sizes and offsets (`in_largest_units`); the result may still be too
+    large. The algorithm itself is returned if it fits, or if no larger unit exists (also for a
+    custom collective with an expected result).
     """
     steps = algorithm.steps
     source_end = steps.src_offset + steps.count

@@ -78,15 +78,15 @@ def check_plan(
 ) -> PlanReport:
     """Check a plan by static rules, and by simulating `launches` consecutive launches.
 
-    The simulation detects races between operations of the same and of different launches, and
-    compares the contents after every launch with the result of the collective. `launches`: at least
-    1.
+    The simulation detects races between operations of one and of different launches, and compares
+    the contents after every launch with the result of the collective. `launches`: at least 1. A
+    deadlock ends it.
 
-    The verdict is that of the first launch. The relaunch verdict is the most severe of all
-    launches: deadlock, then race, wrong, ok. Both are n/a if the plan breaks rules that the
-    simulation needs, or is too large. If the scratch halves are unequal, only one launch is
-    simulated and the relaunch verdict is deadlock. Raises no exception. Cost: linear in operations
-    and in transferred chunks.
+    `verdict` is that of the first launch, `verdict_relaunch` the most severe of all launches:
+    deadlock, then race, wrong, ok. Both are n/a if the plan breaks rules that the simulation needs,
+    or is too large. If the scratch halves are unequal, only one launch is simulated and the
+    relaunch verdict is deadlock. A plan without an expected result always has the relaunch verdict
+    n/a. Raises no exception. Cost: linear in operations and in transferred chunks.
     """
     findings = PlanFindings(plan)
     check_header(plan, findings)
@@ -167,12 +167,12 @@ def prepare_plan(
 
 
 def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[LaunchResult]]:
-    """Simulate consecutive launches of a plan, up to the first that does not finish.
+    """Simulate consecutive launches of a plan, up to the first in which a block waits forever.
 
-    Returns the execution and the results of the launches, at least one. If thread blocks increment
-    a counter (semaphore or signals of a channel) without an order, its count does not identify the
-    signal that a wait receives. All launches are then simulated again with these counters marked,
-    until no further ones are detected.
+    Returns the execution and the results of the launches, at least one and at most `launches`. If
+    thread blocks increment a counter (semaphore or signals of a channel) without an order, its
+    count does not identify the signal that a wait receives. All launches are then simulated again
+    from the beginning with these counters marked as late, until no further ones are detected.
     """
     late: frozenset[int] = frozenset()
     while True:
@@ -215,10 +215,12 @@ def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Arr
 
 
 def _judge_launch(result: LaunchResult, findings: PlanFindings) -> str:
-    """Return the most severe verdict of a launch: deadlock, race, wrong or ok.
+    """Return the verdict of a launch, the first that applies:
 
-    A deadlock is a thread block that waits forever. A `missing-nop` among all findings counts as a
-    race, and a finding with a code in `_WRONG_CODES` as wrong contents, in every launch.
+    - deadlock: a thread block waits forever.
+    - race: the launch has races, or `findings` (of the entire plan) have a `missing-nop`.
+    - wrong: the launch has wrong contents, or `findings` have a code of `_WRONG_CODES`.
+    - ok.
     """
     if len(result.blocked):
         return DEADLOCK
@@ -297,11 +299,12 @@ def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
     """Yield the call of the collective that the plan can serve.
 
     Yields no call if its range of sizes is empty. Sizes are in bytes: of the output for an
-    all-gather, otherwise of the input. The maximum is the lower one of the plan's maximum and of
-    the size at which a pipeline on the smallest buffer has the maximum number of slices (65 535);
-    None is no limit. The conditions are that the input bytes are divisible by `buffer_alignment`
-    times the largest number of input chunks of a rank, and, except for an all-gather, that the
-    operator is sum.
+    all-gather, otherwise of the input. The maximum is the lower one of the plan's maximum
+    (`MOST_BYTES` means none) and, if the plan has pipelines, of the size at which a pipeline on the
+    smallest buffer has the maximum number of slices (65 535); None is no limit. The conditions of
+    the call: the input bytes are divisible by `buffer_alignment` times the largest number of input
+    chunks of a rank; and the sizes are bytes of the output for an all-gather, or the operator is
+    sum for any other collective.
     """
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes

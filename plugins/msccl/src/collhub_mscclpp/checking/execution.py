@@ -258,9 +258,10 @@ class Execution:
     def _free_clocks(self) -> None:
         """Free the stored clocks that no later launch needs.
 
-        A clock records which operations precede a signal or packet. Those of signals that are still
-        in the queue of a counter are kept; all other clocks are freed, also of packets, because the
-        next launch does not read them. The list of free rows is replaced, in ascending order.
+        A clock records which operations precede a signal or packet. Clocks of signals that are
+        still in the queue of a counter are kept. All other clocks are freed, also those of packets,
+        because the next launch does not read them. The list of free rows is replaced, in ascending
+        order.
         """
         state = self.state
         in_use = np.zeros(len(state.kept), np.bool_)

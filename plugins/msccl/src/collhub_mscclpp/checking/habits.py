@@ -87,9 +87,10 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
     """Warn of relaxed signals that may arrive before data which was stored before them.
 
     A relaxed signal does not order the stores of its thread block. Affected are plain stores over
-    memory channels to the memory of the signalled rank, unless a release operation in between, such
-    as a signal or barrier, orders them. Packets are not considered, because their flags order them,
-    and neither are port channels. There is one `relaxed-signal` per operation and peer.
+    memory channels to the memory of the signalled rank by earlier operations of the block, or by
+    the signalling operation. A release operation in between (`_RELEASES`, such as a signal or
+    barrier) orders all stores before it. Packets are not considered, because their flags order
+    them, and neither are port channels. There is one `relaxed-signal` per operation and peer.
     """
     table, items = plan.operations, plan.items
     stored: dict[int, set[int]] = {}

@@ -72,9 +72,11 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def _read_plan(source: Source, *, has_lines: bool) -> Algorithm:
     """Read a plan as `read` does: check it, and translate its first launch to steps.
 
-    Errors that leave the result undefined are raised as `InputError`; those of later launches only
-    become warnings, and wrong results are not reported. Switch operations add a note. `has_lines`:
-    the lines of the document are those of the user's file; otherwise steps have no line.
+    If the first launch neither deadlocks nor races, errors about later launches
+    (`_LATER_LAUNCH_CODES`) become warnings. All other errors of the check are raised as one
+    `InputError`, except those of `_REPORTED_ELSEWHERE` (such as wrong results), which are neither
+    raised nor reported. Switch operations add a note. `has_lines`: the lines of the document are
+    those of the user's file; otherwise steps have no line.
     """
     plan = parse_plan(source.content(), source.name)
     report = check_plan(plan)

@@ -272,10 +272,13 @@ def _read_items(
 ) -> list[int]:
     """Return the semaphores or the channels of an operation, as numbers of the rank.
 
-    Acquire and release have semaphores; other operations with synchronisation have channels. Data
-    operations have channels only if they use port channels, and all other operations have none. The
-    order is that of the file, with repetitions. Channel ids in the file are positions in the list
-    of the thread block, which are converted. Raises `InputError` for ids that do not exist.
+    - Acquire and release: the semaphores in `semaphore_ids`.
+    - Other operations with synchronisation, and data operations that use port channels: the
+      channels in `channel_ids`. These are positions in the thread block's list of the channel type,
+      and are converted to numbers of the rank.
+    - All other operations: none.
+
+    The order is that of the file, with repetitions. Raises `InputError` for ids that do not exist.
     """
     if operation.role in (Role.ACQUIRE, Role.RELEASE):
         count = len(context.gpu.semaphores)

@@ -39,9 +39,9 @@ def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
     """Locate all ranges of one launch in the buffers of the algorithm.
 
     Returns one place per row of `ranges`, with offsets in cells, and the scratch units of each
-    rank, int64[ranks]. Scratch stores plain data and packets (data with flags) separately: it has
-    the plain form if any range of the rank uses it, then the packet form if any range uses it. The
-    second halves of double scratch are omitted.
+    rank, int64[ranks]. The scratch of a rank has a region for plain data if any range of the rank
+    stores plain data there, then a region of equal size for packets (data with flags) if any range
+    stores packets. The second halves of double scratch are omitted.
     """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1
@@ -216,7 +216,7 @@ class StepList:
 
         A side without a range (None) is UNKNOWN with offset 0. `cells`: count of the step.
         `values`: further columns, such as `peer`, which take precedence over all others. Columns
-        that are not given have their defaults.
+        that are not given have their defaults; the source line is the current `self.line`.
         """
         row = {
             **COLUMN_DEFAULTS,

@@ -89,10 +89,11 @@ def _list_served_calls(
     """Yield one record for each window of sizes whose calls all get a correct answer.
 
     A window is a run of adjacent rows of the table with equal collective, mode and maximum size;
-    its plans are tried in the order of the rows. Each different defect of a window is reported to
-    `source` as an error `call`. Windows with defects, or with a collective that the hub does not
-    know, yield no record. `min_bytes` and `byte_multiple` of the record are the minima of its rows.
-    At the end a note gives the number of calls that were tried, and how many of them get a plan.
+    its plans are tried in the order of the rows. Each different defect of a window, of its rows
+    (`_find_row_defects`) or of its answers (`_find_answer_defects`), is reported to `source` as an
+    error `call`. Windows with defects, or with a collective that the hub does not know, yield no
+    record. `min_bytes` and `byte_multiple` of the record are the minima of its rows. At the end a
+    note gives the number of calls that were tried, and how many of them get a plan.
     """
     tally: Counter[bool] = Counter()
 
@@ -208,9 +209,10 @@ def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[t
 def _find_buffer_refusal(plan: Plan, input_bytes: int, output_bytes: int) -> str | None:
     """Return why the executor refuses a call with these buffer sizes in bytes; None if it does not.
 
-    Both sizes must be multiples of the chunks of the buffer times the alignment, on every rank. The
-    output of an all-gather, otherwise the input, must be within the plan's minimum and maximum
-    size. Source: `checkMessageSize`.
+    On every rank, each buffer size must be a multiple of the alignment times the chunks of the
+    rank's buffer. The output of an all-gather, otherwise the input, must be within the plan's
+    minimum and maximum size, both included. The first violated rule is returned. Source:
+    `checkMessageSize`.
     """
     header = plan.header
     for gpu in plan.gpus:
