@@ -146,8 +146,9 @@ def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[in
 def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[int]]:
     """Return the ranks of every node, nodes in the order of their smallest rank.
 
-    Nodes are the groups of the topology. NPUs without a group form one node. All ranks are one node
-    if the nodes have different sizes, because those have no rings with one GPU per channel.
+    `npus`: NPU of each rank. Nodes are the groups of the topology; an NPU in several groups belongs
+    to the last one, and all NPUs without a group form one node. If the nodes have different numbers
+    of ranks, all ranks are one node, because such nodes have no rings with one GPU per channel.
     """
     group_of = {
         npu: number for number, members in enumerate(topology.groups.values()) for npu in members
@@ -166,14 +167,17 @@ def _choose_plan(
 ) -> _Plan:
     """Choose algorithm, channels and chunks: from the options, otherwise as NCCL does.
 
-    - Without a known GPU the defaults are ring, 1 channel, 1 chunk, and there are no facts.
+    - Without a known GPU: ring, 1 channel, 1 chunk and no facts; each option that is given replaces
+      its default.
     - Otherwise the algorithm is that of the options; for `auto`, it is the cheapest by NCCL's model
-      among those that can be built. Channels and the size of a chunk are those NCCL would use.
+      among those that can be built. Channels and the size of a chunk are those NCCL would use for
+      it.
     - The number of chunks is the data per channel (per rank, for a ring without root), divided by
-      the size of a chunk and rounded up, from 1 to `_MAX_CHUNKS`. It is 1 for NVLS.
+      the size of a chunk and rounded up, from 1 to `_MAX_CHUNKS`. It is 1 for NVLS. The options
+      `channels` and `chunks` take precedence.
 
-    Facts, for the result, are the version of NCCL, NCCL's own choice and its channels, and the
-    protocol.
+    Facts, for the result, are the version of NCCL, NCCL's own choice and its channels (if the model
+    has a choice), and the protocol.
     """
     communicator = communicator_of_topology(
         request.topology,

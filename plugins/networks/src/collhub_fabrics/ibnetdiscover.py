@@ -167,11 +167,12 @@ class _Listing:
     ) -> None:
         """Record a cable, and its rate if the comment of the line has one.
 
-        `guid`: device of the line; `match`: the parsed line. Each cable is listed at both ends with
-        the same two ports, so the second line adds its rate to the same cable. The rate in Gbit/s
-        is the number of lanes times the rate of the generation: `4xHDR` is 200 Gbit/s. The name of
-        the other end is recorded, for devices that are not listed. Raises `InputError` for a port
-        that is connected to itself, and for an unknown generation.
+        `guid`: device of the line; `match`: the parsed line. Each cable is usually listed at both
+        ends with the same two ports; the second line then adds its rate to the cable of the first.
+        The rate in Gbit/s is the number of lanes times the rate of the generation: `4xHDR` is 200
+        Gbit/s. The name of the other end (from the comment, else its guid) is recorded, for devices
+        that are not listed. Raises `InputError` for a port that is connected to itself, and for an
+        unknown generation.
         """
         local_end, remote_end = (guid, int(match[1])), (match[2], int(match[3]))
         if local_end == remote_end:

@@ -80,15 +80,15 @@ class FabricPlan:
         return self._nics is not None and self._nics != self._gpus
 
     def topology(self, groups: Mapping[str, Sequence[str]]) -> Topology:
-        """Build the network, whose nodes are NPUs, switches, hosts with several GPUs, and NICs, in
-        this order.
+        """Build the network from the hosts, switches, NICs and cables that were added.
 
-        A host with one GPU is its NPU. The NPUs of a host are consecutive, in the order in which
-        hosts were added. `groups`: names of hosts by name of the group; they become groups of NPUs.
-        With several GPUs per host, each host is also a group `host NAME`, unless `groups` has this
-        name. Raises `InputError` if a name is both host and switch, if there is no host, for more
-        than `MAX_NODES` nodes, and if the bandwidth between GPUs and host is needed but missing;
-        `KeyError` for a cable or group of an unknown name.
+        Its nodes are NPUs, switches, hosts with several GPUs, and NICs (if they are nodes), in this
+        order. A host with one GPU is its NPU. The NPUs of a host are consecutive, in the order in
+        which hosts were added. `groups`: names of hosts by name of the group; they become groups of
+        NPUs. With several GPUs per host, each host is also a group `host NAME` before these, unless
+        `groups` has this name. Raises `InputError` if a name is both host and switch, if there is
+        no host, for more than `MAX_NODES` nodes, and if the bandwidth between GPUs and host is
+        needed but missing; `KeyError` for a cable or group of an unknown name.
         """
         npus = len(self._hosts) * self._gpus
         is_split = self._gpus > 1

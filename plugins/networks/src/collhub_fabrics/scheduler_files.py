@@ -216,11 +216,12 @@ def read_topograph(
 ) -> Topology:
     """Read the network of a Topograph model: its switches, and its blocks as hosts at switches.
 
-    A block is a list of hosts with annotations, of which each gives the domain to which its hosts
-    belong; every domain becomes a group `KEY NAME`. The first domain of a block (its `nvlink`, else
-    its first annotation) is an NVLink domain: with the option `nvlink_bandwidth` it is a switch to
-    which all its hosts are linked; without the option a note states that it is only a group. Blocks
-    of the same domain are merged. Raises `InputError` with the path of the error.
+    A block is a list of hosts. Its member `nvlink` and each of its annotations give a domain to
+    which its hosts belong; every domain becomes a group `KEY NAME`. The first domain of a block
+    (`nvlink`, else the first annotation) counts as an NVLink domain: with the option
+    `nvlink_bandwidth` it is a switch to which all its hosts are linked; without the option a note
+    states that such domains are only groups. Blocks of one domain are merged. Raises `InputError`
+    with the path of the error.
     """
     root = document_of(source, CODE)
     switches = {

@@ -117,11 +117,12 @@ class SwitchTree:
         """Plan the network: every switch once per rail, the hosts, and all cables.
 
         A rail is a copy of the tree of switches. Without the option `nics`, there must be one rail,
-        and a host has one cable to each of its switches. With it, NIC n of a host is in rail n mod
-        `rails`, and the NICs of one rail use the host's switches in turn (round robin). The
+        and a host has one cable to each of its switches. With `nics`, NIC n of a host is in rail n
+        mod `rails`, and the NICs of one rail use the host's switches in turn (round robin). The
         bandwidth of a cable is that of the level of its lower end: level 0 for hosts, the height
-        for switches. Raises `InputError` if the number of NICs (1 without the option) is not a
-        multiple of `rails`, and if `bandwidth` is missing or has a wrong number of values.
+        for switches. Hosts are added in the order in which switches list them. Raises `InputError`
+        if the number of NICs (1 without the option) is not a multiple of `rails`, and if
+        `bandwidth` is missing or has a wrong number of values.
         """
         plan = FabricPlan(self._file, options.gpus_per_node, options, options.nics)
         rates, rails = self._parse_rates(options), options.rails

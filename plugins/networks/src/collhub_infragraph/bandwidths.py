@@ -114,7 +114,8 @@ class Contraction:
 
         It stays if it must be kept, is already removed, has more than two hops (paths to other
         vertices), or has two that `_contract` does not allow to join. A vertex with at most one hop
-        is always removed. With it, its hops are removed, unless they were joined.
+        is always removed. The hops that the vertex still has are removed with it; joined hops
+        remain, since they no longer belong to it.
         """
         if self._is_kept[vertex] or self.is_removed[vertex] or len(self._hops_at[vertex]) > 2:
             return False

@@ -299,10 +299,11 @@ def _read_items(
 
 
 def _count_flushed(value: JsonValue, operation: Operation | None, context: _Context) -> int:
-    """Return the number of entries in dst_buff of a flush; 0 for other operations.
+    """Return the number of entries in dst_buff of a flush; otherwise 0.
 
-    The executor waits for as many channels of the flush. A flush does not use the ranges, but the
-    loader resolves them, so invalid ranges raise `InputError`.
+    0 without dst_buff and for other operations. The executor waits for as many channels of the
+    flush. A flush does not use these ranges, but the loader resolves them, so invalid ones raise
+    `InputError`.
     """
     if operation is None or operation.role is not Role.FLUSH or not value.has("dst_buff"):
         return 0

@@ -78,11 +78,13 @@ def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
 def _find_accesses(
     program: LevelledProgram, algorithm_blocks: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """Return the accesses of records to blocks of memory: (record, address, 1 for a write).
+    """Return the accesses of records to blocks of memory: (record, address, is_write).
 
-    There is one entry per block on each side of a record; addresses are in the memory of all ranks.
-    Left out are records of level 0, and the additional blocks of SCRATCH (slots) that levelling
-    uses for a single step. None if twice the blocks of all records are more than `_MAX_ADDRESSES`.
+    `is_write` is 1 for a write and 0 for a read. There is one entry per block on each side of a
+    record: first all reads and then all writes, each by record. Addresses are in the memory of all
+    ranks. Left out are records of level 0, and the additional blocks of SCRATCH (slots) that
+    levelling uses for a single step. None if twice the blocks of all records are more than
+    `_MAX_ADDRESSES`.
     """
     if 2 * int(program.count.sum()) > _MAX_ADDRESSES:
         return None
