@@ -332,8 +332,7 @@ def _find_connection_order(draft: StepDraft) -> Edges:
 
 
 def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
-    """Return which reducing receives need not store their sum, because only their fused send uses
-    it.
+    """Mark the reducing receives whose sum is not stored, as only their fused send uses it.
 
     The result is bool[rows]; such a step becomes `rrs`. The sum must be written to SCRATCH, and no
     other step may access its units, except for other sums of this kind. A candidate whose units are

@@ -67,15 +67,15 @@ def emit(
     memory: Memory,
     has_fused_steps: bool,
 ) -> ThreadBlockProgram:
-    """Convert the rows of a draft to the steps of a file, in the order of execution within each
-    thread block.
+    """Convert the rows of a draft to the steps of a file, in order within each thread block.
 
-    A receive with a fused send becomes `rcs`. A reducing receive with a fused send becomes `rrcs`,
-    or `rrs` if only the send uses the sum, which is then not stored. Without `has_fused_steps`, a
-    reducing receive becomes several steps. Reductions that are fused into an earlier one follow it
-    as separate steps. Waits become dependencies of steps, and further waits nops before them. With
-    `memory.is_compact` scratch is allocated again; otherwise each rank has its declared scratch, or
-    the scratch that the steps use if that is more. The limits of the runtime are not checked.
+    The order is that of execution. A receive with a fused send becomes `rcs`. A reducing receive
+    with a fused send becomes `rrcs`, or `rrs` if only the send uses the sum, which is then not
+    stored. Without `has_fused_steps`, a reducing receive becomes several steps. Reductions that are
+    fused into an earlier one follow it as separate steps. Waits become dependencies of steps, and
+    further waits nops before them. With `memory.is_compact` scratch is allocated again; otherwise
+    each rank has its declared scratch, or the scratch that the steps use if that is more. The
+    limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.

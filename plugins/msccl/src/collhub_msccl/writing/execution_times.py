@@ -206,8 +206,7 @@ class _LinkRun:
         self._arrived = [False] * len(steps.rank)
 
     def simulate(self) -> int:
-        """Run the simulation and return the time at which the last message arrives; 0 without
-        messages.
+        """Run the simulation; return when the last message arrives, 0 without messages.
 
         A message crosses the link out of its sender, then the link into its receiver; its send step
         ends on arrival. Each link carries one message at a time, in the order in which messages

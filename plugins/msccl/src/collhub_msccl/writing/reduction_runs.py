@@ -46,14 +46,13 @@ def find_reduction_chains(
     second: Int64Array,
     times: RunTimes | None = None,
 ) -> Edges:
-    """Find chains of local reductions, which the runtimes execute in one pass, among ordered pairs
-    of rows.
+    """Find chains of local reductions, which the runtimes execute in one pass.
 
-    `first`, `second`: pairs (earlier row, later row). A pair extends a chain if both are REDUCE
-    steps that can be fused (`is_fusable_pair`), the earlier row has no successor yet and the later
-    row no predecessor; the first such pair wins. A chain ends after `MAX_OPERANDS` reductions. With
-    `times`, a chain also ends where it would delay a row. Returns the pairs (first reduction of a
-    chain, later member) as two arrays, empty without chains.
+    `first`, `second`: pairs (earlier row, later row), in order. A pair extends a chain if both are
+    REDUCE steps that can be fused (`is_fusable_pair`), the earlier row has no successor yet and the
+    later row no predecessor; the first such pair wins. A chain ends after `MAX_OPERANDS`
+    reductions. With `times`, a chain also ends where it would delay a row. Returns the pairs (first
+    reduction of a chain, later member) as two arrays, empty without chains.
     """
     joins = draft.is_kind(StepKind.REDUCE)[first] & draft.is_kind(StepKind.REDUCE)[second]
     columns = {name: getattr(draft, name) for name in _COLUMNS}

@@ -239,8 +239,7 @@ def _find_free_range(
 
 
 def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
-    """Return the algorithm with a separate scratch location for every value, so that steps wait
-    less.
+    """Return the algorithm with separate scratch for every value, so that steps wait less.
 
     The data dependencies are computed again: dependencies between steps that share no scratch
     location are kept, and in the new memory conflicting steps are ordered by row number. This is

@@ -256,11 +256,10 @@ def _split_fields(line: str, dialect: Dialect) -> list[str]:
 
 
 def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerRule:
-    """Return the rule of a line with valid numbers; unknown words become the defaults of the
-    tuner.
+    """Return the rule of a line with valid numbers; unknown words become defaults.
 
-    `number`: of the line. The defaults are all-reduce, `ring` and `simple`. The last size is
-    at most 2^64 - 1. Channels of -1 mean 1 with NCCL's tuner and the library's own number, 0,
+    `number`: of the line. The tuner's defaults are all-reduce, `ring` and `simple`. The last size
+    is at most 2^64 - 1. Channels of -1 mean 1 with NCCL's tuner and the library's own number, 0,
     with RCCL's. The conditions are nodes, ranks, numPipeOps and regBuff; a number is the range
     of only itself, -1 or a missing one is `EVERY` (0 to 2^64 - 1).
     """

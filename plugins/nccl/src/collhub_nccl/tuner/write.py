@@ -213,10 +213,9 @@ def _choose_protocols(
     ll_below: int,
     communicator: Communicator | None,
 ) -> Iterator[tuple[Range, str]]:
-    """Yield ((first, last), protocol) for the parts of a window of sizes, in ascending order of
-    bytes.
+    """Yield ((first, last), protocol) for the parts of a window of sizes, ascending.
 
-    Both ends are included; a window without maximum ends at `LARGEST`.
+    Sizes are in bytes. Both ends are included; a window without maximum ends at `LARGEST`.
 
     - With a communicator for whose algorithm the cost model has choices, the parts are those of the
       model. The last one extends to the end of the window.
