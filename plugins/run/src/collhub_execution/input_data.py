@@ -191,10 +191,10 @@ def check_inputs(
     """Check the given inputs, and return them as read-only flat views, one per rank.
 
     `inputs`: one array per rank, all of one dtype and with the same number of elements per block.
-    They are not copied and stay writeable for the caller. A rank whose INPUT the collective does
-    not define (such as one that is not the root of a broadcast) gets a new array of the same size,
-    filled with `fill`. Raises `UsageError` for another number of arrays, and for a wrong size or
-    dtype.
+    Contiguous arrays are not copied; all stay writeable for the caller. A rank whose INPUT the
+    collective does not define (such as one that is not the root of a broadcast) gets a new array of
+    the same size, filled with `fill`. Raises `UsageError` for another number of arrays, and for a
+    wrong size or dtype.
     """
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"

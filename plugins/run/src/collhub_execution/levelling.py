@@ -67,15 +67,14 @@ _MAX_BLOCKS = 1 << 40
 def levelled_program(
     algorithm: Algorithm, in_place: bool, *, allow_races: bool = False
 ) -> LevelledProgram:
-    """Build the levelled program of an algorithm: the operations (records) of each rank, ordered by
-    level.
+    """Build the levelled program of an algorithm: the records of each rank, ordered by level.
 
-    A message has the same level at both ends, so that ranks that work level by level never wait in
-    a cycle. An algorithm has such a program if its messages match, it has no race, and it has no
-    deadlock with unbounded buffers. If a transport without buffers would deadlock, some messages
-    are stored in SCRATCH first (`assign_levels`). Conflicting accesses of a rank keep their order.
-    With `allow_races`, unordered accesses are ordered as if ranks ran one after the other, as
-    `verify` does.
+    A record is an operation of a rank. A message has the same level at both ends, so that ranks
+    that work level by level never wait in a cycle. An algorithm has such a program if its messages
+    match, it has no race, and it has no deadlock with unbounded buffers. If a transport without
+    buffers would deadlock, some messages are stored in SCRATCH first (`assign_levels`). Conflicting
+    accesses of a rank keep their order. With `allow_races`, unordered accesses are ordered as if
+    ranks ran one after the other, as `verify` does.
 
     Raises `InputError` with the steps for timing-only algorithms, unmatched messages, regions
     outside their buffers, deadlocks (with the position of every blocked rank), races, and 2^40
@@ -122,12 +121,12 @@ def levelled_program(
 
 
 def levelled_request(request: ExecutionRequest) -> LevelledRequest:
-    """Prepare a request for an executor: level its algorithm, check inputs and the memory of the
-    host.
+    """Prepare a request for an executor: level its algorithm, check inputs and memory.
 
     The operator of an average becomes a sum; the caller must divide the results. The background
     (value with which memory without input is filled) depends on dtype and operator. Raises
-    `InputError` as `levelled_program`, and `UsageError` for invalid inputs and too little memory.
+    `InputError` as `levelled_program`, and `UsageError` for invalid inputs and if this host has too
+    little memory.
     """
     program = levelled_program(request.algorithm, request.in_place)
     # The background of a sum also serves an average, which is a sum that is divided at the end.
@@ -197,13 +196,13 @@ class LevelledRequest:
 def execute_levelled(
     request: ExecutionRequest, run: Callable[[LevelledRequest], ExecutionResult]
 ) -> ExecutionResult:
-    """Level a request, run it with the function `run`, and complete the result; all executors use
-    it.
+    """Level a request, run it with the function `run`, and complete the result.
 
-    `run` gets the operations ordered by level (`LevelledRequest`). For an average, it sums, and the
-    sums are divided after the timed part. `messages` and `levels` are added to the statistics,
-    unless `run` returns them. Raises `InputError` for algorithms that cannot run (see
-    `levelled_program`), and `UsageError` for invalid inputs and if this host has too little memory.
+    All executors use it. `run` gets the operations ordered by level (`LevelledRequest`). For an
+    average, it sums, and the sums are divided after the timed part. `messages` and `levels` are
+    added to the statistics, unless `run` returns them. Raises `InputError` for algorithms that
+    cannot run (see `levelled_program`), and `UsageError` for invalid inputs and if this host has
+    too little memory.
     """
     levelled = levelled_request(request)
     # Divide sums of averages, and add the statistics of the program.

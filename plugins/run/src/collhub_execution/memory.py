@@ -28,13 +28,13 @@ class RecordMoves:
 
 
 def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
-    """Compute the move of each record (operation of a rank): source, destination and length in the
-    memory.
+    """Compute the move of each record: source, destination and length in the memory.
 
-    All three are int64[records] in elements, in the one flat memory of all ranks; `elements`:
-    number of elements per block. The source of a RECV is that of the SEND of its message, in the
-    memory of another rank. A side that a record does not use, and the source of a RECV whose SEND
-    is missing, is negative. The result also marks the records that reduce.
+    A record is an operation of a rank. All three are int64[records] in elements, in the one flat
+    memory of all ranks; `elements`: number of elements per block. The source of a RECV is that of
+    the SEND of its message, in the memory of another rank. A side that a record does not use, and
+    the source of a RECV whose SEND is missing, is negative. The result also marks the records that
+    reduce.
     """
     source, destination = program.addresses()
     send, receive = program.message_ends()

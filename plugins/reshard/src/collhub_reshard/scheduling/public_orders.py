@@ -165,7 +165,7 @@ def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tup
     """Return the next (task, sender) pairs after a prefix: at most four, by earliest start.
 
     Ties go to the smaller task number, then to the smaller sender. `placed`: tasks of the prefix,
-    which are left out. Release times are not considered.
+    which are left out. Release times of `placed` tasks count, those of the returned ones do not.
     """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     for piece in schedule_in_order(tasks, prefix):
