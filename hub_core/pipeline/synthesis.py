@@ -91,23 +91,28 @@ def synthesize(
 
 
 def resolve_counts(
-    text: str | None, kind: CollectiveKind, num_ranks: int, size_cure: str = SIZE_CURE
+    text: str | None,
+    kind: CollectiveKind,
+    num_ranks: int,
+    size_cure: str = SIZE_CURE,
+    name: str = "--counts",
 ) -> UnitCounts | None:
     """Return the counts of an uneven collective from a file or a generator form such as `zipf:1.2`.
 
     None for any other collective. Raises `UsageError` for counts of a collective that has none, for
     missing counts, and for a text that is neither a generator form nor a file. Raises `InputError`
     for a file that cannot be read or has no such table; `size_cure` is the cure for a table of
-    another number of ranks.
+    another number of ranks. `name`: the option or field of `text`, for missing and superfluous
+    counts.
     """
     if not kind.traits.is_uneven:
         if text is None:
             return None
         cure = f"leave it out, or name one of {', '.join(UNEVEN_KINDS)}"
-        raise UsageError(f"--counts has no meaning for {kind}", cure=cure)
+        raise UsageError(f"{name} has no meaning for {kind}", cure=cure)
     if text is None:
         cure = f"give {COUNTS_HELP}"
-        raise UsageError(f"{kind} needs the units of each part: --counts", cure=cure)
+        raise UsageError(f"{kind} needs the units of each part: {name}", cure=cure)
     counts = parse_counts(text, kind, num_ranks)
     if counts is not None:
         return counts

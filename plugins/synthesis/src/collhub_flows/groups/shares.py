@@ -216,34 +216,19 @@ def _parse_group(text: str, common: CommonWish) -> GroupWish:
         raise UsageError(message, cure="give a start of at most 1e6 s", code="invalid-group")
     parsed = _parse_kind(kind, text)
     counts_text = values[4] or (common.counts if parsed.traits.is_uneven else None)
-    counts = _resolve_counts(counts_text, parsed, len(npus), text)
+    try:
+        size_cure = "give one count per NPU of the group"
+        name = "its fifth field COUNTS"
+        counts = resolve_counts(counts_text, parsed, len(npus), size_cure, name)
+    except (InputError, UsageError) as error:
+        finding = error.diagnostics[0]
+        # The text of counts may be that of the group or of --counts.
+        message = f"group {text[:80]!r}: {finding.message.removeprefix('--counts ')}"
+        raise type(error)(message, cure=finding.cure, code=finding.code) from None
     size_bytes = parse_size(size)
     return GroupWish(
         npus, parsed, size_bytes, common.reduce_op, start_ns, counts, counts_text or ""
     )
-
-
-def _resolve_counts(
-    counts_text: str | None, kind: CollectiveKind, num_npus: int, group: str
-) -> UnitCounts | None:
-    """Return the counts of a group, None if its collective has no counts.
-
-    `counts_text`: the field COUNTS of the group, or `--counts`. Raises the errors of
-    `resolve_counts`, with `group`, the text of the group, in the message.
-    """
-    if counts_text is None and kind.traits.is_uneven:
-        message = f"group {group[:80]!r}: {kind} needs the units of each part: COUNTS or --counts"
-        raise UsageError(message, cure=f"write {_FIELDS}, or give --counts")
-    if counts_text is not None and not kind.traits.is_uneven:
-        message = f"group {group[:80]!r}: its fifth field, COUNTS, has no meaning for {kind}"
-        raise UsageError(message, cure=f"leave it out, or name one of {', '.join(UNEVEN_KINDS)}")
-    try:
-        return resolve_counts(counts_text, kind, num_npus, "give one count per NPU of the group")
-    except (InputError, UsageError) as error:
-        found = error.diagnostics[0]
-        # The text may be that of the group or of --counts.
-        message = f"group {group[:80]!r}: {found.message.removeprefix('--counts ')}"
-        raise type(error)(message, cure=found.cure, code=found.code) from None
 
 
 def _parse_kind(name: str, text: str) -> CollectiveKind:
