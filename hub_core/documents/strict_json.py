@@ -6,7 +6,6 @@ Documents of columns are written with one line per column, so that equal models 
 from __future__ import annotations
 
 import codecs
-import difflib
 import importlib.resources
 import itertools
 import json
@@ -16,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, cast
 
-from hub_core.model import Diagnostic, InputError, Location
+from hub_core.model import Diagnostic, InputError, Location, closest
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -263,12 +262,8 @@ def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
     for member in sorted(present - known.keys()):
         # For src_index, src_offset is suggested, not source_line, which has more common letters.
         same_start = [name for name in missing if name.split("_")[0] == member.split("_")[0]]
-        similar = difflib.get_close_matches(member, same_start or missing, 1, _MIN_SIMILARITY)
-        cure = (
-            f"did you mean {similar[0]!r}?"
-            if similar
-            else f"the schema has {', '.join(sorted(known))}"
-        )
+        cure = closest(member, same_start or missing, _MIN_SIMILARITY)
+        cure = cure or f"the schema has {', '.join(sorted(known))}"
         yield SchemaViolation(error.json_path, f"unknown member {member!r:.60}", cure)
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Severity,
         UsageError,
         apply_policy,
+        closest,
     )
     from hub_core.model.kinds import (
         READING,
@@ -102,11 +103,11 @@ __all__ = [
     "LossyError", "MemoryLayout", "Messages", "NodeColumns", "NodeKind", "PluginError",
     "ProcessGroup", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
     "StepTableBuilder", "TokenRouting", "UnitCounts", "UsageError", "Workload", "action",
-    "apply_policy", "collective_of_call", "connection_keys", "describe", "format_bandwidth",
-    "format_bytes", "format_ranks", "format_time", "full_buffer_bytes", "has_equal_counts",
-    "match_messages", "matched_messages", "matched_order", "message_bytes", "pair_in_order",
-    "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "parse_whole", "placed",
-    "placement_of", "region", "standard_kind", "uneven_kind",
+    "apply_policy", "closest", "collective_of_call", "connection_keys", "describe",
+    "format_bandwidth", "format_bytes", "format_ranks", "format_time", "full_buffer_bytes",
+    "has_equal_counts", "match_messages", "matched_messages", "matched_order", "message_bytes",
+    "pair_in_order", "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "parse_whole",
+    "placed", "placement_of", "region", "standard_kind", "uneven_kind",
 ]  # fmt: skip
 
 _HOMES = {
@@ -120,7 +121,7 @@ _HOMES = {
     "hub_core.model.counts": "UnitCounts has_equal_counts",
     "hub_core.model.diagnostics": (
         "CAP Diagnostic ExitCode Findings HubError InputError Location Loss LossPolicy LossyError "
-        "PluginError Severity UsageError apply_policy"
+        "PluginError Severity UsageError apply_policy closest"
     ),
     "hub_core.model.kinds": (
         "Buffer CollectiveKind CollectiveTraits JobCollective NodeKind READING REDUCING ROOTED "

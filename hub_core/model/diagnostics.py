@@ -136,15 +136,16 @@ class LossyError(HubError):
     default_code = "lossy"
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, known: Iterable[str], min_similarity: float = 0.6) -> str:
     """Return the cure `did you mean 'x'?` with the most similar known name; "" if none is similar.
 
-    Similar means a ratio of at least 0.6 (`difflib`); case matters.
+    `min_similarity`: minimum ratio (`difflib`), 0 to 1; case matters. Of equally similar names, the
+    alphabetically last one is returned.
     """
     # Imported here, because it is rarely needed.
     import difflib
 
-    close = difflib.get_close_matches(name, sorted(set(known)), 1, 0.6)
+    close = difflib.get_close_matches(name, sorted(set(known)), 1, min_similarity)
     return f"did you mean {close[0]!r}?" if close else ""
 
 

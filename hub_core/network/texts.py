@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Protocol
 
-from hub_core.model import UsageError, parse_bandwidth, parse_ranks, parse_time, parse_whole
+from hub_core.model import (
+    UsageError,
+    closest,
+    parse_bandwidth,
+    parse_ranks,
+    parse_time,
+    parse_whole,
+)
 from hub_core.network.construction import below_network, grid, side_by_side
 from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Topology
 
@@ -103,8 +109,7 @@ class TopologyText:
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
             if key not in KEYS:
-                close_keys = get_close_matches(key, KEYS, 1)
-                cure = f"did you mean {close_keys[0]}=?" if close_keys else f"use {', '.join(KEYS)}"
+                cure = closest(key, KEYS) or f"use {', '.join(KEYS)}"
                 raise self.error(f"unknown key {key!r}", cure)
             if key in stated:
                 cure = "separate the values of several dimensions by commas"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from hub_core.model import (
     UnitCounts,
     UsageError,
     Workload,
+    closest,
     collective_of_call,
     format_bytes,
     full_buffer_bytes,
@@ -323,8 +323,7 @@ def _parse_kind(text: str) -> CollectiveKind | None:
     kind = standard_kind(text) or uneven_kind(text)
     if kind is None:
         known = [str(kind) for kind in (*STANDARD_KINDS, *UNEVEN_KINDS)]
-        similar = get_close_matches(text, known, 1)
-        cure = f"did you mean {similar[0]!r}?" if similar else f"use one of {', '.join(known)} or *"
+        cure = closest(text, known) or f"use one of {', '.join(known)} or *"
         raise UsageError(f"{text[:60]!r} is no collective", cure=cure, code="unknown-collective")
     return kind
 

@@ -73,7 +73,7 @@ def test_a_cluster_is_written_as_a_document_and_read_again(tmp_path) -> None:
         ("dgx-h100:2?network=ring:16", "no network of switches"),
         ("dgx-h100:2?by-rail=true", "by-rail without network"),
         ("dgx-h100:2?network-latency=1us", "network-latency without network"),
-        ("dgx-h100:2?netwrk=switch:16", "did you mean network="),
+        ("dgx-h100:2?netwrk=switch:16", "did you mean 'network'"),
         ("dgx-h100:2?network=leafspine:4,8,4", "leaf-spine"),
     ],
 )

@@ -336,7 +336,7 @@ def test_an_unknown_machine_is_refused_with_the_closest_name(
     pytest.importorskip("collhub_machine_timing")
     asked = ("expand", job, "--topology", RING, "-o", tmp_path / "flat")
     run = collhub(*asked, "--machine", "h10")
-    assert (run.code, "did you mean h100?" in run.err) == (2, True)
+    assert (run.code, "did you mean 'h100'?" in run.err) == (2, True)
 
 
 def test_the_command_is_offered() -> None:

@@ -7,7 +7,6 @@ calls of a job, are predicted only within the sizes, ranks and nodes that the pr
 from __future__ import annotations
 
 from collections import Counter
-from difflib import get_close_matches
 from functools import lru_cache
 
 import numpy as np
@@ -17,7 +16,7 @@ from collhub_machine_profiles.machine_profile import MachineProfile
 from collhub_machine_profiles.prediction import MAX_FITTED_BYTES, Method, predict_time
 
 from collhub_machine_timing.constants import check_model, has_model, nominal_gigabytes_per_s
-from hub_core.model import PluginError, UsageError, format_bytes
+from hub_core.model import PluginError, UsageError, closest, format_bytes
 from hub_core.network import Topology, group_of_nodes
 from hub_core.plugin_api import (
     LibraryCall,
@@ -57,11 +56,10 @@ def parse_machine(text: str) -> MachineProfile:
     if profile is not None:
         return profile
     names = shipped_names()
-    close = get_close_matches(text, names, 1)
-    hint = f"did you mean {close[0]}? " if close else ""
+    known = f"known: {', '.join(names)}; or a file of 'collhub calibrate'"
     raise UsageError(
         f"there is no profile {text!r}, and no such file",
-        cure=f"{hint}known: {', '.join(names)}; or a file of 'collhub calibrate'",
+        cure=" ".join(filter(None, (closest(text, names), known))),
         code="unknown-profile",
     )
 

@@ -10,7 +10,6 @@ only to https, and are limited in size and time.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.resources
 import json
@@ -35,7 +34,7 @@ from collhub_zoo.cards import (
     parse_machines,
 )
 from hub_core import Algorithm, Collective, CollectiveKind, Registry, Topology, parse_json_object
-from hub_core.model import InputError, Location, UsageError
+from hub_core.model import InputError, Location, UsageError, closest
 from hub_core.plugin_api import Synthesizer
 
 if TYPE_CHECKING:
@@ -97,10 +96,9 @@ class Catalogue:
             if entry.card.name == name:
                 return entry
         names = [entry.card.name for entry in self.entries]
-        close = difflib.get_close_matches(name, names, 1)
         raise UsageError(
             f"the zoo {self.source} has no entry {name!r:.80}",
-            cure=f"did you mean {close[0]!r}?" if close else "see 'collhub zoo list'",
+            cure=closest(name, names) or "see 'collhub zoo list'",
             code="unknown-entry",
         )
 

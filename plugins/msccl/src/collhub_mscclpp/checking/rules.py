@@ -5,8 +5,6 @@ The executor mostly overruns its tables unchecked.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import numpy as np
 
 from collhub_mscclpp.checking.lowering import Counters, as_executed, block_ranks, owners
@@ -22,7 +20,7 @@ from collhub_mscclpp.plan_records import (
     ThreadBlock,
 )
 from collhub_mscclpp.plugin import MAX_BLOCK_OPERATIONS
-from hub_core.model import Buffer, format_ranks
+from hub_core.model import Buffer, closest, format_ranks
 
 _PORT = CHANNEL_TYPES.index("port")
 # The DSL writes it for a sum through the switch that it could not fuse.
@@ -122,8 +120,7 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
     """
     for row, name in plan.unknown_names.items():
         message = f"the executor has no operation {name!r}"
-        close = get_close_matches(name, OPERATIONS, 1)
-        known = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(OPERATIONS)}"
+        known = closest(name, OPERATIONS) or f"it has {', '.join(OPERATIONS)}"
         cure = _CURES_OF_NAMES.get(name, known)
         findings.refuse_at("unknown-operation", row, message, cure)
     is_whole = not plan.unknown_names
