@@ -102,15 +102,15 @@ def _is_in_order(program: LevelledProgram) -> bool:
 def simulate_rendezvous(
     algorithm: Algorithm, program: LevelledProgram, seed: int | None = None
 ) -> Int64Array:
-    """Simulate a program in which no message is buffered; return its records in the order of
-    completion.
+    """Simulate a program in which no message is buffered; return its records by completion.
 
-    The result is int64 with the RECV, COPY and REDUCE records (operations). A rank posts the
-    messages of its level in order, and continues when the other ends of all of them are posted too.
-    Messages of a pair of ranks match in the order in which they are posted. `seed` shuffles the
-    order of ranks, which must not affect the result. It is slow, and used for programs that may be
-    wrong and for tests. Raises `InputError` with the position of every rank if some ranks are
-    blocked forever, and if the two ends of a message differ in size (`count-mismatch`).
+    The result is int64 with the RECV, COPY and REDUCE records (operations), in the order in which
+    they complete. A rank posts the messages of its level in order, and continues when the other
+    ends of all of them are posted too. Messages of a pair of ranks match in the order in which they
+    are posted. `seed` shuffles the order of ranks, which must not affect the result. It is slow,
+    and used for programs that may be wrong and for tests. Raises `InputError` with the position of
+    every rank if some ranks are blocked forever, and if the two ends of a message differ in size
+    (`count-mismatch`).
     """
     ranks = _SimulatedRanks(program)
     ready = list(range(program.num_ranks))

@@ -242,11 +242,10 @@ def _as_bytes(array: Array) -> Array:
 
 
 def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
-    """Return the diagnostics of this rank after the time limit: the record (operation) for which it
-    waits.
+    """Return the diagnostics of this rank after the time limit: the record for which it waits.
 
-    If it waits for no record, one diagnostic `timeout` states that it has not finished. The
-    positions of other ranks are not known here.
+    A record is an operation. If the rank waits for no record, one diagnostic `timeout` states that
+    it has not finished. The positions of other ranks are not known here.
     """
     at = int(log.at[0])
     # The positions of the other ranks are unknown here; each rank reports its position.

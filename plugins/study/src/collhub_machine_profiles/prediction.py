@@ -65,11 +65,12 @@ def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | 
 def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
     """Predict the time of a call by the profile's table for it; None if there is no table.
 
-    At a measured size it is the measured time, with error 0. Below or above all of them it is
-    extrapolated. Between them it is interpolated; if the model covers the call, it is the weighted
-    geometric mean of the linear interpolation and of that with the shape of the model
-    (`_shaped_time_us`, weight `_WEIGHT_OF_SHAPE`). Both have the error of tables at sizes that they
-    did not see (`_errors`).
+    At a measured size it is the smallest measured time of this and all larger sizes (`envelope`),
+    with error 0. Below or above all measured sizes it is extrapolated. Between them it is
+    interpolated; if the model covers the call, it is the weighted geometric mean of the linear
+    interpolation and of that with the shape of the model (`_shaped_time_us`, weight
+    `_WEIGHT_OF_SHAPE`). Extrapolated and interpolated times have the error of tables at sizes that
+    they did not see (`_errors`).
     """
     table = profile.table_for(call)
     if table is None:
@@ -117,12 +118,13 @@ def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Predictio
 
     The first of these that applies is used:
 
-    1. the model of one node 2. the first network of the profile, a model of several nodes, that
-    applies to the call 3. extrapolation of the tables to more nodes than were measured 4.
-    nominal rates of network cards (large all-reduces)
+    - the model of one node
+    - the first network of the profile, a model of several nodes, that applies to the call
+    - extrapolation of the tables to more nodes than were measured
+    - nominal rates of network cards (large all-reduces)
 
-    The errors are those of the model at sizes that it did not see, also for 3; nominal times
-    have none. Only the model of one node also gives NCCL's choice.
+    The errors are those of the model at sizes that it did not see, also for extrapolation; nominal
+    times have none. Only the model of one node also gives NCCL's choice.
     """
     errors = _errors(profile, "model", call)
     gpu = profile.modelled_gpu(call)

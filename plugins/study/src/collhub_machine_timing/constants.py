@@ -356,8 +356,9 @@ def _exchange(
 def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
     """Return the constants of MSCCL++'s kernels, which write to the memory of peers directly.
 
-    They are the start values of the profile. `protocol`: `ll` for packets; any other text means
-    puts with a signal. Times are in us, rates in GB/s; each message has one slice.
+    They are the start values of the profile. `protocol`: `ll` for packets; any other one means puts
+    with a signal. Raises `KeyError` for a protocol that is not in `_WIRE`. Times are in us, rates
+    in GB/s; each message has one slice.
     """
     is_ll = protocol == "ll"
     return KernelTiming(
