@@ -54,8 +54,9 @@ def build_levels(
     """Build a network from lists of pairs of nodes; every pair becomes a link in each direction.
 
     `levels`: lists (low, high), of which low[i] and high[i] are a pair. `constants`: (bandwidth in
-    bytes/s, latency in s) by level. The links are sorted by source. NPUs are named by their
-    numbers; `switch_names` are in the order of the switch ids, which follow the `npus` NPUs.
+    bytes/s, latency in s) by level. The links are sorted by source; links of one source keep the
+    order of levels and pairs. NPUs are named by their numbers; `switch_names` are in the order of
+    the switch ids, which follow the `npus` NPUs. `groups`: NPUs by name of the group.
     """
     parts = []
     for (low, high), (bandwidth, latency) in zip(levels, constants, strict=True):
@@ -247,8 +248,9 @@ def build_rail(text: TopologyText) -> Topology:
     gpus NPUs, hosts + gpus switches and 4 * hosts * gpus directed links. No spine joins the rails:
     a route between GPUs of different hosts and indices passes another GPU, as with NCCL's PXN.
 
-    Switch ids: NVSwitches, rails. Each host is a group. Classes of links: GPU-NVSwitch (default 450
-    GB/s), GPU-rail (50 GB/s).
+    Switch ids: NVSwitches, rails. Each host is a group `node N`. Classes of links: GPU-NVSwitch
+    (default 450 GB/s), GPU-rail (50 GB/s). Raises `UsageError` for other than two numbers and for
+    too many NPUs.
     """
     nodes, gpus = text.parameters(2, "x", "rail:4x8 for 32 NPUs")
     npus = nodes * gpus

@@ -61,9 +61,9 @@ def compute_diameter(topology: Topology) -> int | None:
 def _find_distinct_starts(topology: Topology) -> Int64Array:
     """Return the NPUs from which the search for the diameter must start, ascending int64.
 
-    All other NPUs would give no larger distance: of the NPUs whose links all lead to the same
-    single node, only the first two by number are included, because they have equal distances to all
-    other nodes. Two are needed for the distance between such NPUs.
+    Left out are NPUs that would give no larger distance: of all NPUs whose links lead to one and
+    the same node, only the first two by number are included, because they have equal distances to
+    all other nodes. Two are needed for the distance between such NPUs. Parallel links count as one.
     """
     order = np.lexsort((topology.destination, topology.source))
     source = topology.source[order]

@@ -151,8 +151,10 @@ def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
     """Raise `FlawError` (`tasks`) unless the proof has the tasks that follow from its moves.
 
-    The tasks must be in the same order and have equal unit task, bytes, senders and receivers.
-    Raises `FlawError` (`form`) for bytes and hosts that are no integers from 0 on.
+    The tasks must be in the same order, and have equal unit task, bytes, senders and receivers
+    (lists of hosts, in order). Raises `FlawError` (`form`) for bytes and hosts of a task that are
+    no integers from 0 on, and `KeyError` for a missing member; the tasks are checked one after the
+    other.
     """
     if len(task_entries) != len(tasks):
         raise FlawError(

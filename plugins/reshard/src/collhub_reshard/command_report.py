@@ -249,9 +249,10 @@ def _describe_status(plan: ReshardPlan) -> str:
 
 
 def _describe_layout(lowered: Lowered) -> str:
-    """Describe the layout of the buffers and its cost: the copies, or else the padding.
+    """Describe the layout of the buffers: its kind, then either its copies or its padding.
 
-    Padding is only stated if there are no copies.
+    With copies, their number and bytes are stated, and padding is not. Without copies, the text
+    says "no copies", followed by the bytes of padding if there are any.
     """
     layout = lowered.layout
     if lowered.copies:

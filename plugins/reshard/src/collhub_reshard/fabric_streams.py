@@ -203,11 +203,13 @@ class _StreamSearch:
         return streams
 
     def _spread(self) -> None:
-        """Add a few initial trees to each delivery, which avoid the links that earlier trees load.
+        """Add initial trees to each delivery; later trees avoid the links that earlier trees load.
 
-        There are at most `_SPREADING_ROUNDS` rounds (fewer for many deliveries, at least two). In
-        each, every delivery gets the cheap tree for prices of seconds per byte times e^(8 * load /
-        largest load). Equal trees of a delivery are stored once.
+        The number of rounds is `_MAX_INITIAL_TREES` / deliveries, but at least 2 and at most
+        `_SPREADING_ROUNDS`. Each round adds one tree to every delivery in their order: the cheap
+        tree (`build_cheap_tree`) for link prices of seconds per byte times e^(8 * load / largest
+        load). The load of a link grows with each tree, also with a tree that the delivery has
+        already; such a tree is stored once.
         """
         load = np.zeros(len(self._link_s))
         rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))
@@ -284,10 +286,11 @@ class _StreamSearch:
 def _round_shares(shares: Float64Array) -> list[Fraction]:
     """Round shares to fractions that add up to exactly 1.
 
-    Shares below `_CLOSE` become 0, and the others are scaled to a sum of 1. If fractions with
-    denominators up to `_SIMPLE_SHARE` add up to 1 and differ by no more than `_CLOSE`, they are
-    used. Otherwise shares become multiples of 1 / `_SHARE`, and the largest one takes the rounding
-    remainder. At least one share must be greater than `_CLOSE`.
+    Shares below `_CLOSE` become 0, and the others are scaled to a sum of 1; at least one share must
+    reach `_CLOSE`. If the nearest fractions with denominators up to `_SIMPLE_SHARE` add up to 1 and
+    each differs from its share by about `_CLOSE` at most, they are returned. Otherwise each share
+    is rounded to a multiple of 1 / `_SHARE`, and the largest one (the first of equal ones) takes
+    the rounding remainder.
     """
     clean = np.where(shares < _CLOSE, 0.0, shares)
     clean = clean / clean.sum()

@@ -59,10 +59,11 @@ class BoxLayout:
 def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
     """Lay out the boxes of every device one after the other, in the order of unit tasks.
 
-    INPUT contains the boxes that the device holds, OUTPUT those that it receives. A unit task that
+    INPUT contains the boxes that the device sends, OUTPUT those that it receives. A unit task that
     is a further summand of a sum uses the output region of the unit task before it. A box has at
-    least `least_units` units if its elements permit. The last unit of a box may be padded;
-    `padding_bytes` is the sum over all devices, with shared regions counted once.
+    least `least_units` units, unless its elements are too few or all boxes would have more than
+    about `_MAX_UNITS` units. The last unit of a box may be padded; `padding_bytes` is the sum over
+    all devices, with shared regions counted once.
     """
     unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)
@@ -99,13 +100,13 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
 def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
     """Choose how many bytes a unit of the buffers has; 1 if no box has bytes.
 
-    The boxes are the data of the unit tasks. The result is the largest multiple of the element size
-    that divides every box exactly, with which the smallest box has at least `least_units` units,
-    but all boxes together at most about `_MAX_UNITS`. If there is none, it is the smallest exact
-    size within `_MAX_UNITS`. If there is none either, boxes are padded: it is the smallest multiple
-    of the element size within `_MAX_UNITS`. The element size is the least common multiple of those
-    of all tensors; if it does not divide all boxes, the greatest common divisor of the boxes
-    replaces it.
+    A box is the data of one unit task. A unit is a multiple of the element size, which is the least
+    common multiple over all tensors, or the greatest common divisor (GCD) of the boxes if it does
+    not divide this. The first rule that applies decides:
+    - the largest unit that divides the GCD, with which the smallest box has at least `least_units`
+      units (or the unit is one element) and all stored boxes together have at most `_MAX_UNITS`;
+    - the smallest unit that divides the GCD with at most `_MAX_UNITS` units in all;
+    - the smallest unit with at most `_MAX_UNITS` units in all; boxes are padded.
     """
     sizes = units.bytes[units.bytes > 0]
     if not len(sizes):

@@ -191,12 +191,11 @@ def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]
 def step_times(
     request: LevelledRequest, starts: Int64Array, ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Combine the times of records (operations) to the start and end of every step of the
-    algorithm.
+    """Combine the times of records (operations) to the start and end of every algorithm step.
 
     `starts`, `ends`: int64[records] in ns; a start of -1 means that the record was not timed. A
-    step lasts from the first start to the last end of its records. Returns (starts, ends), two
-    int64 arrays by step, in ns from the first start of all, with -1 for steps without timed
+    step lasts from the first start to the last end of its timed records. Returns (starts, ends),
+    two int64 arrays by step, in ns from the first start of all; both are -1 for steps without timed
     records.
     """
     timed_records = np.flatnonzero(starts >= 0)

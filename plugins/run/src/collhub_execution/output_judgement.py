@@ -319,13 +319,13 @@ class _Arithmetic:
 def _reduce_inputs(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> Iterator[ExpectedPart]:
-    """Yield the expected outputs of a reducing collective, in pieces of at most
-    `_COMPUTED_ELEMENTS` elements.
+    """Yield the expected outputs of a reducing collective, in pieces of limited size.
 
-    An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if it has none), a
-    reduce-scatter an equal share to every rank, and a reduce-scatter-v shares of the sizes in its
-    counts. The start of a piece is in elements of the rank's OUTPUT. Inputs are reduced in the
-    order of the ranks. Ranks with the same result share its arrays.
+    A piece has at most `_COMPUTED_ELEMENTS` elements; its start is in elements of the rank's
+    OUTPUT. An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if it has
+    none), a reduce-scatter an equal share to every rank, and a reduce-scatter-v shares of the sizes
+    in its counts. Inputs are reduced in the order of the ranks. Ranks with the same result share
+    its arrays: such a piece is yielded for each of them before the next piece.
     """
     size, num_ranks = inputs[0].size, collective.num_ranks
     # (ranks that get it, first element, number of elements)
@@ -404,7 +404,8 @@ def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]
 def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
     """Return every rank's input as a matrix with one row per unit.
 
-    Rows have one element if no rank has an input.
+    All matrices have equally many columns, the largest number of elements per unit of any rank, so
+    that a rank without INPUT gets no rows. There is one column if no rank has an input.
     """
     # Ranks without INPUT do not determine the number of elements per unit.
     units = collective.input_units().tolist()

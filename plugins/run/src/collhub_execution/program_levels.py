@@ -374,8 +374,7 @@ class _RendezvousGraph:
         self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
 
     def levels(self, order: Order) -> StepLevels:
-        """Return the levels of all steps: the largest number of messages on a path of waits to the
-        step.
+        """Return the level of each step: the most messages on any path of waits to it.
 
         `order`: complete order of the nodes of `edges`. A message counts at its receive, or at its
         arrival in SCRATCH if it is staged there. A SEND has the level of its message. The result

@@ -165,11 +165,11 @@ class RankPlans:
         self.sent_from = self._moves.source
 
     def plan(self, rank: int) -> RankPlan:
-        """Return the plan of one rank: its records (operations), with addresses in elements of its
-        own memory.
+        """Return the plan of one rank: its records (operations), with addresses in its own memory.
 
-        Records keep their order; `first_record` is the number of the first one in the program. The
-        source of a RECV and the destination of a SEND are on another rank and -1 here.
+        Addresses are in elements from the start of the rank's memory. Records keep their order;
+        `first_record` is the number of the first one in the program. The source of a RECV and the
+        destination of a SEND are on another rank and -1 here.
         """
         program, elements = self._program, self._elements
         # Convert addresses in the flat memory of all ranks to addresses in that of this rank.

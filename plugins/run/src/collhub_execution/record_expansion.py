@@ -76,15 +76,15 @@ def expand_steps(
     scratch: Int64Array,
     block_units: int,
 ) -> SortedRecords:
-    """Create the records (sends, receives, copies, reductions) of all steps, sorted by rank and
-    level.
+    """Create the records (sends, receives, copies, reductions) of all steps, by rank and level.
 
-    Within a level messages come first, by number, then local records by position. `regions` (memory
-    that each step accesses) and `scratch` (int64[ranks], SCRATCH of the algorithm) are in blocks;
-    `block_units`: units of a block. Data that cannot be moved at once get a slot, additional blocks
-    of SCRATCH, from the level that fills it to the last one that reads it. Slots are placed after
-    the SCRATCH of the algorithm, and share blocks if they are not used at the same time. The result
-    includes the new size of SCRATCH of every rank.
+    Within a level, messages come first, by number, then local records by the position of their step
+    in the order of `levels`. `regions` (memory that each step accesses) and `scratch`
+    (int64[ranks], SCRATCH of the algorithm) are in blocks; `block_units`: units of a block. Data
+    that cannot be moved at once get a slot, additional blocks of SCRATCH, from the level that fills
+    it to the last one that reads it. Slots are placed after the SCRATCH of the algorithm, and share
+    blocks if they are not used at the same time. The result includes the new size of SCRATCH of
+    every rank.
     """
     cases = _group_steps(steps, regions, levels)
     slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)

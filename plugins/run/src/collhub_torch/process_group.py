@@ -294,10 +294,11 @@ class CollhubGroup(_ProcessGroup):
     ) -> bool:
         """Return whether the loaded algorithm runs this call; otherwise the fallback group does.
 
-        It does if kind and root are those of the algorithm, NCCL has the operator, there is one
-        source and one target, both are contiguous, on the group's device and of one dtype that NCCL
-        has, and the larger of the two has a size within the window of the group. Only the first
-        target is examined.
+        It does if `kind` and `root` are those of the algorithm, NCCL has the operator `op`, there
+        is exactly one source, and the source and the first target are contiguous, on the group's
+        device and of one dtype that NCCL has. The larger of both must have a size in bytes within
+        the window of the group. Further targets are not examined; there must be one target at least
+        if there is one source.
         """
         if kind is not self._options.kind or len(sources) != 1 or op_name(op) is None:
             return False

@@ -106,11 +106,11 @@ def check_composable(algorithm: Algorithm) -> Messages:
 
 
 def _find_contract_defect(collective: Collective) -> str | None:
-    """Return a text if a collective's contract names a rank or unit that does not exist, else None.
+    """Return a text if a collective's contract names a missing rank or unit, otherwise None.
 
     Source and target ranks must be ranks of the collective; a source may also be `ALL_RANKS`, whose
-    source units are not checked. Other units must be inside their buffers. A collective without a
-    contract, or with an empty one, has no defect.
+    source units are not checked. All other units must be inside their buffers. A collective without
+    a contract, or with an empty one, has no defect.
     """
     contract = collective.contract
     if contract is None or contract.expected is None:
@@ -124,9 +124,7 @@ def _find_contract_defect(collective: Collective) -> str | None:
     highest = max(rows.rank.max(), rows.source_rank.max())
     if lowest < 0 or highest > last:
         return f"names a rank outside 0..{last}"
-    # Rows with the source `ALL_RANKS` index the last rank here; they are ignored.
-    is_outside = _names_missing_units(rows, contract)
-    if is_outside[rows.source_rank >= 0].any():
+    if _names_missing_units(rows, contract).any():
         return "names a unit outside its buffer"
     return None
 
@@ -134,14 +132,16 @@ def _find_contract_defect(collective: Collective) -> str | None:
 def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolArray:
     """Return a mask of the rows whose OUTPUT or INPUT unit is outside its buffer: bool[rows].
 
-    The OUTPUT unit is compared with the buffer of the row's rank, the INPUT unit with that of
-    its source rank; negative units are outside. All ranks must exist. Rows with the source
-    `ALL_RANKS` (-1) have no INPUT unit: their entries have no meaning.
+    The OUTPUT unit is compared with the buffer of the row's rank, the INPUT unit with that of its
+    source rank; negative units are outside. All ranks must exist. The INPUT units of rows with the
+    source `ALL_RANKS` (-1) are not examined.
     """
     outputs = contract.output_units[rows.rank]
     inputs = contract.input_units[rows.source_rank]
     is_outside = (rows.offset < 0) | (rows.offset >= outputs)
-    is_outside |= (rows.source_unit < 0) | (rows.source_unit >= inputs)
+    # Rows with the source `ALL_RANKS` index the last rank here.
+    is_missing = (rows.source_unit < 0) | (rows.source_unit >= inputs)
+    is_outside |= is_missing & (rows.source_rank >= 0)
     return np.asarray(is_outside, np.bool_)
 
 

@@ -61,11 +61,12 @@ def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorit
 
     The other ranks are idle and have no expected results. The result supports a mode (in place, out
     of place) if calls in this mode have the buffers where the algorithm can work with them. If no
-    mode is possible, copies are added so that it works out of place. Extensions are dropped.
+    mode is possible, copies are added so that it works out of place (`make_out_of_place`, with its
+    `UsageError` `no-result`). Extensions are dropped.
 
     Raises `UsageError` (`ranks`) unless `ranks` are distinct ranks of 0..`num_ranks` - 1, one per
     rank of the algorithm, and `num_ranks` is in 1..`MAX_RANKS`. Raises `InputError` if the
-    algorithm cannot be composed.
+    algorithm cannot be composed (`check_composable`) or is too large.
     """
     check_composable(algorithm)
     if not 1 <= num_ranks <= MAX_RANKS:

@@ -167,8 +167,8 @@ def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
     passed all phases. Units, durations and extensions change as in `replicate`. One piece returns
     the algorithm itself.
 
-    Raises `UsageError` for less than one piece, `UsageError` or `InputError` for results that are
-    too large.
+    Raises `UsageError` for less than one piece, `InputError` if the algorithm cannot be composed
+    (`check_composable`), and one of the two if the result is too large.
     """
     if pieces < 1:
         raise UsageError(f"{pieces} pieces contain no data", cure="give 1 or more")

@@ -301,8 +301,8 @@ def _points(
 
     A test without rows yields no measurement and is not checked. Invalid rows give a note in
     `skipped`. The machine is the device name of the ranks, "" if none is printed. Raises
-    `InputError` if the ranks use devices of different names, or if ranks, nodes or the collective
-    are neither printed nor given in `facts`.
+    `InputError` if the ranks use devices of different names, or if the number of ranks or the
+    collective is neither printed nor given in `facts`. The number of nodes is 1 if it is neither.
     """
     if not test.rows:
         return

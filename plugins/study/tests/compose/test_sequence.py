@@ -274,7 +274,11 @@ def test_message_without_partner_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("offset", "source_rank", "reason"),
-    [(2, 0, "a unit outside its buffer"), (0, 2, r"outside 0\.\.1")],
+    [
+        (2, 0, "a unit outside its buffer"),
+        (2, -1, "a unit outside its buffer"),
+        (0, 2, r"outside 0\.\.1"),
+    ],
 )
 def test_contract_beyond_ranks_and_buffers_is_refused(
     offset: int, source_rank: int, reason: str

@@ -115,10 +115,11 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
 
     `options.defaults` is the path of the file of the release. Without it no file is written, and
     all collectives are losses. Of several selections of one kind only the first is written, the
-    other selections are losses; so are windows of sizes whose algorithm MPICH lacks. The result has
-    one file, `coll_selection.json`, which is not yet on the disk, and notes on its use. Raises
-    `InputError` (`not-a-selection`) if the file of the release cannot be read, is no JSON object,
-    or lacks the tree of a collective that can be tuned.
+    other selections are losses. Windows of sizes are computed with MPICH's algorithms only; the
+    sizes at which another algorithm is faster are losses. The result has one file,
+    `coll_selection.json`, which is not yet on the disk, and notes on its use. Raises `InputError`
+    (`not-a-selection`) if the file of the release cannot be read, is no JSON object, or lacks the
+    tree of any collective that the hub can tune.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
@@ -158,12 +159,13 @@ def _make_refusal(name: str, reason: str) -> InputError:
 def _insert_tuned(
     document: dict[str, _Tree], selected: SelectedCollective, num_ranks: int
 ) -> Sequence[Loss]:
-    """Insert the tests of a tuned collective into MPICH's selection file `document`; return losses.
+    """Insert the tests of a tuned collective into MPICH's selection file; return losses.
 
-    The file is changed in place. The new tests apply only to exactly `num_ranks` ranks and to the
-    conditions of the kind, such as built-in operators; all other calls keep the previous tree.
-    Windows of sizes whose algorithm MPICH lacks for this number of ranks are losses (recursive
-    doubling of an all-gather needs a power of two). If no window remains, the document is not
+    `document` is the content of the file and is changed in place. The new tests apply only to
+    exactly `num_ranks` ranks and to the conditions of the kind, such as built-in operators; all
+    other calls keep the previous tree. Windows of sizes are computed with the algorithms that MPICH
+    has for this number of ranks (recursive doubling of an all-gather needs a power of two); the
+    sizes at which another algorithm is faster are losses. If no window remains, the document is not
     changed.
     """
     kind = selected.collective.kind
