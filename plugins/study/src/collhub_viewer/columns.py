@@ -66,10 +66,11 @@ class ColumnLines:
     def add(self, values: npt.ArrayLike, *, is_delta: bool = False) -> Reference:
         """Compress a column of numbers, append it to the page as a line, and describe it.
 
-        The description (number of the line, type, bytes per value, length) describes to the page
-        how to read it. With `is_delta`, differences of consecutive values are stored (the first
-        from 0), which compress better if values ascend. Otherwise a column of few different
-        integers is stored as a table of values and indices. Integers beyond 48 bits become float64.
+        The result says how the page reads the column: number of the line, compressed bytes, type,
+        bytes per value, number of values, and whether they are differences. With `is_delta`,
+        differences of consecutive values are stored (the first from 0), which compress better if
+        values ascend. Otherwise a column of few different integers is stored as a table of values
+        and indices. Integers beyond 48 bits become float64.
         """
         column = np.asarray(values)
         table = None if is_delta else _find_table(column)

@@ -165,9 +165,9 @@ def index_waits(graph: WaitForGraph) -> dict[str, object]:
     """Describe a wait-for graph for the page: ranks of a hung job, and for which ranks they wait.
 
     There is one edge from every waiting rank to each awaited rank, at most `_MAX_WAITS` edges. The
-    state of a rank is `culprit`, `waiting` (it has an edge, also one beyond that limit) or
-    `unknown`; a culprit that waits is `culprit`. Ranks are ascending, edges in the order of the
-    waits.
+    state of a rank is `culprit`, `waiting` or `unknown`; a culprit that waits is `culprit`. A
+    waiting rank that comes after the limit may be `unknown`. Ranks are ascending, edges in the
+    order of the waits.
     """
     edges: list[dict[str, object]] = []
     ranks = set(graph.culprits)

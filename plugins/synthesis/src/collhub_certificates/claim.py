@@ -175,8 +175,7 @@ def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fracti
 
 
 def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> CertifiedNetwork:
-    """Check that a certificate describes the right network; return the description that has its
-    links.
+    """Check that a certificate describes the right network; return the description with links.
 
     With a topology, the declared digest and all declared facts except the name must be those of the
     topology, and multicasting or reducing switches must not be left out; the description of the

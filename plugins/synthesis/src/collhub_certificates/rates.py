@@ -69,8 +69,7 @@ class DirectedTree:
 
 
 def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
-    """Return one directed tree per direction in which data use a tree of a certificate, after
-    checks.
+    """Check a tree of a certificate; return one directed tree per direction in which data use it.
 
     A collective other than an all-reduce has one, down from the root or up to it. An all-reduce has
     one that is used in both directions, or two if the certificate lists a separate tree for the
@@ -222,8 +221,7 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
 
 
 def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
-    """Add up the rates of the trees of all planes, in bytes of the collective per second, after
-    checks.
+    """Check the trees of all planes, and add up their rates: bytes of the collective per second.
 
     A plane is an independent network. If there are several, those without trees and without an
     entry in the certificate are skipped. Every other plane is checked by `_compute_plane_rate`,
