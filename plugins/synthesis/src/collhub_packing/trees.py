@@ -136,13 +136,13 @@ def pack_rooted_trees(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Pack trees so that those rooted at node v have the total weight `sent[v]`, within the
-    capacities.
+    """Pack trees so that those rooted at node v have the total weight `sent[v]`.
 
-    Each tree leads from its root to all nodes. Weights are integers. Trees grow arc by arc; each
-    arc must leave enough capacity for the remaining weight (Lovasz 1976; Berczi and Frank 2010),
-    which needs one flow per trial. Of the packings of `seeds` random orders (at least one, numbered
-    from `first_seed`), the one with the fewest trees is returned, then the smallest sum of weight
+    All trees together stay within the capacities of the arcs. Each tree leads from its root to all
+    nodes. Weights are integers. Trees grow arc by arc; each arc must leave enough capacity for the
+    remaining weight (Lovasz 1976; Berczi and Frank 2010), which needs one flow per trial. One
+    packing is made for each of `seeds` random orders (at least one, numbered from `first_seed`).
+    The one with the fewest trees is returned, of several the one with the smallest sum of weight
     times depth, then the first. Trees are sorted by `_tree_key`. Raises `InputError` if the weights
     do not fit (`no-room`), and for networks with switches (`switches`).
     """

@@ -75,8 +75,7 @@ class TwoWayPacking:
 def pack_two_ways(
     graph: CapacityGraph, *, seeds: int = 4, first_seed: int = 0
 ) -> TwoWayPacking | None:
-    """Pack in-trees (for reducing) and out-trees (for broadcasting) of an all-reduce at the highest
-    rate.
+    """Pack in-trees (for reducing) and out-trees (for broadcasting) of an all-reduce.
 
     Both kinds have equal weights per root. The rate is within 1e-6 of the maximum. Routes of
     `up_network` are arcs of the reversed graph, which have the numbers of `graph`. For `seeds` and
@@ -229,12 +228,12 @@ class _CutRows:
         return True
 
     def add_violated(self, down: Float64Array, weights: Float64Array) -> bool:
-        """Add the rows of the linear program that a solution violates, at most one per node and
-        direction.
+        """Add the rows of the linear program that a solution violates; return whether any is new.
 
         `down`: capacity of arcs for the way down; `weights`: of roots; both in units of the largest
         capacity. A cut is violated if it carries less than the total weight by more than the
-        relative `_TOLERANCE`. Returns whether there is a new row.
+        relative `_TOLERANCE`. At most one cut per node and direction is added; a cut that has a row
+        already is not.
         """
         sent = np.rint(weights * _FLOW_UNITS).astype(np.int64)
         total = int(sent.sum())

@@ -292,8 +292,9 @@ def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
     by links u -> v of bandwidth min(a, b) / k and the sum of both latencies, from every u to the k
     neighbours v that follow it cyclically in the order of their numbers: at most `degree` of them
     (0: all). This is the switch unwinding of TACOS (Won et al., MICRO 2024). Switches are processed
-    in order. Parallel links are then combined: their bandwidths are added, and the latency is the
-    maximum. Groups are kept, dimensions are not.
+    in the order of their numbers. After each one, all parallel links are combined: their bandwidths
+    are added, and the latency is the maximum. The name gets ", unwound"; groups are kept,
+    dimensions are not.
 
     An algorithm for the result must be evaluated on the result; the caller asserts that the links
     exist or that the switch emulates them. Raises `UsageError` (`option-range`) for a negative

@@ -48,12 +48,15 @@ def all_gather(
     had at its start and its destination lacks at its arrival: the one with the lowest total rate of
     other links that could bring it. Of equal ones, seed 0 chooses the one that arrived first at the
     source, and other seeds a random one. A link without such a chunk starts its message as soon as
-    there is one. If links are free before the arrival, a second variant is computed, in which a
-    message may start later, once and by at most this difference, to carry a chunk with a lower
-    rate. The faster variant is returned.
+    there is one.
 
-    Examines at most links x chunks^2 chunks. Raises `InputError` for a network with switches, and
-    for one in which a chunk cannot reach a node.
+    If some link is free before the arrival and this schedule does not attain `bound_ingress_ps`, a
+    second variant is computed, in which a message may start later, once and by at most this
+    difference, to carry a chunk with a lower rate. The faster variant is returned, of equal ones
+    the first.
+
+    Examines at most links x chunks^2 chunks. Raises `InputError` for a network with switches, for
+    wrong link times and origins (`_check`), and for a network in which a chunk cannot reach a node.
     """
     _check(network, times, origin)
     members = _select_members(network, needed)
