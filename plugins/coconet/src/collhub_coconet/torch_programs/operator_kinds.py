@@ -104,9 +104,10 @@ def _scale(build: Builder, operand: Operand, *names: str) -> Operand:
 
 
 def _add_binary(kind: Kind) -> Expansion:
-    """Return the expansion of an operator with the operands `self` and `other` (or `exponent`).
+    """Return the expansion of an operator with two operands, which adds one operation of this kind.
 
-    It adds one operation of this kind. Quotients with a rounding mode are refused
+    The first operand is the argument `self`, the second one the first existing argument of `other`,
+    `exponent`, `scalar` and `scalars`. Quotients with a rounding mode are refused
     (`TypingMistakeError`), so that the operator becomes opaque: a call without a form in the
     language.
     """
