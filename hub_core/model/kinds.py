@@ -83,6 +83,7 @@ class JobCollective(IntEnum):
     """Collectives of workloads, with the numbers of the Chakra schema (`CollectiveCommType`).
 
     Their bytes are those of the input buffer of a rank; for a broadcast or scatter, of the root.
+    UNKNOWN: a collective whose kind the source does not state, and nodes that are no collectives.
     """
 
     ALL_REDUCE = 0
@@ -95,11 +96,24 @@ class JobCollective(IntEnum):
     REDUCE_SCATTER = 7
     REDUCE_SCATTER_BLOCK = 8
     BARRIER = 9
+    UNKNOWN = -1
 
     @property
     def kind(self) -> CollectiveKind | None:
-        """The corresponding kind of algorithms; None for a barrier, which moves no data."""
-        return None if self is JobCollective.BARRIER else _KIND_OF_JOB[self]
+        """The corresponding kind of algorithms; None for UNKNOWN and for a barrier, which moves no
+        data.
+        """
+        return _KIND_OF_JOB.get(self)
+
+    @property
+    def label(self) -> str:
+        """The name as in reports and documents, such as `all-reduce`."""
+        return self.name.lower().replace("_", "-")
+
+    @property
+    def noun(self) -> str:
+        """The name in a sentence: the label, and `unknown collective` for UNKNOWN."""
+        return "unknown collective" if self is JobCollective.UNKNOWN else self.label
 
 
 # Kinds of steps that read the region `src`, and those that write the region `dst`.
@@ -178,10 +192,10 @@ _TRAITS = {
     CollectiveKind.CUSTOM: CollectiveTraits(),
 }
 
-_KIND_OF_JOB = {
-    job: CollectiveKind(job.name.removesuffix("_BLOCK").lower().replace("_", "-"))
+_KIND_OF_JOB: dict[JobCollective, CollectiveKind] = {
+    job: CollectiveKind(job.label.removesuffix("-block"))
     for job in JobCollective
-    if job is not JobCollective.BARRIER
+    if job not in (JobCollective.BARRIER, JobCollective.UNKNOWN)
 }
 
 COUNTS_HELP = (

@@ -247,8 +247,7 @@ class Workload(NotebookDisplay):
 
         A node with counts gives the uneven kind. None for barriers and unknown collectives.
         """
-        code = int(self.nodes.collective[row])
-        kind = JobCollective(code).kind if code >= 0 else None
+        kind = JobCollective(self.nodes.collective[row]).kind
         uneven = kind is not None and self.nodes.counts[row] >= 0 and uneven_kind(f"{kind}-v")
         return uneven or kind
 

@@ -13,6 +13,7 @@ from hub_core.model import (
     UNEVEN_KINDS,
     Collective,
     CollectiveKind,
+    JobCollective,
     standard_kind,
     uneven_kind,
 )
@@ -34,6 +35,16 @@ def test_traits_say_what_the_postcondition_shows(kind):
         assert np.all(collective.input_units() == 2)
     if kind.traits.output_is_part:
         assert np.all(collective.output_units() == 2)
+
+
+def test_collectives_of_jobs_have_kinds_and_names():
+    assert JobCollective(np.int8(-1)) is JobCollective.UNKNOWN
+    assert JobCollective.UNKNOWN.kind is JobCollective.BARRIER.kind is None
+    assert JobCollective.REDUCE_SCATTER_BLOCK.kind is CollectiveKind.REDUCE_SCATTER
+    names = [(job.label, job.noun) for job in (JobCollective.ALL_REDUCE, JobCollective.UNKNOWN)]
+    assert names == [("all-reduce", "all-reduce"), ("unknown", "unknown collective")]
+    # Tables by the number of a collective have UNKNOWN, -1, as their last entry.
+    assert [list(JobCollective)[job] for job in JobCollective] == list(JobCollective)
 
 
 def test_sets_of_kinds_follow_the_traits():

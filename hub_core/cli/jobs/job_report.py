@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import structs
 
 from hub_core.cli.jobs.job_path import PathNode, critical_path, job_partners
-from hub_core.cli.jobs.workloads import collective_name
 from hub_core.columns import Int64Array, RankIntervals, distinct
 from hub_core.model import JobCollective, NodeKind, Workload
 from hub_core.reports import (
@@ -196,7 +195,7 @@ def _get_kind_name(number: int) -> str:
     """
     if number >= _FIRST_MESSAGE:
         return NodeKind(number - _FIRST_MESSAGE).name.lower()
-    return collective_name(number)
+    return JobCollective(number).label
 
 
 def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:
@@ -220,7 +219,7 @@ def node_sort(workload: Workload, row: int) -> str:
     """
     nodes = workload.nodes
     if nodes.kind[row] == NodeKind.COLLECTIVE:
-        name = collective_name(int(nodes.collective[row]))
+        name = JobCollective(nodes.collective[row]).label
         return f"{name}-v" if nodes.counts[row] >= 0 else name
     return NodeKind(nodes.kind[row]).name.lower()
 

@@ -185,7 +185,7 @@ def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
         groups = len(distinct(nodes.group[rows[which == index]]))
         rows_by_kind.append(
             CollectiveCalls(
-                collective=collective_name(code) + ("-v" if has_counts else ""),
+                collective=JobCollective(code).label + ("-v" if has_counts else ""),
                 ranks=count,
                 bytes=max(size, 0),
                 groups=groups,
@@ -193,11 +193,6 @@ def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
             )
         )
     return sorted(rows_by_kind, key=lambda one: -one.bytes * one.calls)
-
-
-def collective_name(code: int) -> str:
-    """Return the name of a `JobCollective` by its code; `unknown` for -1."""
-    return JobCollective(code).name.lower().replace("_", "-") if code >= 0 else "unknown"
 
 
 def _count_kinds(workload: Workload) -> dict[str, int]:

@@ -213,14 +213,12 @@ def _raise_no_algorithm(workload: Workload, calls: Calls, number: int) -> NoRetu
     """Raise `InputError` (`no-algorithm`) for a collective that no algorithm performs.
 
     `number`: index of the collective in `calls.collective`; it must have a call. The error is
-    located at its first call, and names the collective, or that its kind is unknown (negative
-    code).
+    located at its first call, and names the collective.
     """
     row = int(calls.row[np.argmax(calls.instance == number)])
-    code = int(calls.collective[number])
-    operation = JobCollective(code).name.lower() if code >= 0 else "collective of unknown kind"
+    operation = JobCollective(calls.collective[number]).noun
     location = workload.nodes.location(row, workload.provenance.source_name or None)
-    message = f"node {workload.nodes.identity[row]}: no algorithm performs a {operation}"
+    message = f"node {workload.nodes.identity[row]}: no algorithm performs this {operation}"
     cure = "take it out of the workload"
     raise InputError(message, location=location, cure=cure, code="no-algorithm")
 

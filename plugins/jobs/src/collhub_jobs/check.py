@@ -61,7 +61,8 @@ def describe_node(workload: Workload, row: int) -> str:
     """
     nodes = workload.nodes
     kind = NodeKind(nodes.kind[row])
-    action = JobCollective(nodes.collective[row]).name if nodes.collective[row] >= 0 else kind.name
+    collective = JobCollective(nodes.collective[row])
+    action = kind.name if collective is JobCollective.UNKNOWN else collective.name
     name = workload.names[nodes.name[row]] if nodes.name[row] >= 0 else ""
     return f"node {nodes.identity[row]} ({action.lower().replace('_', '-')}{name and ' ' + name})"
 

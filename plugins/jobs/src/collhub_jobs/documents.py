@@ -83,7 +83,7 @@ def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
         if name not in ("rank", "kind") and not np.any(column != default):
             continue
         if name in NAMED_COLUMNS:
-            words = {-1: None, **{int(member): name_of(member) for member in NAMED_COLUMNS[name]}}
+            words = {**{int(member): name_of(member) for member in NAMED_COLUMNS[name]}, -1: None}
             yield name, [words[value] for value in column.tolist()]
         else:
             yield name, column.tolist()
@@ -215,8 +215,8 @@ class _Document:
         """
         path = f"$.nodes.{name}"
         if name in NAMED_COLUMNS:
-            codes = {name_of(member): int(member) for member in NAMED_COLUMNS[name]}
-            # null: no collective. `NodeColumns` refuses nodes without a kind.
+            codes = {name_of(member): int(member) for member in NAMED_COLUMNS[name] if member >= 0}
+            # null: no known collective. `NodeColumns` refuses nodes without a kind.
             codes[None] = -1  # type: ignore[index]
             try:
                 values = [codes[value] for value in values]

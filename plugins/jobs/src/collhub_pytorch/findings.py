@@ -18,10 +18,10 @@ from collhub_pytorch.analysis import (
     measure_rank_times,
     measure_waiting,
 )
-from collhub_pytorch.job import collective_name, fact_list
+from collhub_pytorch.job import fact_list
 from collhub_pytorch.replay import CollectiveTime, Replay, measured, replay_job
 from hub_core.columns import Int64Array
-from hub_core.model import NodeKind, Workload
+from hub_core.model import JobCollective, NodeKind, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ def _group_key(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int
     nodes, first = workload.nodes, int(rows[0])
     kind = "send"
     if nodes.kind[first] == NodeKind.COLLECTIVE:
-        kind = collective_name(int(nodes.collective[first]))
+        kind = JobCollective(nodes.collective[first]).label
     group = int(nodes.group[first])
     name = workload.groups[group].name if group >= 0 else ""
     return kind, int(nodes.bytes[rows].max()), name, len(rows)

@@ -13,7 +13,6 @@ from collhub_pytorch.rank_nodes import NONE, RankNodes, StreamIdle, translate_gr
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     InputError,
-    JobCollective,
     JsonValue,
     Location,
     NodeColumns,
@@ -28,11 +27,6 @@ EXTENSION = "pytorch"
 _MAX_RANKS = 1 << 20
 _MAX_COPIED_NODES = 1 << 26
 _NUMBERS_END = 1 << 63
-
-
-def collective_name(code: int) -> str:
-    """Return the name of a `JobCollective` by its code, such as `all-reduce`; `unknown` for -1."""
-    return JobCollective(code).name.lower().replace("_", "-") if code >= 0 else "unknown"
 
 
 def join_ranks(

@@ -303,7 +303,7 @@ def _split_classes(workload: Workload) -> list[_Class]:
         for (count, distance), groups in sorted(shapes.items()):
             chosen = of_kind[np.isin(nodes.group[of_kind], groups)]
             if len(chosen) > count:
-                name = f"{kind.name.lower().replace('_', '-')}s of {count} ranks"
+                name = f"{kind.label}s of {count} ranks"
                 name += f" at distance {distance}" * (distance != 1)
                 classes.append(_Class(name, kind, chosen))
     return classes

@@ -20,7 +20,7 @@ from collhub_pytorch.analysis import (
 )
 from collhub_pytorch.findings import Findings, count_bus_bytes
 from collhub_pytorch.formats import JobMachineOptions
-from collhub_pytorch.job import collective_name, recorded_ranks_per_node
+from collhub_pytorch.job import recorded_ranks_per_node
 from collhub_pytorch.job_changes import find_changes, find_instant
 from collhub_pytorch.predicted_times import CallKey, MachinePredictor, predict_job, require_sizes
 from collhub_pytorch.profile_record import (
@@ -177,7 +177,7 @@ def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
         entry.calls += 1
         entry.transferring_ns += float(transferring[rows].mean())
         entry.includes_waiting |= int(has_file[rows].sum()) < _MIN_RANKS_TO_SEPARATE_WAITING
-        entry.bus_bytes += count_bus_bytes(collective_name(kind), size, len(ranks))
+        entry.bus_bytes += count_bus_bytes(kind.label, size, len(ranks))
     return sums
 
 
@@ -195,7 +195,7 @@ def _group_by_size_class(
         kind, size, ranks = key
         time = time_of_key.get(key) or LibraryTime(None, reason=SIZE_NOT_RECORDED)
         size_class = (size - 1).bit_length() if size > 0 else -1
-        group = (collective_name(kind), size_class, len(ranks), time.nodes, time.reason)
+        group = (kind.label, size_class, len(ranks), time.nodes, time.reason)
         groups.setdefault(group, []).append(key)
     calls = [_to_compared_calls(group, keys, sums, time_of_key) for group, keys in groups.items()]
     return tuple(

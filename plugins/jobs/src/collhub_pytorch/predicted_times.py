@@ -10,7 +10,7 @@ import numpy as np
 
 import hub_core
 from collhub_pytorch.analysis import Meetings, has_times, match_communications, measured_timeline
-from collhub_pytorch.job import EXTENSION, collective_name
+from collhub_pytorch.job import EXTENSION
 from collhub_pytorch.replay import NetworkTimes, measure_transfers, replay_transfers
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
@@ -169,7 +169,7 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
             first = int(rows[0])
             if transfer[first] >= 0:
                 continue
-            kind = collective_name(key[0])
+            kind = key[0].label
             reason = f"its {kind} of {key[1]} bytes on {len(key[2])} ranks is not predicted"
             message = f"{reason}: {time.reason}"
             cure = "choose another machine, or give --topology T instead"

@@ -16,7 +16,7 @@ from collhub_pytorch.findings import (
     collect_findings,
     sum_by_kind,
 )
-from collhub_pytorch.job import collective_name, fact_list
+from collhub_pytorch.job import fact_list
 from collhub_pytorch.machine import MachineComparison, create_comparison_item
 from collhub_pytorch.profile_record import (
     GroupTimes,
@@ -116,7 +116,7 @@ def simulated_table(times: NetworkTimes) -> Table:
     without any, the table has only its header.
     """
     rows = [
-        [collective_name(kind), format_bytes(size), format_ranks(ranks), entry.algorithm,
+        [kind.label, format_bytes(size), format_ranks(ranks), entry.algorithm,
          format_time(entry.time_ns)]
         for (kind, size, ranks), entry in times.answers.items()
     ]  # fmt: skip
@@ -355,7 +355,7 @@ def _create_replay_item(saving: Saving, times: NetworkTimes) -> ReplayItem:
         rank_span_ns=saving.span_ns,
         simulated=[
             SimulatedCollective(
-                kind=collective_name(kind),
+                kind=kind.label,
                 bytes=size,
                 ranks=ranks,
                 algorithm=entry.algorithm,

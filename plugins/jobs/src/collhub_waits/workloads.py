@@ -297,7 +297,7 @@ class _Calls:
         for kind, collective, size in distinct.T.tolist():
             shapes = ((size,),) if size >= 0 else ()
             if kind == NodeKind.COLLECTIVE:
-                name = JobCollective(collective).name.lower() if collective >= 0 else "unknown"
+                name = JobCollective(collective).name.lower()
                 call = Call("", name, shapes, (), (), ())
             elif kind == NodeKind.SEND:
                 call = Call("", "send", shapes, (), (), (), 0, 1)

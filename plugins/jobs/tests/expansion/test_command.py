@@ -207,6 +207,29 @@ def test_groups_of_one_rank_and_host_calls_move_nothing(
     assert flat.duration_ns.tolist()[1:] == [5000, 1000]
 
 
+@pytest.mark.parametrize(
+    ("collective", "message"),
+    [
+        (JobCollective.UNKNOWN, "no algorithm performs this unknown collective; take it out"),
+        (JobCollective.BARRIER, "no algorithm performs this barrier; take it out"),
+    ],
+)
+def test_collectives_without_an_algorithm_are_named(
+    collhub: Collhub, tmp_path: Path, collective: JobCollective, message: str
+) -> None:
+    columns = {
+        "rank": [0, 1],
+        "kind": [NodeKind.COLLECTIVE] * 2,
+        "collective": [collective] * 2,
+        "bytes": [64] * 2,
+    }
+    job = tmp_path / "job.json"
+    hub_core.write(Workload(NodeColumns.from_columns(2, columns)), job)
+    run = collhub("expand", job, "--topology", "ring:2", "-o", tmp_path / "flat")
+    assert run.code == 1
+    assert message in run.err
+
+
 def test_a_topology_of_another_size_is_refused(collhub: Collhub, job: Path, tmp_path: Path) -> None:
     run = collhub("expand", job, "--topology", "ring:8", "-o", tmp_path / "flat")
     assert run.code == 2

@@ -187,8 +187,9 @@ class JobNodes:
         otherwise the name of the kind, also for collectives of unknown kind.
         """
         kind, nodes = NodeKind(self.table.kind[row]), self.table
-        if kind is NodeKind.COLLECTIVE and nodes.collective[row] >= 0:
-            return JobCollective(nodes.collective[row]).name.lower().replace("_", "-")
+        collective = JobCollective(nodes.collective[row])
+        if kind is NodeKind.COLLECTIVE and collective is not JobCollective.UNKNOWN:
+            return collective.label
         if kind is NodeKind.SEND:
             return f"send to {nodes.peer[row]}"
         return f"receive from {nodes.peer[row]}" if kind is NodeKind.RECV else kind.name.lower()

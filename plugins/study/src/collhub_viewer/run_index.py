@@ -220,8 +220,7 @@ def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
     """
     if isinstance(subject, AlgorithmSteps):
         return [*_STEP_CLASSES.values(), (_WAIT, "wait")]
-    collectives = [one.name.lower().replace("_", "-") for one in JobCollective]
-    named = [(name, "collective") for name in collectives]
+    named = [(one.label, "collective") for one in JobCollective if one >= 0]
     return [*_NODE_CLASSES.values(), *named, (_WAIT, "wait")]
 
 

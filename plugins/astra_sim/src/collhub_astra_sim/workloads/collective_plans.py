@@ -187,7 +187,7 @@ def _refuse(kind: int, reason: str) -> NoReturn:
     `kind`: index in `NATIVE_TYPES`; `reason`: clause for the message. The cure names the key of the
     system configuration.
     """
-    name = NATIVE_TYPES[kind].name.lower().replace("_", "-")
+    name = NATIVE_TYPES[kind].label
     cure = f"choose another {name}-implementation in the system JSON"
     raise InputError(f"{name}: {reason}", cure=cure, code="no-implementation")
 

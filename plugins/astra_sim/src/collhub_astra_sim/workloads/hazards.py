@@ -282,7 +282,7 @@ def _has_other_group(workload: Workload, system: System) -> BoolArray:
     ]
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     rows = rows[np.array([*is_small, False])[nodes.group[rows]]]
-    rows = rows[np.array([*is_one_entry, False])[nodes.collective[rows]]]
+    rows = rows[np.array(is_one_entry)[nodes.collective[rows]]]
     use = nodes.rank[rows].astype(np.int64) * len(JobCollective) + nodes.collective[rows]
     groups = max(len(workload.groups), 1)
     pairs = distinct(use * groups + nodes.group[rows])

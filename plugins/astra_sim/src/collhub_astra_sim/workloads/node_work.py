@@ -118,9 +118,9 @@ def get_collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
 
     -1 for collectives of other kinds, and for all other nodes.
     """
-    table = np.full(len(JobCollective) + 1, -1, np.int8)
+    table = np.full(len(JobCollective), -1, np.int8)
     table[list(NATIVE_TYPES)] = range(len(NATIVE_TYPES))
-    # The last entry serves nodes that are not collectives.
+    # The last entry serves UNKNOWN, whose number is -1.
     kind: npt.NDArray[np.int8] = table[nodes.collective]
     kind[~nodes.is_kind(NodeKind.COLLECTIVE)] = -1
     return kind

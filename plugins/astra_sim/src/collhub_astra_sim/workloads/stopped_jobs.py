@@ -134,7 +134,7 @@ class _StoppedJob:
         nodes = self._workload.nodes
         if nodes.kind[row] != NodeKind.COLLECTIVE:
             return self._format_name(row)
-        kind = _format_kind(int(nodes.collective[row]))
+        kind = JobCollective(nodes.collective[row]).noun
         return f"node {int(nodes.identity[row])} ({kind} of {self._format_group(row)})"
 
     def _format_group(self, row: int) -> str:
@@ -184,7 +184,7 @@ class _StoppedJob:
         is_same &= (nodes.collective == nodes.collective[row]) & (nodes.bytes == nodes.bytes[row])
         rows = np.flatnonzero(is_same)
         missing = sorted(set(members) - set(nodes.rank[rows].tolist()))
-        kind = _format_kind(int(nodes.collective[row]))
+        kind = JobCollective(nodes.collective[row]).noun
         size = int(nodes.bytes[row])
         text = f"is an {kind} of {size} bytes of {self._format_group(row)} that never finishes"
         if missing:
@@ -257,13 +257,6 @@ class _StoppedJob:
             f'add a group of all ranks to groups.json, "{name}": {listed}, and name it in these '
             f"nodes: pg_name {name!r}"
         )
-
-
-def _format_kind(collective: int) -> str:
-    """Return the name of a collective, such as all-reduce; for -1 `unknown collective`."""
-    if collective < 0:
-        return "unknown collective"
-    return JobCollective(collective).name.lower().replace("_", "-")
 
 
 CODE = "astra-sim-aborts"

@@ -237,7 +237,7 @@ class _Keys:
         """
         names_by_collective = {}
         for collective in NATIVE_TYPES:
-            key = f"{_format_collective(collective)}-implementation"
+            key = f"{collective.label}-implementation"
             if key not in self.values:
                 continue
             names_by_collective[collective] = self._get_names(key)
@@ -257,18 +257,13 @@ class _Keys:
         """
         prefixes = {}
         for collective in NATIVE_TYPES:
-            key = f"{_format_collective(collective)}-implementation-custom"
+            key = f"{collective.label}-implementation-custom"
             if key in self.values:
                 names = self._get_names(key)
                 if len(names) > 1:
                     self.fail(f"{key}: ASTRA-sim takes one prefix, not {len(names)}")
                 prefixes[collective] = names[0]
         return prefixes
-
-
-def _format_collective(collective: JobCollective) -> str:
-    """Return the collective in the spelling of the system's keys, such as all-reduce."""
-    return collective.name.lower().replace("_", "-")
 
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -201,8 +201,7 @@ class _StatementInference:
         """
         nodes = self.workload.nodes
         if nodes.kind[row] == NodeKind.COLLECTIVE:
-            code = int(nodes.collective[row])
-            known = _COLLECTIVES.get(JobCollective(code)) if code >= 0 else None
+            known = _COLLECTIVES.get(JobCollective(nodes.collective[row]))
             if known is None or nodes.counts[row] >= 0:
                 raise create_error(
                     self.workload, row, "is a collective that the table does not have"

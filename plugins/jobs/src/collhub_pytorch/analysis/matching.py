@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_pytorch.formats import KINETO
-from collhub_pytorch.job import EXTENSION, collective_name, file_of, has_device
+from collhub_pytorch.job import EXTENSION, file_of, has_device
 from hub_core.columns import Int64Array, csr
 from hub_core.model import (
     InputError,
@@ -178,8 +178,7 @@ def _missing_error(
 
 def _describe(workload: Workload, row: int) -> str:
     nodes = workload.nodes
-    code = int(nodes.collective[row])
-    kind = collective_name(code) if code >= 0 else "unknown collective"
+    kind = JobCollective(nodes.collective[row]).noun
     size = int(nodes.bytes[row])
     dtype = _dtype(workload, workload.extras[nodes.extra[row]]) if nodes.extra[row] >= 0 else ""
     article = "an" if kind[0] in "au" else "a"

@@ -114,6 +114,10 @@ def changed(change: Callable[[Any], object]) -> bytes:
             lambda root: root["nodes"]["kind"].__setitem__(0, "dream"),
             r"kind\[0\]: 'dream' is not one",
         ),
+        (
+            lambda root: root["nodes"]["collective"].__setitem__(0, "unknown"),
+            r"collective\[0\]: 'unknown' is not one",
+        ),
         (lambda root: root["nodes"].update(kind=3), r"\$\.nodes\.kind: a list was expected, got 3"),
         (
             lambda root: root["nodes"]["data"].__setitem__(1, [10**9]),
