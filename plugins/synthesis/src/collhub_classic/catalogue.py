@@ -66,8 +66,7 @@ def _build_gathering_planners(plan_of: PlanOf, cost_of: CostOf) -> dict[Collecti
 def build_gathering_planners(
     gather: Planner, mirrored_gather: Planner | None = None
 ) -> dict[CollectiveKind, Planner]:
-    """Return planners of all-gather, reduce-scatter and all-reduce, made from planners of an
-    all-gather.
+    """Make planners of all-gather, reduce-scatter and all-reduce from those of an all-gather.
 
     The result has one planner per kind. The all-gather is `gather` itself. The reduce-scatter is
     the all-gather of `mirrored_gather` (default: `gather`) with all messages reversed and reduced;
@@ -187,14 +186,14 @@ def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _choose_chunks(task: ClassicTask, hops: int, trees: int = 1) -> int:
-    """Return the number of chunks per tree: the option `chunks` if it is not 0, unchecked, else the
-    best.
+    """Return the number of chunks per tree: the option `chunks`, or the best one if it is 0.
 
-    The best is sqrt(`hops` * m beta / alpha) for m bytes, rounded, at least 1, and at most
-    `_MAX_CHUNKS` and m. If alpha is 0 it is the largest of these. `hops`: messages one after
-    another on the longest path. If the task restricts the numbers of units, `task.units` chooses an
-    allowed number for `trees` trees near the best; if none is allowed, the best is returned and a
-    later check reports the reason. Precondition, not checked: the options have `chunks`.
+    The option's value is returned unchecked. The best is sqrt(`hops` * m beta / alpha) for m bytes,
+    rounded, at least 1, and at most `_MAX_CHUNKS` and m. If alpha is 0 it is the smaller of these
+    two limits. `hops`: messages one after another on the longest path. If the task restricts the
+    numbers of units, `task.units` chooses an allowed number for `trees` trees near the best; if
+    none is allowed, the best is returned and a later check reports the reason. Precondition, not
+    checked: the options have `chunks`.
     """
     requested = cast("ChunkedOptions", task.options).chunks
     if requested:

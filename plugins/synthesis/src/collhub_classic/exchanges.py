@@ -376,8 +376,7 @@ def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
 
 
 def _plan_reduce_and_broadcast(parent: Int64Array, chunks: int) -> MessagePlan:
-    """Plan a pipelined all-reduce on a tree: a reduce to its root and a broadcast of the result
-    from it.
+    """Plan a pipelined all-reduce on a tree: a reduce to its root, then a broadcast of the result.
 
     `parent`: int64[ranks], negative for the root. `chunks`: number of blocks of the vector. Let D
     be the depth of the tree. A rank of depth d sends chunk k to its parent, which reduces it, in
@@ -432,8 +431,7 @@ def _plan_along_axis(
     coordinate: Int64Array,
     gathered_blocks: Int64Array,
 ) -> MessagePlan:
-    """Plan the messages of one axis of a grid all-gather: the plan `line` on all lines of ranks at
-    once.
+    """Plan the messages of one axis of a grid all-gather: the plan `line` on all lines at once.
 
     A line consists of the ranks that differ in the coordinate of `axis` only. `line`: all-gather
     among `sizes[axis]` ranks, in which block i is that of the rank with coordinate i. `coordinate`:

@@ -106,14 +106,13 @@ def compute_fold_cost(fold: Fold) -> AlphaBetaCost:
 
 
 def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
-    """Extend an all-gather among the virtual ranks of a fold, `inner`, to all ranks and their
-    blocks.
+    """Extend an all-gather among the virtual ranks of a fold, `inner`, to all ranks.
 
     A fold unites the first 2 * `extra` ranks to pairs, so that a power of two virtual ranks
     remains. In a round before `inner`, the even rank of each pair sends its block to the odd rank.
     In `inner`, the block of a virtual rank is replaced by the blocks of all ranks that it
     represents. In a round after it, the odd rank sends all blocks except the even rank's own one
-    back. Without pairs, no round is added.
+    back. Without pairs, no round is added. The result has one block per rank.
     """
     plan = inner.expanded(fold.first_of, fold.size_of, fold.ranks)
     plan = plan.renamed(fold.rank_of, np.arange(fold.ranks))
