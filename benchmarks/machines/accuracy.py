@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,8 @@ CORPUS = Path(__file__).resolve().parents[2].parent / "shared/corpus/measured/me
 GIVEN_SIZES = (2**13, 2**18, 2**22, 2**26, 2**30)
 # The bar of tables is for knots that are this many times apart.
 MAX_GAP = 4
+# Fewest sizes of a series of which one size at a time is left out.
+MIN_SIZES = 5
 
 
 def show(name: str, errors: Iterable[float], bar: str = "") -> None:
@@ -88,7 +90,8 @@ def halves(points: Sequence[Measurement]) -> dict[str, list[float]]:
 
 def tables(points: Sequence[Measurement]) -> None:
     """Print errors of tables between their knots."""
-    tables_between_knots(points)
+    for title in LEFT_OUT:
+        tables_between_knots(points, title)
     tables = [one for group in machines_of(points).values() for one in make_tables(group)]
     one_node = [one for one in tables if one.nodes == 1]
     errors_of = [error for one in one_node for error in one.errors_between_knots()]
@@ -130,25 +133,57 @@ def knots_four_times_apart(points: Sequence[Measurement]) -> dict[str, list[floa
     return errors
 
 
-def tables_between_knots(points: Sequence[Measurement]) -> None:
-    """Errors of tables on one node, with the shape of the model, at every second size left out."""
-    errors: dict[bool, list[float]] = {True: [], False: []}
+def tables_between_knots(points: Sequence[Measurement], title: str) -> dict[str, list[float]]:
+    """Return errors of tables on one node at inner sizes that tables and fits do not see.
+
+    `title` is a key of `LEFT_OUT`. The groups of the result are machines with and without a model.
+    The remaining sizes are 16 times apart where the given ones are four times apart.
+    """
+    errors: dict[str, list[float]] = {"with a model": [], "without": []}
     one_node = [one for one in points if one.nodes == 1]
     for group in machines_of(one_node).values():
-        held = every_second_size(group)
-        kept = [one for one, is_held in zip(group, held, strict=True) if not is_held]
-        tested = [one for one, is_held in zip(group, held, strict=True) if is_held]
-        read = MeasurementSet(kept)
-        for machine in calibrate_machines(read, CalibrationRequest(hold_out=False)) if kept else []:
-            for point in tested:
-                predicted = predict_by_table(machine.profile, point)
-                if predicted is not None and predicted.method is Method.INTERPOLATED:
-                    has_model = bool(machine.profile.constants)
-                    errors[has_model].append(predicted.time_us / point.time_us - 1)
-    bar = "(at 4 times: 3 and 18)"
-    show("table, shape of the model, knots 16 times apart", errors[True], bar)
-    show("table, machines without a model, knots 16 times apart", errors[False], bar)
-    show("table, one node, knots 16 times apart", [*errors[True], *errors[False]], bar)
+        for held in LEFT_OUT[title](group):
+            kept = [one for one, is_held in zip(group, held, strict=True) if not is_held]
+            tested = [one for one, is_held in zip(group, held, strict=True) if is_held]
+            read = MeasurementSet(kept)
+            for machine in calibrate_machines(read, CalibrationRequest(hold_out=False)):
+                group_name = "with a model" if machine.profile.constants else "without"
+                for point in tested:
+                    predicted = predict_by_table(machine.profile, point)
+                    if predicted is not None and predicted.method is Method.INTERPOLATED:
+                        errors[group_name].append(predicted.time_us / point.time_us - 1)
+    for group_name, values in errors.items():
+        show(f"table, {title} left out: {group_name}", values)
+    show(f"table, {title} left out: all", [one for values in errors.values() for one in values])
+    return errors
+
+
+def every_second(points: Sequence[Measurement]) -> Iterator[list[bool]]:
+    """Yield once for each point whether its size is every second one of its series."""
+    held = every_second_size(points)
+    if not all(held):
+        yield held
+
+
+def one_at_a_time(points: Sequence[Measurement]) -> Iterator[list[bool]]:
+    """Yield for each position whether each point has the inner size of this position in its series.
+
+    Only series of at least `MIN_SIZES` sizes count.
+    """
+    tables = [one for one in make_tables(points) if len(one.sizes) >= MIN_SIZES]
+    for position in range(1, max((len(one.sizes) for one in tables), default=1) - 1):
+        held = {(*one.key, one.sizes[position]) for one in tables if position < len(one.sizes) - 1}
+        yield [
+            (one.collective, one.ranks, one.nodes, one.library, one.dtype, one.size_bytes) in held
+            for one in points
+        ]
+
+
+LEFT_OUT: dict[str, Callable[[Sequence[Measurement]], Iterator[list[bool]]]] = {
+    "every second size": every_second,
+    "one size": one_at_a_time,
+}
+"""Selections of held-out sizes of a machine, each a list of masks."""
 
 
 def machines_left_out(points: Sequence[Measurement]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +13,7 @@ from collhub_machine_profiles.machine_profile import ErrorEntry, MachineProfile
 from collhub_machine_profiles.nccl_baseline import network_of_machine
 from collhub_machine_profiles.nccl_choice import Choice
 from collhub_machine_profiles.time_models import (
+    FloatArray,
     bandwidth_factor,
     call_columns,
     choice_of,
@@ -24,7 +25,6 @@ from collhub_machine_profiles.time_models import (
 MIN_NOMINAL_BYTES = 2**28
 MAX_FITTED_BYTES = 2**29
 NIC_EFFICIENCY = 0.9
-_WEIGHT_OF_SHAPE = 0.8
 
 
 class Method(StrEnum):
@@ -67,50 +67,61 @@ def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Predictio
 
     At a measured size it is the smallest measured time of this and all larger sizes (`envelope`),
     with error 0. Below or above all measured sizes it is extrapolated. Between them it is
-    interpolated; if the model covers the call, it is the weighted geometric mean of the linear
-    interpolation and of that with the shape of the model (`_shaped_time_us`, weight
-    `_WEIGHT_OF_SHAPE`). Extrapolated and interpolated times have the error of tables at sizes that
-    they did not see (`_errors`).
+    interpolated (`_time_between_knots_us`). Extrapolated and interpolated times have the error of
+    tables at sizes that they did not see (`_errors`).
     """
     table = profile.table_for(call)
     if table is None:
         return None
-    time_us = float(table.time_us(np.array([call.size_bytes], dtype=float))[0])
     if call.size_bytes in table.sizes:
-        return Prediction(time_us, Method.MEASURED, 0.0, 0.0)
+        return Prediction(_time_by_table_us(table, call), Method.MEASURED, 0.0, 0.0)
     errors = _errors(profile, "table", call)
     if not table.sizes[0] <= call.size_bytes <= table.sizes[-1]:
-        return Prediction(time_us, Method.EXTRAPOLATED, *errors)
-    shaped_us = _shaped_time_us(profile, table, call)
-    if shaped_us is not None:
-        time_us = time_us ** (1 - _WEIGHT_OF_SHAPE) * shaped_us**_WEIGHT_OF_SHAPE
+        return Prediction(_time_by_table_us(table, call), Method.EXTRAPOLATED, *errors)
+    time_us = _time_between_knots_us(profile, table, call)
     return Prediction(time_us, Method.INTERPOLATED, *errors)
 
 
-def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall) -> float | None:
-    """Return the time in us between two measured sizes, interpolated with the shape of the model.
+def _time_by_table_us(table: Table, call: CollectiveCall) -> float:
+    return float(table.time_us(np.array([call.size_bytes], dtype=float))[0])
 
-    Not the time itself but the ratio measured / model is interpolated (geometrically, in ln(size)).
-    The result is limited to the times of the two sizes. Returns None if the profile does not model
-    the call. `predict_by_table` combines it with linear interpolation, because the combination has
-    smaller errors than either on public measurements (benchmarks/machines/accuracy.py).
+
+def _time_between_knots_us(profile: MachineProfile, table: Table, call: CollectiveCall) -> float:
+    """Return the time in us between two measured sizes.
+
+    It is the time of the model plus its error (measured - model), which is linear in the size
+    between the two sizes: errors in the start of a call and in a rate have this form, and NCCL's
+    changes of protocol are contained in the model. Without a model of the call, the time itself is
+    linear in the size. The result is exact at both sizes, and limited to their times.
     """
-    gpu = profile.modelled_gpu(call)
-    if gpu is None:
-        return None
     upper = int(np.searchsorted(table.sizes, call.size_bytes))
-    low, high = (int(size) for size in table.sizes[upper - 1 : upper + 1])
+    knots = slice(upper - 1, upper + 1)
+    sizes, measured_us = table.sizes[knots], envelope(table.times_us)[knots]
     calls = [
-        PlannedCall(call.collective, call.ranks, call.nodes, size, table.library, call.dtype)
-        for size in (low, call.size_bytes, high)
+        PlannedCall(call.collective, call.ranks, call.nodes, int(size), table.library, call.dtype)
+        for size in (*sizes, call.size_bytes)
     ]
-    columns = call_columns(gpu, calls, profile.library.version)
-    model_us = predict(profile.constant_values(), columns)
-    measured_us = envelope(table.times_us)[upper - 1 : upper + 1]
-    weight = math.log(call.size_bytes / low) / math.log(high / low)
-    first, second = measured_us / model_us[[0, 2]]
-    shaped_us = model_us[1] * first ** (1 - weight) * second**weight
-    return float(np.clip(shaped_us, *measured_us))
+    model_us = _modelled_times_us(profile, calls)
+    if model_us is None:
+        return _time_by_table_us(table, call)
+    error_us = np.interp(call.size_bytes, sizes, measured_us - model_us[:2])
+    return float(np.clip(model_us[2] + error_us, *measured_us))
+
+
+def _modelled_times_us(
+    profile: MachineProfile, calls: Sequence[CollectiveCall]
+) -> FloatArray | None:
+    """Return the times in us of calls that differ only in their sizes, by fitted constants.
+
+    The constants are those of one node, otherwise of the first network of the profile that applies.
+    None if there is neither.
+    """
+    gpu = profile.modelled_gpu(calls[0])
+    if gpu is not None:
+        columns = call_columns(gpu, calls, profile.library.version)
+        return predict(profile.constant_values(), columns)
+    network = next((one for one in profile.networks if one.applies_to(calls[0])), None)
+    return None if network is None else network.times_us(calls)
 
 
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
@@ -134,11 +145,9 @@ def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Predictio
         columns = call_columns(gpu, [call], version, [choice])
         times_us = predict(profile.constant_values(), columns)
         return Prediction(float(times_us[0]), Method.MODEL, *errors, choice)
-    network = next(
-        (candidate for candidate in profile.networks if candidate.applies_to(call)), None
-    )
-    if network is not None:
-        return Prediction(float(network.times_us([call])[0]), Method.MODEL, *errors)
+    network_us = _modelled_times_us(profile, [call])
+    if network_us is not None:
+        return Prediction(float(network_us[0]), Method.MODEL, *errors)
     extrapolated_us = extrapolate_nodes(profile.tables, call)
     if extrapolated_us is not None:
         return Prediction(extrapolated_us, Method.EXTRAPOLATED, *errors)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.resources
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
 from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
-from collhub_machine_profiles.calls import PlannedCall, envelope
+from collhub_machine_profiles.calls import PlannedCall, Table, envelope
 from collhub_machine_profiles.machine_profile import MachineProfile, profile_bytes
 from collhub_machine_profiles.prediction import Method, predict_time
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines, read_points
@@ -166,6 +167,28 @@ def test_times_between_knots_are_between_those_of_the_knots(name: str) -> None:
                 assert times[place] * 0.999 <= prediction.time_us <= times[place + 1] * 1.001
 
 
+@pytest.mark.parametrize(
+    ("profile_name", "ranks", "nodes", "sizes"),
+    [("h100", 8, 1, (2**20, 2**21, 2**22)), ("p4de", 16, 2, (2**18, 2**20, 2**24))],
+)
+def test_between_knots_the_error_of_the_model_is_linear_in_the_size(
+    profile_name: str, ranks: int, nodes: int, sizes: tuple[int, int, int]
+) -> None:
+    """A machine that starts calls 5 us later and moves every MiB 3 us slower than its model."""
+    profile = replace(shipped_profile(profile_name), tables=())
+    library = profile.networks[0].library if nodes > 1 else profile.library
+    calls = [PlannedCall("all-reduce", ranks, nodes, size, library) for size in sizes]
+    model_us = [predict_time(profile, call).time_us for call in calls]
+    low, middle, high = (
+        time_us + 5 + 3 * size / 2**20 for time_us, size in zip(model_us, sizes, strict=True)
+    )
+    knots = np.array([sizes[0], sizes[2]], dtype=float)
+    table = Table("all-reduce", ranks, nodes, library, "", knots, np.array([low, high]))
+    prediction = predict_time(replace(profile, tables=(table,)), calls[1])
+    assert prediction.method is Method.INTERPOLATED
+    assert prediction.time_us == pytest.approx(middle)
+
+
 def test_the_shape_of_the_model_reduces_errors_between_knots(measured_corpus: Path) -> None:
     """Every second size left out of tables and fit: sizes that remain are 16 times apart."""
     shaped, linear = [], []
@@ -199,7 +222,7 @@ def test_models_of_one_and_of_several_nodes_meet_their_bars(
     file = measured_corpus / "measured.json"
     data = bars["Data"](read_points([str(file)]), file, [])
     rows = [*bars["model"](data), *bars["nodes"](data), *bars["table"](data)]
-    assert len(rows) == 12
+    assert len(rows) == 14
     assert [row.case for row in rows if row.is_met is False] == []
     # Neither reduce-scatter nor sizes four times apart are among the public points.
     assert sum(row.is_met is None for row in rows) == 2
