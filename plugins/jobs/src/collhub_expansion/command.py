@@ -43,7 +43,7 @@ _WARNING = Severity.WARNING
 _SIMULATOR = "analytical"
 _SLOT_RULES = {
     "free": "free: a node runs as soon as its dependencies are complete",
-    "frozen": "frozen: one node a slot, in the order of a simulation",
+    "frozen": "frozen: one node a slot, in the order that the simulator {backend} gives",
 }
 
 
@@ -115,6 +115,10 @@ def expand(
     from hub_core import choose_timing
 
     timing = choose_timing(choices["machine"], _SIMULATOR, topology, context.registry())
+    job_simulator = context.registry().find(WorkloadSimulator, choices["backend"]).offer
+    if timing.machine is not None and choices["machine"] and job_simulator.has_machines:
+        profile = {"machine": choices["machine"]}
+        side_options["simulator"] = {**profile, **side_options["simulator"]}
     # Synthesizers choose among algorithms by these times.
     context.say(timing.note)
     expansion = _expanded(
@@ -240,7 +244,7 @@ def _print_report(
             "workload": f"{workload.num_ranks} ranks, {len(workload.nodes)} nodes",
             "expanded": f"{len(flat.nodes)} nodes",
             "topology": topology.name,
-            "slots": _SLOT_RULES[choices["slots"]],
+            "slots": _SLOT_RULES[choices["slots"]].format(backend=choices["backend"]),
             "algorithms": f"{len(expansion.algorithms)} for"
             f" {sum(use.collectives for use in expansion.uses)} collectives",
         }

@@ -337,6 +337,21 @@ def test_synthesizers_may_time_their_trials_on_a_machine(
     assert "450 GB/s a GPU instead of 300" in run.err
 
 
+def test_the_simulator_of_machines_orders_frozen_slots_by_the_given_machine(
+    collhub: Collhub, job: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("collhub_machine_timing")
+    asked = ("expand", job, "--slots", "frozen", "--topology", "dgx-h100?npus=0-3")
+    machine = (*asked, "--machine", "h100")
+    run = collhub(*machine, "--backend", "machine", "-o", tmp_path / "measured")
+    assert run.code == 0, run.err
+    assert "in the order that the simulator machine gives" in run.out
+    run = collhub(*machine, "-o", tmp_path / "nominal")
+    assert "in the order that the simulator analytical gives" in run.out
+    run = collhub(*asked, "--backend", "machine", "-o", tmp_path / "other")
+    assert (run.code, "give --machine P" in run.err) == (2, True)
+
+
 def test_the_times_that_choose_algorithms_are_named(
     collhub: Collhub, job: Path, tmp_path: Path
 ) -> None:
