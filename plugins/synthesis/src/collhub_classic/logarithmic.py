@@ -157,8 +157,7 @@ def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce by recursive doubling, for any number of ranks, with the vector as one
-    block.
+    """Plan an all-reduce by recursive doubling for any number of ranks, with one block in all.
 
     At the distances d = 1, 2, 4, ... each rank r exchanges its full vector with its partner r xor
     d; both reduce. If the number of ranks is no power of two, some ranks are paired to virtual

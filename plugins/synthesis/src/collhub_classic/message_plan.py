@@ -72,12 +72,12 @@ class MessagePlan(ColumnTable):
         return np.diff(self.indptr)
 
     def backwards(self, *, reduces: bool) -> MessagePlan:
-        """Return the plan in reverse: source and destination of every message swapped, rounds in
-        reverse order.
+        """Return the plan in reverse, which collects the data that this plan distributes.
 
-        It collects the data that this plan distributes. Messages of a round keep their order, and
-        all messages keep their blocks and channels. `reduces`: whether all receivers reduce the
-        blocks; the present values are replaced. This plan is not changed.
+        The source and the destination of every message are swapped, and rounds are in reverse
+        order. Messages of a round keep their order, and all messages keep their blocks and
+        channels. `reduces`: whether all receivers reduce the blocks; the present values are
+        replaced. This plan is not changed.
         """
         order = np.argsort(-self.round, kind="stable")
         reversed_plan = self._select_rows(order)
@@ -120,8 +120,7 @@ class MessagePlan(ColumnTable):
         )
 
     def expanded(self, first: Int64Array, count: Int64Array, num_blocks: int) -> MessagePlan:
-        """Return the plan in which each block b is replaced by the `count[b]` blocks from
-        `first[b]` on.
+        """Return the plan in which block b is replaced by `count[b]` blocks from `first[b]` on.
 
         Both arrays are int64[blocks]; a count may be 0. `num_blocks` is the new number of blocks.
         Messages, ranks and rounds do not change.
@@ -173,8 +172,7 @@ class PlanBuilder:
     """Collects the messages of a plan round by round."""
 
     def __init__(self, num_ranks: int, num_blocks: int) -> None:
-        """Create a builder of a plan of `num_ranks` ranks and `num_blocks` blocks, without
-        messages.
+        """Create a builder of a plan for these numbers of ranks and blocks, without messages.
 
         Call `next_round` before the first message is added; otherwise that gets the round -1.
         """
@@ -396,8 +394,7 @@ def _sum_latencies_s(topology: Topology, routes: Routes) -> Float64Array:
 
 
 def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_bytes: int) -> int:
-    """Estimate the time in ns of an all-to-all in which every rank sends a message to every other
-    rank.
+    """Estimate the time in ns of an all-to-all in which each rank sends to every other one.
 
     It is the time of all bytes on the busiest link plus the largest latency of a route, rounded up,
     at least 1. In round k, rank r sends `collective_bytes` / n bytes to rank (r + k) mod n. At most
@@ -420,13 +417,12 @@ def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_byt
 
 
 def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None = None) -> int:
-    """Estimate the time of a plan in ns, rounded up, at least 1: the sum of the times of its
-    rounds.
+    """Estimate the time of a plan in ns, as the sum of the times of its rounds.
 
-    All ranks finish a round together; it takes as long as its slowest message. A message takes, on
-    each link of its route, the latency of the link plus the bytes of all messages of the round on
-    this link divided by its bandwidth. A block has `collective_bytes` / blocks of the plan, in an
-    all-to-all / blocks per rank.
+    The result is rounded up and at least 1. All ranks finish a round together; it takes as long as
+    its slowest message. A message takes, on each link of its route, the latency of the link plus
+    the bytes of all messages of the round on this link divided by its bandwidth. A block has
+    `collective_bytes` / blocks of the plan, in an all-to-all / blocks per rank.
 
     With `max_messages`, only about as many messages are routed, evenly spaced (rounds are skipped
     first, then messages in the remaining ones), and the result is scaled; None for all. The plan

@@ -273,12 +273,12 @@ def _find_exchange_rings(request: SynthesisRequest, options: NestedOptions) -> l
 def _generate_broadcasts(
     request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees
 ) -> Iterator[_Candidate]:
-    """Yield the candidates of a broadcast on trees as (collective with its units, steps, 0,
-    statistics).
+    """Yield the candidates of a broadcast on trees, which differ in the numbers of chunks.
 
-    They differ in the number of chunks per tree and per message (`_choose_broadcast_chunks`). There
-    are trees * chunks units. The statistics have the numbers of trees, depth and chunks, and the
-    cost if messages have one chunk, otherwise the range of chunks per message. Raises `UsageError`
+    A candidate is (collective with its number of units, steps, 0 units of SCRATCH, statistics).
+    `_choose_broadcast_chunks` chooses the chunks per tree and per message. There are trees * chunks
+    units. The statistics have the numbers of trees, depth and chunks, and the cost if all messages
+    have one chunk, otherwise the range of chunks per message. Raises `UsageError`
     (`size-too-small`) if there are more units than bytes.
     """
     parents, count = trees.parents, len(trees.parents)
@@ -298,20 +298,20 @@ def _generate_broadcasts(
 def _choose_broadcast_chunks(
     request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees
 ) -> list[tuple[int, Int64Array | None]]:
-    """Return the candidates: (chunks per tree, array of the chunks of every message or None for 1).
+    """Return the candidates: (chunks per tree, array of the chunks of each message or None for 1).
 
     - With the option `chunks`, its number is the only candidate.
-    - Otherwise the first candidate is c = sqrt(depth m beta / (trees alpha)), which minimizes
-      (depth - 1 + c) (alpha + m beta / (trees c)). It is limited to at least 1, by
-      `_MAX_TREE_CHUNKS`, by the number of steps and by the minimum size of a unit.
-    - On trees of groups, without a target runtime, the candidates are those of
-      `choose_group_messages`: with at most c chunks, and with up to `_MAX_TREE_CHUNKS`. Only the
-      latter is tried if one chunk per message has more than `_MAX_TRIED_STEPS` steps.
-    - On tori of at least `_FEW_RANKS` ranks, without a target runtime, a second candidate has as
-      many chunks as depth and bytes allow, if that is more. Its messages to distant ranks contain
-      several chunks (`choose_grains`). It replaces the first candidate if that has more than
-      `_MAX_TRIED_STEPS` steps. It has at most `_MAX_STEPS` steps, or `_MAX_TORUS_STEPS` from
-      `MANY_RANKS` ranks on.
+    - Otherwise let c = sqrt(depth m beta / (trees alpha)), which minimizes (depth - 1 + c) (alpha +
+      m beta / (trees c)). The basic candidate has c chunks, limited to at least 1, by
+      `_MAX_TREE_CHUNKS`, by the number of steps and by the minimum size of a unit. It is the only
+      one with a target runtime, and if no rule below applies.
+    - On trees of groups, the candidates are those of `choose_group_messages` instead: with at most
+      c chunks, and with at most `_MAX_TREE_CHUNKS`, both limited by the minimum size of a unit.
+      Only the latter is tried if the basic candidate has more than `_MAX_TRIED_STEPS` steps.
+    - On tori of at least `_FEW_RANKS` ranks, a second candidate has as many chunks as depth and
+      bytes allow, if that is more. Its messages to distant ranks contain several chunks
+      (`choose_grains`). It replaces the basic candidate if that has more than `_MAX_TRIED_STEPS`
+      steps. It has at most `_MAX_STEPS` steps, or `_MAX_TORUS_STEPS` from `MANY_RANKS` ranks on.
     """
     if options.chunks:
         return [(options.chunks, None)]

@@ -65,17 +65,16 @@ def _list_trees(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
-    """Return the parent of every rank in each broadcast tree of a torus: int64[trees, ranks], -1 at
-    `root`.
+    """Return the parent of every rank in each broadcast tree of a torus, -1 at `root`.
 
-    `sizes`: ranks of each dimension, at least 2, the first varies fastest. There are two trees per
-    dimension, one for each direction, but one for a dimension of two ranks. No two trees use the
-    same link, unless only some of the dimensions have two ranks.
+    The result is int64[trees, ranks], with trees in the order of `_list_trees`. `sizes`: ranks of
+    each dimension, at least 2, the first varies fastest. There are two trees per dimension, one for
+    each direction, but one for a dimension of two ranks. No two trees use the same link, unless
+    only some of the dimensions have two ranks.
 
     In the tree of dimension a and direction s, data move from the root along a in direction s. From
     each rank displaced along a, they then move along the following dimensions, cyclically. A rank
-    without a displacement along a receives from the rank before it along a, in direction s. Trees
-    are in the order of `_list_trees`.
+    without a displacement along a receives from the rank before it along a, in direction s.
     """
     count = len(sizes)
     number = np.arange(prod(sizes))
@@ -121,14 +120,13 @@ def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
 
 
 def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
-    """Return the parents in broadcast trees over groups of ranks: int64[2 * size, ranks], -1 at the
-    root.
+    """Return the parents in broadcast trees over groups of ranks, -1 at the root.
 
-    Groups are `size` consecutive ranks, such as the cards of a server; `num_ranks` must be a
-    multiple (not checked). Trees 2 m and 2 m + 1 reach other groups over the links of member m of
-    every group only. These members form the two trees of `find_binary_trees`; the root of the trees
-    sends to the first ones itself. Each such member then sends the data to all other members of its
-    group.
+    The result is int64[2 * size, ranks]. Groups are `size` consecutive ranks, such as the cards of
+    a server; `num_ranks` must be a multiple (not checked). Trees 2 m and 2 m + 1 reach other groups
+    over the links of member m of every group only. These members form the two trees of
+    `find_binary_trees`; the root of the trees sends to the first ones itself. Each such member then
+    sends the data to all other members of its group.
 
     In the trees of the root's own member number, the data pass along a chain of the ranks of the
     root's group instead, because the root also sends the data of the other trees.
@@ -151,13 +149,13 @@ def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
 def choose_group_messages(
     size: int, num_ranks: int, depth: int, max_chunks: int, max_messages: int
 ) -> tuple[int, int]:
-    """Choose (chunks c per tree, chunks g of a message within a group) for the trees of
-    `find_group_trees`.
+    """Choose the chunks per tree and per message within a group, for `find_group_trees`.
 
-    Messages between groups have one chunk. For g = 1 to `_MAX_GROUP_GRAIN`, c is the largest number
-    with at most about `max_messages` messages in all 2 * `size` trees, at least 1 and at most
-    `max_chunks`. The pair with the smallest (depth + c + g) / c, which is about the time relative
-    to that of the data, is chosen; of equal ones the smallest g.
+    Returns (chunks c per tree, chunks g of a message within a group); messages between groups have
+    one chunk. For g = 1 to `_MAX_GROUP_GRAIN`, c is the largest number with at most about
+    `max_messages` messages in all 2 * `size` trees, at least 1 and at most `max_chunks`. The pair
+    with the smallest (depth + c + g) / c, which is about the time relative to that of the data, is
+    chosen; of equal ones the smallest g.
     """
     groups = num_ranks // size
     inside = num_ranks - groups
@@ -208,14 +206,14 @@ def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
 def choose_grains(
     sizes: Sequence[int], levels: Int64Array, chunks: int, max_messages: int
 ) -> Int64Array:
-    """Choose the number of chunks in a message to each rank of each tree of a torus: int64[trees,
-    ranks].
+    """Choose the number of chunks in a message to each rank of each tree of a torus.
 
-    `sizes`: of the torus; `levels`: as of `compute_torus_levels`; `chunks`: per tree. Larger
-    messages reduce their number, but the first data arrive later, by the sum over the levels of
-    (length - 1) * chunks of a message. `_divide_fill` divides a delay into sizes of the levels,
-    which are limited to `chunks`. The delay begins at one chunk per hop and grows by 10 % until all
-    trees together have at most `max_messages` messages, or every message has all `chunks`.
+    The result is int64[trees, ranks]. `sizes`: of the torus; `levels`: as of
+    `compute_torus_levels`; `chunks`: per tree. Larger messages reduce their number, but the first
+    data arrive later, by the sum over the levels of (length - 1) * chunks of a message.
+    `_divide_fill` divides a delay into sizes of the levels, which are limited to `chunks`. The
+    delay begins at one chunk per hop and grows by 10 % until all trees together have at most
+    `max_messages` messages, or the messages of the first level have all `chunks` in every tree.
     """
     count = len(sizes)
     cycles = [
@@ -260,8 +258,7 @@ def _divide_fill(lengths: Sequence[int], fill: float) -> Int64Array:
 def build_broadcast_steps(
     parents: Int64Array, chunks: int, grains: Int64Array | None = None
 ) -> StepTable:
-    """Build the steps of a broadcast of `chunks` chunks on each of several trees, one unit per
-    chunk.
+    """Build the steps of a broadcast of `chunks` chunks on each tree, with one unit per chunk.
 
     `parents`: int64[trees, ranks], -1 at the root, which is the same in all trees. Unit t * chunks
     + c is chunk c of tree t. A message to a rank has `grains[tree, rank]` units, which must be a

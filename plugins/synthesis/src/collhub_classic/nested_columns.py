@@ -114,8 +114,7 @@ def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
 
 
 def add_moves_from_owners(columns: StepColumns, owned: Int64Array, writers: Sequence[int]) -> None:
-    """Add rows that move every result from the SCRATCH of its owner to the OUTPUT of its target
-    rank.
+    """Add rows that move every result from SCRATCH of its owner to OUTPUT of its target rank.
 
     `owned`: int64[streams, ranks], the unit of each owner in each stream; each unit occurs once.
     Unit u is at its own number in SCRATCH. Its target is rank u // streams, at offset u % streams
