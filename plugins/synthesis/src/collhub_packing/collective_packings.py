@@ -70,16 +70,16 @@ def all_gather_trees(
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
-    """Pack trees for an all-gather at the best rate x: every node v sends `weights[v]` * x to all
-    other nodes.
+    """Pack trees for an all-gather at the best rate x.
 
-    x is `all_gather_rate`; `weights` None means 1 for each. With 1 / x = a / b, capacities are
-    multiplied by a / g, and a node sends b / g per unit of its weight; g is the greatest common
-    divisor of b and all capacities, so these are the smallest integers. Switches are replaced by
-    direct links (`without_switches`, with `spread`). Packings are computed in `seeds` random orders
-    (at least one), from the number `first_seed` on. The one with the fewest trees is returned, of
-    several the one with the smallest sum of weight times depth. Raises the `InputError`s of
-    `all_gather_rate` and `without_switches`.
+    Every node v sends `weights[v]` * x to all other nodes. x is `all_gather_rate`; `weights` None
+    means 1 for each. With 1 / x = a / b, capacities are multiplied by a / g, and a node sends b / g
+    per unit of its weight; g is the greatest common divisor of b and all capacities, so these are
+    the smallest integers. Switches are replaced by direct links (`without_switches`, with
+    `spread`). Packings are computed in `seeds` random orders (at least one), from the number
+    `first_seed` on. The one with the fewest trees is returned, of several the one with the
+    smallest sum of weight times depth. Raises the `InputError`s of `all_gather_rate` and
+    `without_switches`.
     """
     share = to_weight_array(graph, weights)
     rate = all_gather_rate(graph, weights)
@@ -119,12 +119,12 @@ def fixed_rate(
     per_root: int,
     weights: Sequence[int] | None = None,
 ) -> Fraction:
-    """Compute the best all-gather rate with `per_root` trees of weight 1 per unit of each node's
-    weight.
+    """Compute the best all-gather rate with a given number of trees per root.
 
-    The rate is x = per_root / U, where U is the smallest factor for which the capacities floor(U *
-    c) suffice for these trees. U is a multiple of 1 / c for some capacity c, so it is found by one
-    binary search per distinct capacity. `weights` and errors are as in `all_gather_rate`.
+    A node has `per_root` trees of weight 1 per unit of its weight. The rate is x = per_root / U,
+    where U is the smallest factor for which the capacities floor(U * c) suffice for these trees. U
+    is a multiple of 1 / c for some capacity c, so it is found by one binary search per distinct
+    capacity. `weights` and errors are as in `all_gather_rate`.
     """
     sent = scaled(to_weight_array(graph, weights), per_root)
     network = SourcedNetwork(graph)

@@ -273,8 +273,7 @@ class LeastSets:
         weights: Int64Array,
         allowed: BoolArray,
     ) -> tuple[int, BoolArray]:
-        """Find the set of nodes of minimum value that has all `members` and only nodes of
-        `allowed`.
+        """Find the node set of minimum value that has all `members` and only `allowed` nodes.
 
         The value of a set is the scaled capacity of the links that leave it, plus the `weights`
         (int64[nodes], may be negative) of its nodes. Returns (value, set as bool[nodes]); of

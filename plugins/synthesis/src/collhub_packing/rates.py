@@ -40,13 +40,12 @@ class Strength:
 
 
 def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
-    """Return the maximum rate of out-trees from `root` to all compute nodes, and the cut that
-    proves it.
+    """Return the maximum rate of out-trees from `root` to all compute nodes, with its proof.
 
     It is the smallest minimum cut between the root and any other compute node, in units of the
-    graph (Edmonds 1973); the cut is the set of nodes on the root's side. Cost: one flow per node.
-    Raises `InputError` (`unreachable`) if a node cannot be reached, and if the root is the only
-    compute node.
+    graph (Edmonds 1973). The proof is this cut, the set of nodes on the root's side. Cost: one flow
+    per node. Raises `InputError` (`unreachable`) if a node cannot be reached, and if the root is
+    the only compute node.
     """
     _check_size(graph)
     targets = [node for node in range(graph.num_compute) if node != root]
@@ -152,8 +151,7 @@ class SourcedNetwork:
 
 
 def strength(graph: CapacityGraph) -> Strength:
-    """Compute the strength: the maximum total weight of undirected spanning trees that fit into a
-    network.
+    """Compute the strength: the maximum total weight of undirected spanning trees that fit.
 
     It is the minimum of c(E(P)) / (|P| - 1) over the partitions P of the nodes into at least two
     blocks, with c(E(P)) the capacity between blocks (Nash-Williams and Tutte 1961). No all-reduce

@@ -93,8 +93,7 @@ def without_switches(
     *,
     spread: SwitchSpread = SwitchSpread.NOWHERE,
 ) -> DirectNetwork:
-    """Replace all switches by direct links between compute nodes, so that nodes can send as much as
-    before.
+    """Replace all switches by direct links, so that compute nodes can send as much as before.
 
     Each node v can still send `sent[v]` to all other compute nodes. The result has the direct
     links, each with its physical route. It is exact: flows to all compute nodes are maintained and

@@ -98,13 +98,12 @@ TreePaths = Sequence[Mapping[int, Sequence[int]]]
 
 
 def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
-    """Return the part of a tree on the paths from its root to `members` (nodes); the rest is
-    removed.
+    """Return the part of a tree on the paths from its root to `members` (nodes).
 
-    The remaining nodes, without the root, are sorted by depth, then number. Parents of all other
-    nodes are -1. The height of a node is measured to the deepest member below it. Raises
-    `InputError` (`tree-does-not-span`) with the first member that the tree does not reach. The tree
-    is not changed.
+    The rest is removed. The remaining nodes, without the root, are sorted by depth, then number.
+    Parents of all other nodes are -1. The height of a node is measured to the deepest member below
+    it. Raises `InputError` (`tree-does-not-span`) with the first member that the tree does not
+    reach. The tree is not changed.
     """
     depth = tree.depths
     is_unreached = depth[members] < 0

@@ -214,12 +214,12 @@ class Pipelining:
         return tuple(streams), numbers
 
     def _schedule(self, counts: Sequence[int], slack_ps: int) -> Pipeline:
-        """Schedule all messages if the data of stream i (part of the data on one tree) have
-        `counts[i]` chunks.
+        """Schedule all messages if the data of stream i have `counts[i]` chunks.
 
-        The chunks of a stream are equal. `slack_ps`: delay before received data are sent on. The
-        result has the collective in its new units, chunks, transfers, and the time in ps at which
-        the last message ends (0 without messages). Raises `InputError` as `_cut_chunks` does.
+        A stream is the part of the data on one tree; its chunks are equal. `slack_ps`: delay
+        before received data are sent on. The result has the collective in its new units, chunks,
+        transfers, and the time in ps at which the last message ends (0 without messages). Raises
+        `InputError` as `_cut_chunks` does.
         """
         collective, chunks, units = self._cut_chunks(counts)
         # A unit of the collective need not be an integer number of bytes.

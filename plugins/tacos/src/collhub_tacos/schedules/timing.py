@@ -139,7 +139,8 @@ def compute_times(
 
     `waits`: columns (transfer, dependent transfer). `rank`: int64, priority of each transfer, the
     smallest first; with `is_fixed`, the order on every link. Raises `InputError`
-    (`schedule-acausal`) for cyclic dependencies.
+    (`schedule-acausal`) if transfers wait for one another; with `is_fixed`, also by their order on
+    a link.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.event_loop import run

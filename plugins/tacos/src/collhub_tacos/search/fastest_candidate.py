@@ -49,7 +49,7 @@ def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> Synth
     best candidate so far, marked as interrupted; without one, `KeyboardInterrupt` is raised
     again. A candidate whose own search was interrupted ends the search after its form. Raises
     `UsageError` for a method that belongs to another collective, and `InputError` if the limits
-    of units allow no candidate.
+    of units allow no candidate, or if the network does not suit the form that the method names.
     """
     best = _BestCandidate(setting, request)
     is_interrupted = False
