@@ -256,13 +256,12 @@ class _Exchange:
         return _Plan(messages, copies, empty, empty, np.zeros(self._ranks, np.int64))
 
     def in_two_levels(self, groups: Int64Array, *, is_node_first: bool, is_united: bool) -> _Plan:
-        """Plan an all-to-all-v with messages within nodes and between ranks with the same local
-        index.
+        """Plan an all-to-all-v in two levels: within nodes, and between equal local indices.
 
-        `groups`: ranks of every node; the local index is the position in the row. Data for another
-        node pass a relay: with `is_node_first` the rank of the sender's node with the receiver's
-        local index, else the rank of the receiver's node with the sender's local index. Data whose
-        relay is the sender or receiver itself need no first or second hop.
+        `groups`: ranks of every node; the local index of a rank is its position in the row. Data
+        for another node pass a relay: with `is_node_first` the rank of the sender's node with the
+        receiver's local index, else the rank of the receiver's node with the sender's local index.
+        Data whose relay is the sender or receiver itself need no first or second hop.
 
         `is_united`: adjacent data between two ranks become one message, for which a relay also
         copies its own data into SCRATCH, unless they would be the only data of the message.
@@ -318,13 +317,12 @@ class _Exchange:
         )
 
     def _pieces(self, rows: Int64Array, relay: Int64Array) -> tuple[_Messages, _Messages]:
-        """Return the messages into the relay's SCRATCH, and those out of it, one of each per pair
-        in `rows`.
+        """Return the messages into the relay's SCRATCH, and those out of it.
 
-        `relay`: relay of each pair; pairs of a relay must be adjacent. The data of a relay are
-        consecutive in its SCRATCH, from unit 0. The first messages come from INPUT of the sender,
-        on channel `_FIRST_HOP`; the second go to OUTPUT of the receiver, on `_SECOND_HOP`. Both are
-        in the order of `rows`, also with a relay that is the sender or receiver.
+        Both have one message per pair in `rows`, in this order, also for a relay that is the sender
+        or receiver. `relay`: relay of each pair; pairs of a relay must be adjacent. The data of a
+        relay are consecutive in its SCRATCH, from unit 0. The first messages come from INPUT of the
+        sender, on channel `_FIRST_HOP`; the second go to OUTPUT of the receiver, on `_SECOND_HOP`.
         """
         count = self._count[rows]
         before = np.cumsum(count) - count

@@ -259,13 +259,11 @@ class _PlanOptions(TypedDict):
 def _parse_choices(
     context: CommandContext, wish: _PlanOptions, out: str | None, output: OutputRequest
 ) -> tuple[GroupChoices, Assignments]:
-    """Convert the options of the command to the choices of the plan, and the options of the
-    writer.
+    """Convert the options of the command to (choices of the plan, options of the writer).
 
-    Without `out` the options of the writer are empty. The work limit is 400 000 (`MAX_WORK`)
-    unless `-O work=` is given. Raises `UsageError` for `--to` without `out`, for the output
-    `-`, for contradicting outputs, and for an unknown option. Raises `HubError` for an unknown
-    synthesizer.
+    Without `out` the options of the writer are empty. The work limit is 400 000 (`MAX_WORK`) unless
+    `-O work=` is given. Raises `UsageError` for `--to` without `out`, for the output `-`, for
+    contradicting outputs, and for an unknown option. Raises `HubError` for an unknown synthesizer.
     """
     from collhub_flows.groups.planning import MAX_WORK, GroupChoices
     from hub_core.network import Occupancy

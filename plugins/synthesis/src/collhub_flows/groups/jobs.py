@@ -53,13 +53,13 @@ class TreeJobs:
     def of(
         cls, network: FlowNetwork, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
     ) -> TreeJobs:
-        """Create the jobs of all trees: a job sends the data of one tree edge over one link of its
-        route.
+        """Create the jobs of all trees, each of which sends the data of a tree edge over one link.
 
-        `share_bytes`: bytes of every share (part of a group's data with one root); a tree carries a
-        piece of a share, whose bytes are in proportion to its units. Times are in picoseconds, by
-        the occupancy model. Jobs are sorted by edge of the trees, then along the route. A job whose
-        link starts at a switch is marked as forwarded.
+        An edge has one job per link of its route. `share_bytes`: bytes of every share (part of a
+        group's data with one root); a tree carries a piece of a share, whose bytes are in
+        proportion to its units. Times are in picoseconds, by the occupancy model. Jobs are sorted
+        by edge of the trees, then along the route. A job whose link starts at a switch is marked as
+        forwarded.
         """
         topology, routes = network.topology, network.routes
         lengths = np.diff(routes.indptr)[trees.arcs]
@@ -230,12 +230,12 @@ class GroupSchedule:
         return tuple(algorithms)
 
     def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
-        """Return the order of all steps of the joint algorithm, and the order of messages on each
-        link.
+        """Return the order of all steps of the joint algorithm, and that of the messages of links.
 
         `algorithms`: those of this schedule, one per group; their steps are numbered one algorithm
         after the other. The steps of messages are in the order of the schedule; all copies come
-        after them, by group. The second part has pairs (earlier step, later step).
+        after them, by group. The order of the messages on each link consists of pairs (earlier
+        step, later step).
         """
         transfers = self._create_transfers()
         pieces = self.trees.pieces.share

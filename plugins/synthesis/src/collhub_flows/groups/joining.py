@@ -108,13 +108,12 @@ def combine_algorithms(
 
 
 def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
-    """Return the largest unit in which the data of all algorithms can be measured: (bytes,
-    factors).
+    """Return the largest unit in which the data of all algorithms can be measured.
 
-    The bytes are a fraction, the greatest common divisor of the bytes of all units. The factors are
-    the number of common units in the unit of each algorithm. An algorithm without a size counts as
-    one byte. Raises `InputError` (`sizes-unlike`) if an algorithm would have more than `_MAX_UNITS`
-    common units.
+    The result is (bytes of the unit, factors). The bytes are a fraction, the greatest common
+    divisor of the bytes of all units. The factors are the number of common units in the unit of
+    each algorithm. An algorithm without a size counts as one byte. Raises `InputError`
+    (`sizes-unlike`) if an algorithm would have more than `_MAX_UNITS` common units.
     """
     bytes_of = [
         Fraction(algorithm.collective_bytes or 1, algorithm.collective.unit_count)

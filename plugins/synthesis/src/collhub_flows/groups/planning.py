@@ -326,15 +326,15 @@ def _plan_separately(
     choices: GroupChoices,
     progress: _Progress,
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
-    """Find the fastest algorithm of each group in isolation; return (algorithms, groups not
-    searched).
+    """Find the fastest algorithm of each group in isolation.
 
-    Candidates for every group are the packed trees of this package and the algorithm of the
-    synthesizer `choices.name`, if it supports the request. The faster one by simulated time is
-    taken; of equally fast ones the packed trees. All groups share one budget for the synthesizer:
-    `choices.work` steps within the budget of the plan. If it is exhausted before a group, the
-    synthesizer is not run for this group. The second result then has the reason, by group number
-    from 0. `progress` is called with fractions from 0.3 to 0.9.
+    Returns (algorithms, groups not searched). Candidates for every group are the packed trees of
+    this package and the algorithm of the synthesizer `choices.name`, if it supports the request.
+    The faster one by simulated time is taken; of equally fast ones the packed trees. All groups
+    share one budget for the synthesizer: `choices.work` steps within the budget of the plan. If it
+    is exhausted before a group, the synthesizer is not run for this group. The second result then
+    has the reason, by group number from 0. `progress` is called with fractions from 0.3 to less
+    than 0.9.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}
