@@ -173,10 +173,10 @@ class FlowNetwork:
         return group_of_entry(self.routes.indptr)
 
     def _remove_indirect(self) -> FlowNetwork:
-        """Return a network with only the arcs whose route enters no NPU but its destination, in
-        their order.
+        """Return a network with only the arcs whose route enters no NPU but its destination.
 
-        The removed arcs are combinations of the remaining ones. The topology is shared.
+        The arcs keep their order. The removed arcs are combinations of the remaining ones. The
+        topology is shared.
         """
         heads = self.topology.destination[self.routes.links]
         at_npu = heads < self.topology.num_npus
@@ -398,15 +398,14 @@ class FlowCertificate:
 def certify_flow(
     network: FlowNetwork, demand: FlowDemand, flow: Flow, request: SynthesisRequest
 ) -> FlowCertificate:
-    """Compute the lower bound that the link prices of a flow prove for any routes, and its
-    certificate.
+    """Compute the lower bound that the link prices of a flow prove for any routes.
 
-    Prices are rounded to integers, of which the largest is `_PRICE_SCALE`; of parallel links only
-    the first has one. The length of a link is price / bandwidth. The bound is the sum over all
-    shares (data from one NPU to another) of bytes times shortest distance, divided by the sum of
-    prices. It is in ns, reduced by the relative `_SAFETY` and rounded down. The certificate is a
-    JSON object; it lists only links with a price, and the links of the network only if there are at
-    most `_MAX_LINKS`.
+    The result has the bound and its certificate. Prices are rounded to integers, of which the
+    largest is `_PRICE_SCALE`; of parallel links only the first has one. The length of a link is
+    price / bandwidth. The bound is the sum over all shares (data from one NPU to another) of bytes
+    times shortest distance, divided by the sum of prices. It is in ns, reduced by the relative
+    `_SAFETY` and rounded down. The certificate is a JSON object; it lists only links with a price,
+    and the links of the network only if there are at most `_MAX_LINKS`.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import sum_distances

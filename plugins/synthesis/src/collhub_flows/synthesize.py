@@ -139,9 +139,11 @@ class _Problem:
     def of(cls, request: SynthesisRequest) -> _Problem:
         """Build the problem of a request: network, demand, and bytes per share (a float).
 
-        Raises `UsageError` for several planes (`planes-unsupported`), and if no rank sends data to
-        another one (`one-rank`). Raises `InputError` for networks that are too large (`too-large`)
-        and for collectives without a flow (`collective-unsupported`).
+        Raises, in this order: `UsageError` for several planes (`planes-unsupported`); `InputError`
+        for networks that are too large (`too-large`), and for collectives without a flow
+        (`collective-unsupported`); `UsageError` if no rank sends data to another one (`one-rank`);
+        `InputError` for networks without links (`disconnected`), and for networks with switches in
+        which an NPU cannot reach another one.
         """
         topology = request.topology
         if topology.num_planes > 1:
