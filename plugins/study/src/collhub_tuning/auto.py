@@ -114,6 +114,11 @@ class _Search:
     is_interrupted: bool = False
     fitted: _Candidate | None = None
 
+    @property
+    def best_ns(self) -> int | None:
+        """The shortest time of the candidates in ns, None without one."""
+        return min((candidate.time_ns for candidate in self.candidates), default=None)
+
     def list_in_order(self, objective: str) -> list[_Candidate]:
         """Return the candidates, the winner first, then the other candidates by ascending time.
 
@@ -300,8 +305,11 @@ def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidat
         is_too_large = cause.code == "too-large"
         defect = "could not be checked" if is_too_large else "is wrong"
         message = f"the algorithm of {candidate.name} ({format_time(candidate.time_ns)}) {defect}: "
+        # Without the file, which is the name of the topology.
+        place = cause.location and str(replace(cause.location, file=None))
+        message += f"{place}: {cause.message}" if place else cause.message
         code = "not-checked" if is_too_large else "wrong-candidate"
-        search.warnings.append(Diagnostic(code, message + cause.message, Severity.WARNING))
+        search.warnings.append(Diagnostic(code, message, Severity.WARNING))
     return candidates[0]
 
 
@@ -377,16 +385,8 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
     limit, get one in `search.not_tried`. The findings of a `PluginError` also become warnings.
     Until there is a candidate, the limit of work does not end the search; the limit of time does.
 
-    On large networks the search also ends if the best time is within 1 % of the lower bound. On
-    still larger ones, after the first candidate, synthesizers are skipped that
-
-    - adapt to the links, unless they have no option `within`, the best time is above 1.25 times the
-      bound, and the network has no switches and is not too large even for this,
-    - follow a fixed pattern without an estimate, unless the best time is above twice the bound and
-      the network is not too large even for this.
-
-    Without a candidate, those that adapt are skipped on the largest networks once another one found
-    the request too large.
+    On large networks the search also ends if the best time is within 1 % of the lower bound, and
+    `_find_reason_to_skip` skips synthesizers.
     """
     kind = request.collective.kind
     supporting = []
@@ -400,34 +400,13 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
     if _is_large(request.topology):
         size = request.collective_bytes
         bound_ns = lower_bound_ns(request.collective, request.topology, size, request.npus)
-    is_never_searched = _is_beyond_search(request.topology)
-    is_never_searched &= not _is_searched_if_far(request.topology)
     for index, name in enumerate(order):
-        adapts = registry.find(Synthesizer, name).offer.adapts
-        reason = search.budget.reason
-        best_ns = min((candidate.time_ns for candidate in search.candidates), default=None)
-        if bound_ns is not None and best_ns is not None and best_ns <= _NEAR_BOUND * bound_ns:
-            percent = 100 * (best_ns / bound_ns - 1)
-            reason = f"large network: the best time is {percent:.1f} % above the lower bound"
+        if reason := _find_reason_to_stop(search, bound_ns):
             search.not_tried |= dict.fromkeys(order[index:], reason)
             return
-        if search.too_large and best_ns is None and adapts and is_never_searched:
-            search.not_tried[name] = "large network: its search would take minutes"
+        if reason := _find_reason_to_skip(name, request, registry, search, bound_ns):
+            search.not_tried[name] = reason
             continue
-        if best_ns is not None and _is_beyond_search(request.topology):
-            is_far = bound_ns is None or best_ns > _FAR_FROM_BOUND * bound_ns
-            is_near = bound_ns is not None and best_ns <= _SEARCHED_FROM_RATIO * bound_ns
-            if adapts and (is_near or is_never_searched or _has_within_option(name, registry)):
-                search.not_tried[name] = "large network: its search would take minutes"
-                continue
-            is_tried = is_far and _count_pairs(request.topology) <= _MAX_DIRECT_PAIRS
-            if not adapts and not is_tried and math.isinf(_estimate_ns(name, registry, request)):
-                search.not_tried[name] = "large network: its time cannot be estimated"
-                continue
-        # Without a candidate, every synthesizer may use one simulation beyond the work limit.
-        if reason and (search.candidates or search.budget.left_s == 0.0):
-            search.not_tried |= dict.fromkeys(order[index:], reason)
-            return
         try:
             request.progress(index / len(order), name)
             _try(request, name, registry, search)
@@ -443,6 +422,57 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
             search.failures[name] = _get_first_message(error)
             if error.diagnostics and error.diagnostics[0].code == _TOO_LARGE:
                 search.too_large[name] = error.diagnostics[0]
+
+
+def _find_reason_to_stop(search: _Search, bound_ns: float | None) -> str:
+    """Return the reason to try no further synthesizer, "" without one.
+
+    It is a limit that was reached, except for the limit of work until there is a candidate, or a
+    best time within 1 % of the lower bound. `bound_ns`: None on networks that are not large.
+    """
+    best_ns = search.best_ns
+    if bound_ns is not None and best_ns is not None and best_ns <= _NEAR_BOUND * bound_ns:
+        percent = 100 * (best_ns / bound_ns - 1)
+        return f"large network: the best time is {percent:.1f} % above the lower bound"
+    # Without a candidate, every synthesizer may use one simulation beyond the work limit.
+    has_ended = best_ns is not None or search.budget.left_s == 0.0
+    return search.budget.reason if has_ended else ""
+
+
+def _find_reason_to_skip(
+    name: str,
+    request: SynthesisRequest,
+    registry: Registry,
+    search: _Search,
+    bound_ns: float | None,
+) -> str:
+    """Return the reason to skip a synthesizer, "" without one.
+
+    Synthesizers are skipped only on networks above `_MAX_SEARCHED_PAIRS`:
+
+    - those that adapt to the links. They are tried if the network has no switches and is not too
+      large even for this, they have no option `within`, and the best time is above 1.25 times the
+      lower bound. Without a candidate, they are skipped only on networks where they are never
+      tried, once another synthesizer found the request too large.
+    - after the first candidate, patterns without an estimate, unless the best time is above twice
+      the bound and the network is not too large even for this.
+
+    `bound_ns`: None if unknown, which counts as 0.
+    """
+    topology, best_ns = request.topology, search.best_ns
+    if not _is_beyond_search(topology):
+        return ""
+    ratio = best_ns / bound_ns if best_ns is not None and bound_ns else math.inf
+    if registry.find(Synthesizer, name).offer.adapts:
+        is_tried = _is_searched_if_far(topology) or not search.too_large
+        if best_ns is not None:
+            is_tried = _is_searched_if_far(topology) and ratio > _SEARCHED_FROM_RATIO
+            is_tried &= not _has_within_option(name, registry)
+        return "" if is_tried else "large network: its search would take minutes"
+    is_tried = ratio > _FAR_FROM_BOUND and _count_pairs(topology) <= _MAX_DIRECT_PAIRS
+    if best_ns is None or is_tried or not math.isinf(_estimate_ns(name, registry, request)):
+        return ""
+    return "large network: its time cannot be estimated"
 
 
 def _build_size_error(request: SynthesisRequest, search: _Search) -> InputError:
@@ -477,7 +507,7 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
     """
     # Reuses the simulation if the synthesizer has simulated its result itself.
     stopwatch = Stopwatch(request.simulate)
-    best_ns = min((candidate.time_ns for candidate in search.candidates), default=None)
+    best_ns = search.best_ns
     has_limit = best_ns is not None and _has_within_option(name, registry)
     budget = search.budget.part()
     attempt = replace(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from collhub_tuning import auto
 from collhub_tuning.plugin import AutoOptions
@@ -22,6 +24,7 @@ from hub_core import (
     Severity,
     verify,
 )
+from hub_core.model import StepKind
 from hub_core.network import Occupancy
 from hub_core.pipeline.synthesis import create_synthesis_request
 from hub_core.plugin_api import (
@@ -29,9 +32,13 @@ from hub_core.plugin_api import (
     SearchBudget,
     Simulator,
     SynthesisRequest,
+    SynthesisResult,
     Synthesizer,
     synthesis,
 )
+
+_SEARCH = "large network: its search would take minutes"
+_ESTIMATE = "large network: its time cannot be estimated"
 
 
 @pytest.fixture(autouse=True)
@@ -260,6 +267,39 @@ def test_the_fastest_verified_candidate_wins(code: str, monkeypatch: pytest.Monk
     assert ("could not be checked" in warning.message) == (code == "too-large")
 
 
+def test_a_refused_candidate_is_named_in_text_and_json(
+    collhub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest algorithm loses the result of its last message."""
+    run_synthesizer = auto.hub_core.run_synthesizer
+
+    def lose_a_message(request: SynthesisRequest, name: str, options=None) -> SynthesisResult:
+        result = run_synthesizer(request, name, options)
+        if name != "direct":
+            return result
+        steps = result.algorithm.steps
+        offset = steps.dst_offset.copy()
+        offset[np.flatnonzero(steps.kind == StepKind.RECV)[-1]] = 0
+        return replace(
+            result, algorithm=replace(result.algorithm, steps=replace(steps, dst_offset=offset))
+        )
+
+    monkeypatch.setattr(auto.hub_core, "run_synthesizer", lose_a_message)
+    asked = ("synthesize", "auto", "--collective", "all-gather", "--topology", "fc:4")
+    asked = (*asked, "--size", "1MiB", "-O", "candidates=ring,direct")
+    run = collhub(*asked)
+    assert run.code == 0
+    line = next(line for line in run.err.splitlines() if line.startswith("warning: "))
+    reason = r"rank 3, step 5: in place: nothing orders this receive from rank 2 into OUTPUT\[0\]"
+    assert re.match(rf"warning: the algorithm of direct \(.* us\) is wrong: {reason}", line), line
+    assert line.endswith("[wrong-candidate]")
+    document = json.loads(collhub(*asked, "--json").out)
+    (finding,) = document["diagnostics"]
+    assert (finding["code"], finding["severity"]) == ("wrong-candidate", "warning")
+    assert line.startswith(f"warning: {finding['message']}")
+    assert document["statistics"]["winner"] == "ring"
+
+
 def test_ctrl_c_ends_the_search_with_the_best_so_far() -> None:
     calls: list[int] = []
 
@@ -342,3 +382,42 @@ def test_the_search_on_a_large_network_ends_near_the_bound(
     result = auto.synthesize(request_for(), AutoOptions(candidates="ring,direct"))
     assert list(result.not_tried) == ["direct"]
     assert "above the lower bound" in result.not_tried["direct"]
+
+
+@pytest.mark.parametrize(
+    ("best_ns", "is_large", "reasons"),
+    [
+        # (reason of a pattern without estimate, of an adapting one, of one with `within`)
+        (None, False, ("", "", "")),
+        (None, True, ("", _SEARCH, _SEARCH)),
+        (1200, False, (_ESTIMATE, _SEARCH, _SEARCH)),
+        (1200, True, (_ESTIMATE, _SEARCH, _SEARCH)),
+        (1300, False, (_ESTIMATE, "", _SEARCH)),
+        (1300, True, (_ESTIMATE, _SEARCH, _SEARCH)),
+        (2100, False, ("", "", _SEARCH)),
+        (2100, True, (_ESTIMATE, _SEARCH, _SEARCH)),
+    ],
+)
+def test_each_reason_to_skip_a_synthesizer(
+    best_ns: int | None,
+    is_large: bool,
+    reasons: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bound is 1000 ns; another synthesizer found the request too large."""
+    registry = hub_core.discover()
+    if not {"blink", "flows"} <= {found.name for found in registry.all(Synthesizer)}:
+        pytest.skip("the synthesizers blink and flows are not installed")
+    monkeypatch.setattr(auto, "_MAX_SEARCHED_PAIRS", 0)
+    monkeypatch.setattr(auto, "_MAX_DIRECT_PAIRS", 0 if is_large else 1 << 30)
+    monkeypatch.setattr(auto, "_estimate_ns", lambda *_: float("inf"))
+    request = request_for()
+    search = auto._Search(["ring"], SearchBudget())
+    search.too_large["direct"] = Diagnostic("too-large", "too many messages")
+    if best_ns is not None:
+        result = auto.synthesize(request, AutoOptions(candidates="ring"))
+        search.candidates.append(auto._Candidate("ring", result, best_ns, request))
+    assert reasons == tuple(
+        auto._find_reason_to_skip(name, request, registry, search, 1000.0)
+        for name in ("ring", "flows", "blink")
+    )
