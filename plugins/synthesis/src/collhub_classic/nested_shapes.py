@@ -191,13 +191,12 @@ def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -
 
 
 def _choose_forwarded(shape: NestedShape, kind: CollectiveKind, max_ranges: int) -> NestedShape:
-    """Divide the levels outside of the closest one, so that the exchange of the closest overlaps
-    with theirs.
+    """Divide the outer levels, so that the exchange of the closest level overlaps with theirs.
 
-    The second level gets as many ranks as possible, up to `_MAX_RANGES` and a divisor of the ranks
-    outside; the rest is divided by `_divide_level`. In the result (`is_forwarded`), ranges of the
-    second level are sent on in the closest level while other ranges arrive. The shape is returned
-    unchanged if no division has at most `MAX_STEPS_OF_PARTS` steps.
+    The second level gets as many ranks as possible, at most `max_ranges` and a divisor of the ranks
+    outside of the closest level; the rest is divided by `_divide_level`. In the result
+    (`is_forwarded`), ranges of the second level are sent on in the closest level while other ranges
+    arrive. The shape is returned unchanged if no division has at most `MAX_STEPS_OF_PARTS` steps.
     """
     inside, outside = shape.sizes[0], prod(shape.sizes[1:])
     for ranges in range(min(max_ranges, outside), 1, -1):
@@ -211,11 +210,10 @@ def _choose_forwarded(shape: NestedShape, kind: CollectiveKind, max_ranges: int)
 
 
 def choose_levels(topology: Topology, text: str) -> list[int]:
-    """Return the sizes of the levels of ranks, the closest first; their product is the number of
-    NPUs.
+    """Return the sizes of the levels of ranks, the closest first.
 
-    With a `text` such as `8x8x16` they are its numbers, without 1s ([1] if all are 1). With `auto`
-    the first that applies:
+    Their product is the number of NPUs. With a `text` such as `8x8x16` they are its numbers,
+    without 1s ([1] if all are 1). With `auto` the first that applies:
 
     - the dimensions of a torus, not divided
     - groups of NPUs at equal distance (in links) from NPU 0, if they are nested

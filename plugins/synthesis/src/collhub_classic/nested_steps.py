@@ -44,6 +44,8 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
       all-reduce.
     - If a level is a ring, the messages of all streams are interleaved; otherwise all messages
       of one stream in a level come before those of the next.
+    - Each level of a gathering waits for the level before in all streams, if there are several
+      parts, and units are moved or an all-reduce has levels of different sizes.
     """
     columns = StepColumns(prod(shape.sizes))
     streams = [
@@ -157,8 +159,7 @@ class _Stream:
         self.last_row = copy
 
     def gather_level(self, phase: int) -> Iterator[None]:
-        """Add the rows that gather along the level of a phase, as a generator that yields after
-        every message.
+        """Add the rows that gather along the level of a phase; yield after every message.
 
         `phase`: position in the order of the levels, from 0. A send reads OUTPUT and depends on the
         rows that wrote its units; a receive writes to OUTPUT. The rows are registered as the
@@ -202,8 +203,7 @@ class _Stream:
             self._writers[self._with(own, level, None)] = rows
 
     def reduce_level(self, phase: int) -> Iterator[None]:
-        """Add the rows that reduce along the level of a phase, as a generator that yields after
-        every message.
+        """Add the rows that reduce along the level of a phase; yield after every message.
 
         The messages are those of `gather_level` in reverse order and direction; the receiver adds
         them. `phase`: position in the order of the levels; phases must be called from the last to
@@ -285,8 +285,7 @@ class _Stream:
     def _list_rows(
         self, phase: int, *, is_reversed: bool
     ) -> list[tuple[int | None, bool, tuple[int, int, int]]]:
-        """List the rows of a phase in the order of the program, as (range of the level before, is
-        send, message).
+        """List the rows of a phase in the order of the program: (range, is send, message).
 
         A message is a triple of `_list_hops`, in reverse order if `is_reversed`. On a ring, the
         receive of every message follows its send. With all pairs, all sends come before the

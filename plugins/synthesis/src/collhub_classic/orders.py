@@ -19,14 +19,13 @@ _MAX_RANKS = 256
 
 
 def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
-    """Return the ring order of the ranks in which a round between neighbours takes the shortest
-    time.
+    """Return the ring order of the ranks in which a round between neighbours is fastest.
 
-    The result is int64[ranks], the rank at each position. Candidates are the order of numbers, a
-    ring on direct links, and a path that always continues at the rank with the least route latency,
-    from rank 0; the first of equally fast ones is returned. The time is that of 1 MB per message
-    (`_compute_round_time_s`). With at most 2 or more than `_MAX_RANKS` ranks the order of numbers
-    is returned. `npus`: NPU of each rank.
+    The result is int64[ranks], the rank at each position. Candidates are the order of numbers, the
+    first ring of `find_disjoint_rings`, and a path that always continues at the rank with the least
+    route latency, from rank 0; the first of equally fast ones is returned. The time is that of 1 MB
+    per message (`_compute_round_time_s`). With at most 2 or more than `_MAX_RANKS` ranks the order
+    of numbers is returned. `npus`: NPU of each rank.
     """
     ranks = len(npus)
     candidates = [np.arange(ranks)]
@@ -84,13 +83,13 @@ def find_disjoint_rings(
 # Cached, since comparisons use one network at many sizes.
 @lru_cache(maxsize=16)
 def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int64Array, ...]:
-    """Return the largest set of link-disjoint rings that several searches find, as read-only
-    arrays.
+    """Return the largest set of link-disjoint rings that several searches find.
 
     `free`: the bytes of int64[ranks, ranks], the number of rings that fit on each link. There are
     at most `max_rings` rings, and at most the links into or out of any rank. Up to `_NUM_STARTS`
     searches with different random orders run, until one has found the maximum; the first of equally
-    large sets is returned, () if no search finds a ring. Results are cached.
+    large sets is returned, () if no search finds a ring. The arrays are read-only because results
+    are cached.
     """
     links = np.frombuffer(free, np.int64).reshape(ranks, ranks)
     # Every ring uses a link out of and into each rank.
@@ -149,12 +148,12 @@ def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64A
 
 
 def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:
-    """Search for up to `max_rings` rings through all ranks, each on the links that the previous
-    ones left.
+    """Search for up to `max_rings` rings through all ranks, one after the other.
 
-    `free`: number of rings that fit on each link, int64[ranks, ranks]; it is not changed. `start`:
-    seed of the pseudo-random order of equal choices, which is rotated for every ring. The search
-    ends at the first ring that is not found, so the result may be empty.
+    Each ring uses the links that the previous ones left. `free`: number of rings that fit on each
+    link, int64[ranks, ranks]; it is not changed. `start`: seed of the pseudo-random order of equal
+    choices, which is rotated for every ring. The search ends at the first ring that is not found,
+    so the result may be empty.
     """
     remaining, ranks = free.copy(), len(free)
     noise = np.random.default_rng(start).permutation(ranks)
@@ -243,8 +242,7 @@ def _sort_successors(
     rank: int,
     ties: Sequence[int],
 ) -> list[int]:
-    """Return the unvisited successors of a rank in reverse order of preference: the best one is
-    last.
+    """Return the unvisited successors of a rank, the best one last.
 
     The best has the fewest unvisited successors itself; of equal ones it has the largest entry of
     `ties`. `following[r]` (successors of rank r) and `unvisited` are integers in which bit r

@@ -90,12 +90,12 @@ class BlockPlaces:
         return np.ones(len(rank), np.bool_)
 
     def find_retained_blocks(self) -> tuple[Int64Array, Int64Array]:
-        """Return (rank, block) of all data that a rank has at the start and requires at the end:
-        two int64.
+        """Return all data that a rank has at the start and requires at the end, as (rank, block).
 
-        In a broadcast these are all blocks of the root, in a scatter or gather the root's own
-        share, in an all-to-all the blocks from each rank to itself, else the own share of every
-        rank. The blocks of a share are adjacent and ascend. Both arrays are empty for reductions.
+        Two int64 columns. In a broadcast these are all blocks of the root, in a scatter or gather
+        the root's own share, in an all-to-all the blocks from each rank to itself, else the own
+        share of every rank. The blocks of a share are adjacent and ascend. Both arrays are empty
+        for reductions.
         """
         kind, ranks = self.collective.kind, self.collective.num_ranks
         traits, pieces = kind.traits, self.pieces
@@ -205,13 +205,12 @@ class MessagePieces:
 
     @classmethod
     def of(cls, accesses: BlockAccesses, places: EntryPlaces) -> MessagePieces:
-        """Divide every message into pieces: runs of entries (blocks of a message) that one step can
-        transfer.
+        """Divide every message into pieces: runs of its blocks that one step can transfer.
 
-        Within a piece the offsets of source, target and operand (and of staging, if any) increase
-        by one per entry, and all buffers and flags are equal. A piece never extends over two
-        messages. Returns the first entry and the number of entries of each piece, and the piece of
-        every entry; pieces are in the order of the entries.
+        An entry is a block of a message. Within a piece the offsets of source, target and operand
+        (and of staging, if any) increase by one per entry, and all buffers and flags are equal. A
+        piece never extends over two messages. Returns the first entry and the number of entries of
+        each piece, and the piece of every entry; pieces are in the order of the entries.
         """
         rows = np.arange(len(accesses.message))
         offsets = (places.source_offset, places.target_offset, places.operand_offset)

@@ -35,8 +35,7 @@ _FIRST_ROUND, _LAST_ROUND = -1, 1 << 40
 def build_steps(
     plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Build the steps of a plan; return them with the SCRATCH size of every rank in units,
-    int64[ranks].
+    """Build the steps of a plan; return them with the SCRATCH units of every rank, int64[ranks].
 
     A message becomes a SEND and a RECV, or a RECV_REDUCE if it is reduced, for every piece of
     adjacent blocks. If the receiver of a reduction sends the same block in the same round (an
@@ -102,8 +101,7 @@ class _Copies:
         where: EntryPlaces,
         places: BlockPlaces,
     ) -> _Copies:
-        """Find the blocks that a rank copies from INPUT to OUTPUT, and join adjacent ones into
-        steps.
+        """Find the blocks that a rank copies from INPUT to OUTPUT, and join them into steps.
 
         Copied are the blocks that a rank has and also requires (`find_retained_blocks`), and those
         to which a message that was received into SCRATCH adds (`needs_copy`). A copy is early,

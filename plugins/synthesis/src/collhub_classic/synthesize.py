@@ -65,8 +65,9 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     order unless it is as numbered; the algorithm has them with size and time (if known) as an
     extension. Uneven collectives: `_synthesize_uneven`.
 
-    Raises `UsageError` for unsuitable options and sizes, and `InputError` for collectives that the
-    algorithm does not define and plans that are too large.
+    Raises `UsageError` for unsuitable options and sizes and a single rank, and `InputError` for
+    collectives that the algorithm does not define, plans that are too large, numbers of units that
+    the request does not allow, and ranks that cannot reach each other.
     """
     if request.collective.kind.traits.is_uneven:
         return _synthesize_uneven(name, request, options)
@@ -117,7 +118,7 @@ def _synthesize_uneven(
     variant without a time is used only if no variant has one; then the last is taken, and its time
     is the lower bound, or 1 ns. The algorithm has the statistics and the time as an extension.
     Raises `UsageError` for a single rank (`one-rank`) and for an invalid option `sizes`, and the
-    errors of `generate_candidates`.
+    errors of `generate_candidates` and `_compute_bound_ns`.
     """
     if request.collective.num_ranks == 1:
         raise UsageError(
@@ -193,10 +194,10 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
         """Estimate the time of the algorithm `name` in ns, without building its steps.
 
-        None for collectives with unequal parts, and if the number of ranks or messages is too
-        large; only `pairwise` is then estimated for more than `_MAX_ESTIMATED_RANKS` ranks, by a
-        formula. Otherwise the messages of the plan are timed, with the first possible order of the
-        ranks. Raises the errors of the plan for unsupported requests.
+        None for collectives with unequal parts, and if the number of ranks is too large; only
+        `pairwise` is then estimated for more than `_MAX_ESTIMATED_RANKS` ranks, by a formula.
+        Otherwise the messages of the plan, or a sample of them, are timed, with the first possible
+        order of the ranks. Raises the errors of the plan for unsupported requests.
         """
         if request.collective.kind.traits.is_uneven:
             return None

@@ -60,9 +60,9 @@ def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
 
     If D divides the sizes k_a, or the network is large, the class of a rank's data for displacement
     d (distance to the receiver along each dimension) is sum(floor(D d_a / k_a)) mod D, and a pair
-    of ranks has one unit. Otherwise, and if these classes are uneven, a pair has a unit in every
-    class. `_choose_units` has the rules, also for twice as many units. Raises
-    `InputError` (`too-large`) if buffers and messages have more than `_MAX_CELLS` units.
+    of ranks has one unit. Otherwise, and in most large networks whose classes would be uneven, a
+    pair has a unit in every class. `_choose_units` has the rules, also for twice as many units.
+    Raises `InputError` (`too-large`) if buffers and messages have more than `_MAX_CELLS` units.
     """
     ranks, count = prod(sizes), len(sizes)
     units, is_by_part = _choose_units(sizes)
@@ -124,10 +124,12 @@ def estimate_torus_exchange_s(topology: Topology, sizes: Sequence[int], size: in
 def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
     """Return the units of every pair of ranks, and whether each belongs to another class.
 
-    If they do not, the displacement decides on the class. Units in buffers and messages:
+    If they do not, the displacement decides on the class. D is the number of dimensions. Limits
+    count the units in buffers and messages.
 
     - If D divides all sizes, the displacement decides. Otherwise each class has its own units, if
-      they are at most `_MAX_CELLS_BY_PART`, or if displacements divide the data unevenly.
+      they are at most `_MAX_CELLS_BY_PART`, or if displacements divide the data unevenly and there
+      are at most `_MAX_CELLS_BY_PART` ranks.
     - A pair has twice as many units if the most distant data of a class on a ring could not be
       halved otherwise. In a network that then exceeds `_MAX_CELLS`, it has not; some links carry
       a unit more than other links.
