@@ -198,13 +198,12 @@ class FlowJobs:
         unit_bytes: float,
         occupancy: Occupancy,
     ) -> FlowJobs:
-        """Create the jobs of all pieces: a job sends one piece of a path's data over one link of
-        the path.
+        """Create the jobs of all pieces: a job sends a piece over one link of its path.
 
-        Each path has at most `max_pieces` pieces (`FlowPaths.divide`). `unit_bytes`: bytes of a
-        unit. Times are in picoseconds, by the occupancy model. Jobs are sorted by piece, then along
-        the path; pieces of a path are adjacent and numbered from 0. A job whose link starts at a
-        switch is marked as forwarded.
+        Each path has at most `max_pieces` pieces of its data (`FlowPaths.divide`). `unit_bytes`:
+        bytes of a unit. Times are in picoseconds, by the occupancy model. Jobs are sorted by piece,
+        then along the path; pieces of a path are adjacent and numbered from 0. A job whose link
+        starts at a switch is marked as forwarded.
         """
         path, units = paths.divide(max_pieces)
         links, indptr_of_path = _list_path_links(network, paths)
@@ -396,14 +395,13 @@ class FlowSchedule:
         return replace(self, transfers=ordered)
 
     def order_as_planned(self) -> FlowSchedule:
-        """Return the schedule in which each message waits for those that arrive before its planned
-        start.
+        """Return the schedule in which messages wait for planned earlier arrivals on their link.
 
-        So it is not sent before the latest of these arrivals. Only messages with the same first
-        link count. A message without such an arrival waits for the message before it on the link,
-        if any: the window (number of messages on the link after which it may start) is at least 1.
-        With windows of constant width instead, a message delayed at a switch would also delay those
-        later messages that the plan sends before its arrival.
+        A message is not sent before the latest of the messages of its first link that arrive before
+        its planned start. A message without such an arrival waits for the message before it on the
+        link, if any: the window (number of messages on the link after which it may start) is at
+        least 1. With windows of constant width instead, a message delayed at a switch would also
+        delay those later messages that the plan sends before its arrival.
         """
         transfers = self.transfers
         order = stable_order_by(transfers.link, transfers.start)

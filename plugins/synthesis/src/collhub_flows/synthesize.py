@@ -411,11 +411,10 @@ def _generate_all(
 def _generate_candidates(
     problem: _Problem, paths: FlowPaths, ladder: Sequence[int]
 ) -> Iterator[_Candidate]:
-    """Yield simulated schedules for all numbers of pieces per path, then a variant of the fastest
-    one.
+    """Yield simulated schedules for all numbers of pieces per path, then one further variant.
 
-    In that variant, messages that could start at time 0 on the same link are sent one after the
-    other. Of equally fast schedules the first is the fastest.
+    In that variant of the fastest schedule, messages that could start at time 0 on the same link
+    are sent one after the other. Of equally fast schedules the first is the fastest.
     """
     fastest: _Candidate | None = None
     for candidate in _generate_by_pieces(problem, paths, ladder):
