@@ -137,8 +137,9 @@ class EntryPlaces:
 
     @classmethod
     def of(cls, plan: MessagePlan, accesses: BlockAccesses, places: BlockPlaces) -> EntryPlaces:
-        """Choose for every entry (a block of a message) the buffer and offset where it is read and
-        written.
+        """Choose the buffer and offset where every block of a message is read and written.
+
+        An entry is a block of a message.
 
         - A block is written to OUTPUT if the receiver requires it, else to SCRATCH, where the
           blocks of a rank are packed. A reduce-scatter writes only the last sum of a block to

@@ -275,8 +275,8 @@ def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Arra
 
     The option `order` decides. `given`: only 0, 1, 2, ... A list of ranks: only this one. `auto`:
     what the algorithm declares, which is a ring order, the numbering followed by the orders of
-    `find_group_orders`, or only the numbering. Raises `UsageError` (`option-value`) for a list that
-    does not contain every rank exactly once.
+    `find_group_orders`, or only the numbering. Raises `UsageError` for text that is no list of
+    ranks (`invalid-ranks`), and for a list that lacks a rank (`option-value`).
     """
     option_text, numbered = task.options.order, np.arange(task.num_ranks)
     if option_text == "given":
