@@ -24,7 +24,19 @@ from collhub_machines.reading import (
 from hub_core.model import Diagnostic
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet
 
-_PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\d{1,6}: ?(?=[# ]))")
+# Rank before each line: of mpirun (Open MPI), of mpiexec (Hydra), and of srun.
+_PREFIX = re.compile(r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d{1,6}\] |\d{1,6}: ?(?=[# ]))")
+# Comment lines of a test that a web page, such as an issue, has stripped of their `#`.
+_BARE_COMMENT = re.compile(
+    r"nThread\s+\d+\s|minBytes\s+\d+\s|Rank\s+\d+\s+(?:Group|Pid)\s+\d|size\s+count\s|\(B\)\s"
+    r"|(?:out-of-place|in-place)\s|Using devices$|Out of bounds values\s*:|Avg bus bandwidth\s*:"
+    r"|\w{1,20}-tests(?: version|: Version)\b|Collective test (?:starting|concluded):"
+)
+# Program of a test with an option, as in the command line `./build/all_reduce_perf -b 8`. The
+# option distinguishes it from lines of a build, which name the programs too.
+_PROGRAM = re.compile(
+    r"(?<![a-z_])([a-z]+(?:_[a-z]+)*?)(?:_test)?_perf(?:_mpi)?\s+(?:-[a-zA-Z]\s|--[a-z])"
+)
 _TEST_NAME = re.compile(r"#\s*Collective test (starting|concluded):\s*(\S+)")
 _VERSION = re.compile(r"#\s*(?:nccl|rccl)-tests version .*?(nccl|rccl)-library=(\d+)")
 _RANK = re.compile(
@@ -32,15 +44,24 @@ _RANK = re.compile(
     r"\[[^\]]*\]\s*(.*)"
 )
 _PARAMETERS = re.compile(r"#\s*(?:nThread\s+\d+.*)?minBytes\s+\d+")
+# Row of a table, wherever it is: size, elements and type, then times and bandwidths.
+_ROW = re.compile(
+    r"\d+\s+\d+\s+(?:u?int\d+|half|float|double|bfloat16|fp?8\w*|float8\w*)\s+(?:\w+\s+(?:-?\d+\s+)?)?"
+    r"\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+\S"
+)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
 _MIN_FIELDS = 3
 
 
 @dataclass(slots=True)
 class _Test:
-    """State of one test while its lines are read."""
+    """State of one test while its lines are read.
+
+    `name`: collective as the test prints it; `program`: that of the command line before the test.
+    """
 
     name: str | None = None
+    program: str = ""
     library: str = "NCCL"
     version: str = ""
     variant: str = ""
@@ -91,6 +112,11 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
             skipped.append(note(file, line, "the table ends without its summary line", cure))
     if points:
         return MeasurementSet(points, skipped, {})
+    bare_row = None if tests else _find_row(text)
+    if bare_row is not None:
+        message = "rows of nccl-tests without the lines that name their columns"
+        cure = "keep the lines of the test that begin with #, from 'nThread' to 'size count'"
+        raise refuse(file, bare_row, message, cure, "no-results")
     if skipped:
         raise refuse_all(file, skipped)
     if rows:
@@ -100,6 +126,14 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
     raise refuse(
         file, line or 1, message, "repeat the run and keep its entire output", "no-results"
     )
+
+
+def _find_row(text: str) -> int | None:
+    """Return the number of the first line with a row of a table; None without one."""
+    for number, raw in enumerate(text.splitlines(), 1):
+        if _ROW.match(_PREFIX.sub("", raw).lstrip()):
+            return number
+    return None
 
 
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
@@ -120,6 +154,8 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
         stripped = line.strip()
         if not stripped:
             continue
+        if _BARE_COMMENT.match(stripped):
+            stripped = f"# {stripped}"
         if stripped.startswith("#"):
             if re.match(r"#\s*Out of bounds values\s*:.*FAILED", stripped):
                 message = "the test reports wrong results (Out of bounds values: FAILED)"
@@ -132,10 +168,27 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
             tests[-1].has_cut_ranks = True
         else:
             noise.append(number)
+            _note_program(tests, stripped, number)
     if noise:
         message = f"{counted(len(noise), 'line')} of other programs skipped, from this line on"
         skipped.append(note(file, noise[0], message))
     return [test for test in tests if test.rows or test.groups]
+
+
+def _note_program(tests: list[_Test], line: str, number: int) -> None:
+    """Store the collective of a command line in the test that follows it.
+
+    The last command line before a table counts. After a complete table it starts a new test; within
+    a table it is ignored, as are programs that measure no known collective.
+    """
+    program = _PROGRAM.search(line)
+    name = collective_name(program[1]) if program else None
+    last = tests[-1]
+    if name is None or ((last.rows or last.groups) and not last.is_complete):
+        return
+    if last.is_complete:
+        tests.append(_Test(first_line=number, library=last.library, version=last.version))
+    tests[-1].program = name
 
 
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
@@ -316,7 +369,9 @@ def _points(
         raise refuse(
             file, test.first_line, message, "measure one kind of device at a time", "missing-facts"
         )
-    library = Library(test.library, test.version, test.variant)
+    # Older versions of rccl-tests print the name of no library.
+    is_of_amd = test.library == "NCCL" and not test.version and machine.startswith("AMD ")
+    library = Library("RCCL" if is_of_amd else test.library, test.version, test.variant)
     for row in test.rows:
         point = Measurement(
             collective, ranks, nodes, row.size, row.time_us, library, machine, row.place,
@@ -359,11 +414,11 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
 def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -> str:
     """Find the collective that a test has measured.
 
-    The first source that knows it is used: the name of the test, the request `facts`, the file name
-    (`..._perf`), the bandwidths. The ratio bus / algorithm bandwidth of the last row means
-    all-reduce if it is 2 (n - 1) / n, and reduce-scatter if it is (n - 1) / n and the row has a
-    reduction operator; within 2 %, on more than two ranks, and not for MSCCL++. Raises `InputError`
-    if the name is not a known collective, or if no source gives one.
+    The first source that knows it is used: the name of the test, the command line before it, the
+    request `facts`, the file name (`..._perf`), the bandwidths. The ratio bus / algorithm bandwidth
+    of the last row means all-reduce if it is 2 (n - 1) / n, and reduce-scatter if it is (n - 1) / n
+    and the row has a reduction operator; within 2 %, on more than two ranks, and not for MSCCL++.
+    Raises `InputError` if the name is not a known collective, or if no source gives one.
     """
     if test.name is not None:
         name = collective_name(test.name)
@@ -371,8 +426,8 @@ def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -
             message = f"{test.name[:40]} is not a collective with a model"
             raise refuse(file, test.first_line, message, "give results of another test")
         return name
-    if facts.collective is not None:
-        return facts.collective
+    if test.program or facts.collective is not None:
+        return test.program or facts.collective or ""
     stem = re.search(r"([a-z]+(?:_[a-z]+)?)_perf", file.rpartition("/")[2])
     name = collective_name(stem[1]) if stem else None
     if name is not None:

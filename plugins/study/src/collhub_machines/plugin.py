@@ -82,8 +82,11 @@ _READERS = (
     _reader(
         "nccl-tests",
         "text of nccl-tests, rccl-tests and mscclpp-test",
-        r"^(?:\[\d+,\d+\]<std\w+>:|\d+: ?)?#\s*(?:nThread\b|minBytes\b|\w*-tests version\b"
-        r"|Collective test\b|\s*size\s+count\b)",
+        r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d+\] |\d+: ?)?\s*(?:#\s*(?:nThread\b|minBytes\b"
+        r"|\w*-tests version\b|Collective test\b)|#?\s*size\s+count\s"
+        r"|nThread \d+ nGpus \d+ minBytes\b|#\s*Avg bus bandwidth\s*:"
+        r"|\d+\s+\d+\s+(?:u?int\d+|half|float|double|bfloat16)\s+(?:\w+\s+(?:-?\d+\s+)?)?\d[\d.]*"
+        r"\s+\d+\.\d+\s+\d+\.\d+[ \t]+\S)",
         "perf_output:read_perf_output",
         PlaceOptions,
     ),

@@ -85,6 +85,51 @@ def test_lines_with_the_prefix_of_mpirun_are_read() -> None:
     assert _times(_read(text)[0], "out") == [(1024, 7.11)]
 
 
+@pytest.mark.parametrize("prefix", ["[0] ", "[prterun-alpha-71@1,0]<stdout>: "])
+def test_lines_with_the_rank_of_another_launcher_are_read(prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in (HEADER + ROW + END).splitlines())
+    assert _times(_read(text)[0], "out") == [(1024, 7.11)]
+
+
+def test_a_table_whose_comment_signs_a_web_page_has_removed_is_read() -> None:
+    text = (HEADER + ROW + END).replace(" #wrong", " wrong").replace("#", " ")
+    points, skipped = _read(text)
+    assert skipped == []
+    first = points[0]
+    assert (first.collective, first.ranks, first.nodes) == ("all-reduce", 2, 2)
+    assert (str(first.library), first.time_us) == ("NCCL 2.29.2", 7.11)
+
+
+def test_rows_without_their_header_are_refused_with_line_and_cure() -> None:
+    with pytest.raises(InputError, match=r"run\.txt:2: rows of nccl-tests without .*; keep"):
+        _read("NCCL:\n" + ROW + END)
+
+
+UNNAMED = "\n".join(line for line in HEADER.splitlines() if "starting" not in line) + "\n"
+
+
+def test_the_command_line_before_a_table_names_its_collective() -> None:
+    build = "Linking all_to_all.o > build/alltoall_perf\n"
+    text = build + "$ mpirun -np 2 ./all_gather_perf -b 1K -e 4K\n" + UNNAMED + ROW + END
+    assert {point.collective for point in _read(text)[0]} == {"all-gather"}
+    second = "$ ./build/bin/allreduce_test_perf --minbytes 1K\n" + UNNAMED + ROW + END
+    found = [point.collective for point in _read(text + second)[0]]
+    assert found == ["all-gather", "all-gather", "all-reduce", "all-reduce"]
+
+
+def test_a_command_line_within_a_table_does_not_name_it() -> None:
+    text = UNNAMED + ROW + "alpha: ./all_gather_perf -b 1K\n" + ROW + END
+    assert {p.collective for p in _read(text, collective="all-reduce")[0]} == {"all-reduce"}
+
+
+def test_results_of_amd_gpus_without_a_version_are_of_rccl() -> None:
+    header = "\n".join(HEADER.splitlines()[1:]) + "\n"
+    points, _ = _read(header.replace("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X") + ROW + END)
+    assert str(points[0].library) == "RCCL"
+    points, _ = _read("rccl-tests: Version develop:83d38d9\n" + header + ROW + END)
+    assert str(points[0].library) == "RCCL"
+
+
 def test_noise_of_other_programs_is_reported_with_its_line() -> None:
     _, skipped = _read("alpha:1:1 [0] NCCL INFO Bootstrap\n" + HEADER + ROW + END)
     assert skipped == ["run.txt:1: 1 line of other programs skipped, from this line on"]
