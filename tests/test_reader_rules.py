@@ -565,6 +565,7 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "plugins/nccl/tests/topologies/test_topology_xml.py",
             "partial-topology",
         ),
+        "pci-only-matrix": ("plugins/nccl/tests/topologies/test_nvidia_smi.py", "pci-only-matrix"),
         "storage-nics": ("plugins/nccl/tests/topologies/test_nvidia_smi.py", "storage-nics"),
         "too-many-channels": (
             "plugins/nccl/tests/graphs/test_graph_xml.py",

@@ -159,7 +159,7 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
         return rest[0]
     is_json = json_head is not None or (bool(named) and _has_suffix(name, _JSON))
     if fitting or not is_json or registry.unavailable_hint():
-        raise _create_ambiguity_error(opened, fitting or named, noun_of(kind), registry)
+        raise _create_ambiguity_error(opened, fitting, named, noun_of(kind), registry)
     raise _create_json_error(opened, json_head, kind, registry)
 
 
@@ -266,11 +266,25 @@ def _has_suffix(name: str, format: Format) -> bool:
 
 
 def _create_ambiguity_error(
-    opened: Input, candidates: Sequence[Provided[Offer]], noun: str, registry: Registry
+    opened: Input,
+    fitting: Sequence[Provided[Offer]],
+    named: Sequence[Provided[Offer]],
+    noun: str,
+    registry: Registry,
 ) -> HubError:
+    """Create the error for an input of which no reader or several readers recognize the format.
+
+    `fitting`: readers whose signature matches; `named`: readers with the suffix.
+    """
     location = Location(opened.source.name)
-    if candidates:
-        message, cure = f"may be {_join_names(candidates)}", "name the format with --from"
+    if not fitting and opened.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        message = f"is text in UTF-16, which no {noun} reads"
+        cure = "save it as UTF-8"
+        return InputError(message, location=location, cure=cure, code="unknown-format")
+    if fitting or named:
+        message, cure = f"may be {_join_names(fitting or named)}", "name the format with --from"
+        if not fitting:
+            message = f"no {noun} recognises the content; by its name it {message}"
         return InputError(message, location=location, cure=cure, code="ambiguous-format")
     message = f"no {noun} claims it, neither by its name nor by its first bytes"
     if opened.layout is Layout.FOLDER:

@@ -170,8 +170,22 @@ def test_ambiguous_input_names_its_candidates(tmp_path: Path, offering: Offering
     (tmp_path / "x.note").write_bytes(b"something else")
     with pytest.raises(
         InputError,
-        match=r"may be letters \(plugin guest .*\) or notes \(plugin guest .*\); name the format with --from",
+        match=r"no reader recognises the content; by its name it may be letters \(plugin guest .*\) "
+        r"or notes \(plugin guest .*\); name the format with --from",
     ):
+        hub_core.read(tmp_path / "x.note", registry=registry)
+    both = replace(others, signature=NOTES.signature)
+    registry = offering(FormatReader(NOTES, "m:f"), FormatReader(both, "m:f"))
+    (tmp_path / "x.note").write_bytes(b"NOTE")
+    with pytest.raises(InputError, match=r"x\.note: may be letters .* or notes"):
+        hub_core.read(tmp_path / "x.note", registry=registry)
+
+
+def test_text_in_utf_16_is_named_in_the_refusal(tmp_path: Path, offering: Offering) -> None:
+    others = replace(NOTES, name="letters", signature=b"^LETTER")
+    registry = offering(FormatReader(NOTES, "m:f"), FormatReader(others, "m:f"))
+    (tmp_path / "x.note").write_bytes("NOTE".encode("utf-16"))
+    with pytest.raises(InputError, match="is text in UTF-16, which no reader reads; save it as"):
         hub_core.read(tmp_path / "x.note", registry=registry)
 
 

@@ -215,6 +215,13 @@ _TOPOLOGIES = (
         "a matrix with 3 of 8 rows",
     ),
     (
+        "pci-only-matrix",
+        "The matrix has the PCI relations of GPUs, but not their NVLinks.",
+        "It was printed by `nvidia-smi topo -mp`.",
+        "Save the output of `nvidia-smi topo -m`.",
+        "a matrix below the command line `nvidia-smi topo -mp`",
+    ),
+    (
         "unknown-nic",
         "The option names a network card that is not in the matrix.",
         "The name is that of another machine.",

@@ -146,3 +146,33 @@ def test_cards_are_all_kept_where_none_shares_a_switch_with_a_gpu() -> None:
 def test_a_card_that_is_not_there_is_refused(nics: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_text(MATRIX, profile="a100", nics=nics)
+
+
+def test_a_byte_order_mark_is_no_content() -> None:
+    with_mark = read_text("\ufeff" + MATRIX, profile="a100")
+    assert with_mark.node_names == read_text(MATRIX, profile="a100").node_names
+
+
+def test_a_row_cut_before_its_numa_node_is_refused() -> None:
+    text = PAIR.replace("Affinity", "Affinity\tNUMA Affinity").replace("0-3", "0-3\t0")
+    with pytest.raises(InputError, match=r"matrix\.txt:3: the row of GPU1 has 1 of 2 affinities"):
+        read_text(text.format("SYS", "SYS").removesuffix("\t0\n"))
+
+
+def test_a_matrix_of_pci_relations_only_is_read_with_a_warning() -> None:
+    reports: list[Diagnostic] = []
+    read_text("$ nvidia-smi topo -mp\n" + PAIR.format("SYS", "SYS"), reports)
+    assert [(found.code, str(found.location)) for found in reports] == [
+        ("pci-only-matrix", "matrix.txt:2")
+    ]
+
+
+def test_a_matrix_of_peer_access_is_named_in_its_refusal() -> None:
+    with pytest.raises(InputError, match=r"matrix\.txt:2: GNS is a state of .* -p2p.*topo -m"):
+        read_text(PAIR.format("GNS", "GNS"))
+
+
+def test_the_output_of_rocm_smi_is_refused_with_the_file_to_give() -> None:
+    text = "==== Weight between two GPUs ====\n  GPU0  GPU1\nGPU0  0  15\nGPU1  15  0\n"
+    with pytest.raises(InputError, match=r"matrix\.txt:2: .*rocm-smi.*NCCL_TOPO_DUMP_FILE"):
+        read_text(text)

@@ -54,6 +54,11 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _LEGEND = re.compile(r"^\s*(NIC[0-9]+):\s*(\S+)\s*$", re.MULTILINE)
 # First words of the columns after the matrix: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
 _AFFINITIES = ("CPU", "NUMA", "GPU")
+# Cells of `nvidia-smi topo -p2p`, which shows whether GPUs may access each other.
+_ACCESS_STATES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
+# Command of a matrix of PCI relations only, and headings of the matrices of other programs.
+_PCI_ONLY = re.compile(r"\btopo\s+-mp\b")
+_OTHER_PROGRAM = re.compile(r"ROCm System Management Interface|(?:Weight|Hops) between two GPUs")
 
 
 def read(source: Source, options: SmiMatrixOptions) -> Topology:
@@ -67,7 +72,7 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     fabric = Fabric.of(options)
     findings = NetworkFindings()
     devices = _network_devices(
-        _read_matrix(source.name, source.content()), options.nics, source.name, findings
+        _read_matrix(source.name, source.content(), findings), options.nics, source.name, findings
     )
     profile = None if options.profile is None else PROFILES[options.profile]
     machine = _machine_of(devices)
@@ -309,13 +314,15 @@ def _merge(group: list[int], first: int, second: int) -> None:
 class _SmiDevice:
     """A row of the matrix: name, line, relation to every device, NUMA node (empty if unknown).
 
-    `alias`: driver name such as mlx5_0, from the legend after the matrix.
+    `affinities`: number of words after the relations. `alias`: driver name such as mlx5_0, from the
+    legend after the matrix.
     """
 
     name: str
     line: int
     cells: tuple[str, ...]
     numa: str
+    affinities: int = 0
     alias: str = ""
 
     @property
@@ -337,18 +344,30 @@ def _pairs_of(devices: Sequence[_SmiDevice]) -> Iterator[tuple[int, int]]:
     return itertools.combinations(range(len(devices)), 2)
 
 
-def _read_matrix(name: str, content: bytes) -> list[_SmiDevice]:
+def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_SmiDevice]:
     """Return the rows of the matrix in a file, each with its alias from the legend or "".
 
-    `name` is the file's name for messages. Text before the matrix and escape sequences of terminals
-    are ignored. Raises `InputError` for a file above 4 MiB (`_MAX_BYTES`), a missing matrix, an
-    invalid or missing row, and a matrix that is not symmetric.
+    `name` is the file's name for messages. A byte order mark, text before the matrix and escape
+    sequences of terminals are ignored; a command `topo -mp` in this text gives a warning in
+    `findings`. Raises `InputError` for a file above 4 MiB (`_MAX_BYTES`), a missing matrix, that of
+    another program, an invalid, cut or missing row, and a matrix that is not symmetric.
     """
     if len(content) > _MAX_BYTES:
         _fail(name, None, f"the file is larger than {_MAX_BYTES >> 20} MiB")
-    text = content.decode("utf-8", "replace")
+    text = content.decode("utf-8-sig", "replace")
     lines = _ESCAPE.sub("", text).splitlines()
     start = _first_line(name, lines)
+    if any(_OTHER_PROGRAM.search(line) for line in lines[: start + 1]):
+        message = "this is the output of rocm-smi, which shows weights and hops, not links"
+        cure = "give the topology of RCCL: run a job with NCCL_TOPO_DUMP_FILE=topo.xml"
+        _fail(name, start + 1, message, cure)
+    if any(_PCI_ONLY.search(line) for line in lines[:start]):
+        findings.warn(
+            "pci-only-matrix",
+            Location(name, start + 1),
+            "this is the matrix of nvidia-smi topo -mp, which shows no NVLinks",
+            "save the output of nvidia-smi topo -m",
+        )
     heads = _device_names(name, lines, start)
     devices: list[_SmiDevice] = []
     for number, line in enumerate(lines[start + 1 : start + 1 + len(heads)], start + 2):
@@ -361,6 +380,7 @@ def _read_matrix(name: str, content: bytes) -> list[_SmiDevice]:
             f"the matrix ends after {len(devices)} of {len(heads)} rows",
             "save the whole output",
         )
+    _check_affinities(name, devices)
     _check_symmetry(name, devices)
     aliases = dict(_LEGEND.findall("\n".join(lines[start + 1 + len(heads) :])))
     return [replace(device, alias=aliases.get(device.name, "")) for device in devices]
@@ -389,6 +409,19 @@ def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
     if len(heads) > _MAX_DEVICES or len(set(heads)) < len(heads):
         _fail(name, start + 1, f"the first line names a device twice, or more than {_MAX_DEVICES}")
     return heads
+
+
+def _check_affinities(name: str, devices: Sequence[_SmiDevice]) -> None:
+    """Raise `InputError` for a GPU with fewer affinities than the others: its row is cut.
+
+    A GPU without its NUMA node would be taken for one of another CPU.
+    """
+    gpus = [device for device in devices if device.is_gpu]
+    columns = max((device.affinities for device in gpus), default=0)
+    for gpu in gpus:
+        if gpu.affinities < columns:
+            message = f"the row of {gpu.name} has {gpu.affinities} of {columns} affinities"
+            _fail(name, gpu.line, message, "save the whole output")
 
 
 def _check_symmetry(name: str, devices: Sequence[_SmiDevice]) -> None:
@@ -445,6 +478,7 @@ class _Row:
             self.line,
             cells,
             affinities[1] if len(affinities) > 1 and affinities[1].isdecimal() else "",
+            len(affinities),
         )
 
     def _fits(self, column: int, cell: str) -> bool:
@@ -460,8 +494,12 @@ class _Row:
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
         """Raise `InputError` (`invalid-nvidia-smi`) for an invalid cell, at the line of the row.
 
-        The message has both devices, the first 40 characters of the cell, and the valid relations.
+        The message has both devices, the first 40 characters of the cell, and the valid relations;
+        for a state of access, it names the command that prints such a matrix.
         """
+        if cell in _ACCESS_STATES:
+            message = f"{cell} is a state of nvidia-smi topo -p2p, which shows no links"
+            _fail(self.file, self.line, message, "save the output of nvidia-smi topo -m")
         known = ", ".join((*_SHARED, *_BETWEEN_SOCKETS))
         _fail(
             self.file,
