@@ -55,6 +55,13 @@ def test_sample_of_astra_sim_is_eight_npus_at_one_switch() -> None:
     assert link_rows(topology) == link_rows(wanted)
 
 
+def test_a_word_after_the_header_of_simai_is_refused_with_its_line() -> None:
+    text = "3 2 0 1 2 X000 2\n2\n0 2 200Gbps 0.0005ms 0\n1 2 200Gbps 0.0005ms 0\n"
+    with pytest.raises(InputError, match=r"net:1: '2' follows the type of GPU; .* has 6 words"):
+        read(text)
+    assert read(text.replace("X000 2", "X000")).num_npus == 2
+
+
 def test_line_breaks_of_ns3_mean_nothing() -> None:
     assert link_rows(read(SAMPLE_OF_ASTRA_SIM.replace("\n", " "))) == link_rows(
         read(SAMPLE_OF_ASTRA_SIM)

@@ -20,9 +20,12 @@ from hub_core.plugin_api import (
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Inputs of the solver match too, so that the reader can report them. Possessive groups prevent
-# backtracking for any text.
-_SIGNATURE = rb'\A\s*+\{\s*+"(?:1-Epoch_Duration|TopologyParams|GurobiParams|InstanceParams)"'
+# Inputs of the solver match too, so that the reader can report them. Forks of TE-CCL write the
+# collective first. Possessive groups prevent backtracking for any text.
+_SIGNATURE = (
+    rb'\A\s*+\{\s*+(?:"0-Collective"\s*+:\s*+"[^"]{0,80}+"\s*+,\s*+)?+'
+    rb'"(?:1-Epoch_Duration|TopologyParams|GurobiParams|InstanceParams)"'
+)
 
 _TECCL = Format(
     "teccl",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from collhub_teccl.schedules import EXTENSION, read, samples
@@ -40,6 +41,13 @@ def _two_way(volume: object, other: object) -> dict[str, object]:
     ]
     found[_key(1, 1, 0)] = [[[0, f"0->1 with volume {volume} in epoch 0"]], around]
     return found
+
+
+def test_schedules_of_forks_that_name_the_collective_first_are_recognised(tmp_path: Path):
+    members = {"0-Collective": "allgather", "1-Epoch_Duration": 1e-6, "8-Chunk paths": _pair()}
+    file = tmp_path / "schedule.json"
+    file.write_text(json.dumps(members, indent=2))
+    assert hub_core.read(file).collective.kind is CollectiveKind.ALL_GATHER
 
 
 def test_nodes_become_ranks_in_their_order():

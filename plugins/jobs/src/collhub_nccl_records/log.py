@@ -32,7 +32,8 @@ _MEMBERSHIP = re.compile(
 _COMM = re.compile(r"\bcomm (0x[0-9a-fA-F]{1,16})")
 _RING = re.compile(r"Channel (\d{1,4})/(\d{1,4}) :((?:\s+\d{1,7})+)\s*(\.{3})?")
 _RING_OF_RANK = re.compile(r"Ring (\d{1,4}) : (\d{1,7}) -> (\d{1,7}) -> (\d{1,7})")
-_TREE = re.compile(r"\[(\d{1,4})\] (-?\d{1,7}(?:/-?\d{1,7}){0,2})->(\d{1,7})->(-?\d{1,7})")
+_RANKS = r"(-?\d{1,7}(?:/-?\d{1,7}){0,2})"
+_TREE = re.compile(rf"\[(\d{{1,4}})\] {_RANKS}->(\d{{1,7}})->{_RANKS}")
 _TREE_OF_RANK = re.compile(
     r"Tree (\d{1,4}) : (-?\d{1,7}) -> (\d{1,7}) -> (-?\d{1,7}(?:/-?\d{1,7}){0,2})"
 )
@@ -58,6 +59,8 @@ _ALGORITHMS = dict(
 _PROTOCOLS = dict(enumerate(("LL", "LL128", "SIMPLE")))
 _MAX_ENTRIES = 1 << 20
 _MAX_RANKS = 1 << 20
+# Ranks in a line of a ring; further ones are not printed, older releases do not mark it with "...".
+_MAX_PRINTED_RANKS = 20
 _ROOTED = ("Broadcast", "Reduce", "Scatter", "Gather", "Send", "Recv")
 # Rank without parent or child in a line of trees.
 NO_RANK = -1
@@ -230,6 +233,7 @@ class NcclLog:
         if match is None or (facts := self._facts_of(line)) is None:
             return False
         channel = int(match[1])
+        facts.channel_count = max(facts.channel_count, int(match[2]))
         facts.rings[channel] = tuple(map(int, match[3].split()))
         facts.ring_lines[channel] = line.number
         if match[4]:
@@ -250,7 +254,13 @@ class NcclLog:
         if not matches or (facts := self._facts_of(line)) is None:
             return False
         for match in matches:
-            node = TreeNode(int(match[4]), _children(match[2]))
+            # NCCL 2.4 has the parent first, later releases the children.
+            below, above = match[2], match[4]
+            if "/" in above:
+                below, above = above, below
+            if "/" in above:
+                continue
+            node = TreeNode(int(above), _children(below))
             facts.trees.setdefault(int(match[1]), {})[int(match[3])] = node
         return True
 
@@ -344,6 +354,7 @@ class CommunicatorFacts:
 
     `identity`: its hash, or parent and colour of a split. `processes`: host and process by rank;
     `devices`: CUDA device by rank. `rings`: ranks by channel, from the line of rank 0;
+    `channel_count`: number of channels that these lines announce, 0 if there are none.
     `successors`: next rank by channel and rank, from lines of every rank. `cut_rings`: channels of
     which the line is truncated. `trees`: by channel and rank. `connections`, `choices`: with their
     number of lines. `channels`: the line with the numbers of channels.
@@ -356,6 +367,7 @@ class CommunicatorFacts:
     devices: dict[int, int] = field(default_factory=dict)
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
     ring_lines: dict[int, int] = field(default_factory=dict)
+    channel_count: int = 0
     cut_rings: set[int] = field(default_factory=set)
     successors: dict[int, dict[int, int]] = field(default_factory=dict)
     trees: dict[int, dict[int, TreeNode]] = field(default_factory=dict)
@@ -373,11 +385,12 @@ class CommunicatorFacts:
         ranks as there are successors, plus one. Without successors, the truncated line, or () if
         there is none.
         """
-        if channel in self.rings and channel not in self.cut_rings:
-            return self.rings[channel]
-        successors = self.successors.get(channel, {})
+        line, successors = self.rings.get(channel, ()), self.successors.get(channel, {})
+        is_complete = channel not in self.cut_rings and len(line) >= self.size()
+        if line and (is_complete or not successors):
+            return line
         if not successors:
-            return self.rings.get(channel, ())
+            return ()
         first = min(successors)
         ring = [first]
         while len(ring) <= len(successors) and successors.get(ring[-1], first) != first:
@@ -424,6 +437,8 @@ def describe_ring_defect(facts: CommunicatorFacts, channel: int) -> str:
     if twice := [rank for rank, count in Counter(ring).items() if count > 1]:
         return f"rank {twice[0]} occurs twice"
     if missing := sorted(set(range(size)) - set(ring)):
+        if len(ring) == _MAX_PRINTED_RANKS and channel not in facts.successors:
+            return f"NCCL prints {len(ring)} ranks, and the log has no GRAPH lines of the ring"
         return f"rank {missing[0]} of {size} is missing"
     if excess_ranks := sorted(set(ring) - set(range(size))):
         return f"rank {excess_ranks[0]} is not below {size}"

@@ -167,6 +167,15 @@ def test_lines_of_no_known_form_are_reported(line: str) -> None:
     assert [one.location.line for one in log.unread] == [1]
 
 
+def test_a_table_of_costs_before_nccl_2_18_is_reported() -> None:
+    text = "n:1:1 [0] NCCL INFO Latency/AlgBw |    Tree/    LL |    Ring/    LL |\n"
+    log = read_tuning_log(text.encode(), "nccl.log")
+    assert [str(one) for one in log.unread] == [
+        "nccl.log:1: the table of costs has the form of NCCL before 2.18, and is not compared; "
+        "give the log of NCCL 2.18 to 2.30"
+    ]
+
+
 def test_a_file_without_tuning_lines_is_refused() -> None:
     with pytest.raises(InputError, match="no TUNING lines") as refused:
         read_tuning_log(b"NCCL INFO NCCL version 2.23.4\n\xff\x00", "nccl.log")

@@ -214,3 +214,45 @@ def test_the_graph_dump_of_the_corpus_has_its_rings(collhub, logs: Path) -> None
     refused = collhub("inspect", logs / "graphs_bad.dump")
     assert refused.code == 1
     assert "version '2' is not 1" in refused.err
+
+
+def test_channels_without_a_line_are_reported() -> None:
+    text = init(3) + line(0, "Channel 00/03 :    0   1   2")
+    algorithm, notes = read_text(text)
+    assert pairs(algorithm) == {(0, 0, 1), (0, 1, 2), (0, 2, 0)}
+    warnings = [str(note) for note in notes if note.severity is Severity.WARNING]
+    assert warnings == [
+        "job.log: the lines of channels 1,2 of 3 are missing; give the complete log"
+    ]
+
+
+def test_a_ring_line_of_twenty_ranks_is_completed_by_the_lines_of_all_ranks() -> None:
+    size = 24
+    text = init(size) + line(0, "Channel 00/01 : " + "".join(f"{rank:4}" for rank in range(20)))
+    with pytest.raises(InputError, match=r"NCCL prints 20 ranks, and the log has no GRAPH lines"):
+        read_text(text)
+    for rank in range(size):
+        ring = f"Ring 00 : {(rank - 1) % size} -> {rank} -> {(rank + 1) % size}"
+        text += line(rank, ring)
+    assert len(pairs(read_text(text)[0])) == size
+
+
+def test_a_log_with_trees_only_names_the_option_that_reads_them() -> None:
+    text = init(2) + line(0, "Trees [0] 1/-1/-1->0->-1") + line(1, "Trees [0] -1/-1/-1->1->0")
+    with pytest.raises(InputError, match=r"trees, but no rings; .*-O graph=tree"):
+        read_text(text)
+    assert pairs(read_text(text, LogReadOptions(graph="tree"))[0]) == {(0, 0, 1), (0, 1, 0)}
+
+
+def test_trees_of_nccl_2_4_have_the_parent_first() -> None:
+    text = init(3) + line(0, "Trees [0] -1->0->1/-1/-1") + line(1, "Trees [0] 0->1->2/-1/-1")
+    text += line(2, "Trees [0] 1->2->-1/-1/-1")
+    root_first = [
+        line(0, "Trees [0] 1/-1/-1->0->-1"),
+        line(1, "Trees [0] 2/-1/-1->1->0"),
+        line(2, "Trees [0] -1/-1/-1->2->1"),
+    ]
+    trees = LogReadOptions(graph="tree")
+    old, new = read_text(text, trees)[0], read_text(init(3) + "".join(root_first), trees)[0]
+    assert old.steps.peer.tolist() == new.steps.peer.tolist()
+    assert old.steps.kind.tolist() == new.steps.kind.tolist()

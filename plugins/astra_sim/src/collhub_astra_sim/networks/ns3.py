@@ -31,6 +31,7 @@ from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
 
 _LONGEST_FILE = 1 << 28
 _LONGEST_WORD = 40
+_SIMAI_HEADER_WORDS = 6
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([KMG]i?|k)?(bps|b/s|Bps|B/s)")
 _PREFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 _DELAY = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)(s|ms|us|ns|ps|fs)")
@@ -68,6 +69,7 @@ class _Words:
         # Non-ASCII bytes become a character that no number contains.
         lines = content.decode("ascii", "replace").splitlines()
         self._line = 1
+        self._first_line = lines[0].split() if lines else []
         self._words = self._iterate_words(lines)
 
     def topology(self) -> Topology:
@@ -94,7 +96,8 @@ class _Words:
 
         It is SimAI's if the fourth and fifth words are integers and the sixth is a word that does
         not start with a digit (the type of GPU); then NVSwitches count as switches. Raises
-        `InputError` for invalid numbers, and if all nodes are switches.
+        `InputError` for invalid numbers, for a line with another word after SimAI's header, as
+        forks of SimAI write it, and if all nodes are switches.
         """
         first = [self._read_integer("a number of nodes", MAX_NODES + 1)]
         first += [self._read_integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
@@ -104,6 +107,9 @@ class _Words:
         words = [next(self._words, "") for _ in range(3)]
         is_of_simai = not words[2][:1].isdigit() and all(map(str.isdecimal, words[:2]))
         if is_of_simai and words[2]:
+            if len(self._first_line) == _SIMAI_HEADER_WORDS + 1:
+                message = f"{self._first_line[-1][:_LONGEST_WORD]!r} follows the type of GPU"
+                self._fail(message, f"SimAI's header has {_SIMAI_HEADER_WORDS} words: remove it")
             nodes, _, nvswitches = first
             switches, cables = (self._parse_number(word, "a number of links") for word in words[:2])
             header = _Header(nodes, nvswitches + switches, cables)

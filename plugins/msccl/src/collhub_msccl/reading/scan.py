@@ -28,6 +28,11 @@ _MAX_SHOWN_NAMES = 5
 _PARENT = {"gpu": "algo", "tb": "gpu", "step": "tb"}
 _DOCUMENT = "#document"
 _IGNORED = ""
+# Files of NCCL that have the suffix .xml too.
+_CURES_OF_ROOTS = {
+    "system": "it is a topology of NCCL: use 'collhub topology show'",
+    "graph": "it is a part of a graph file of NCCL: give the file from <graphs> on",
+}
 _REASONS_AT_END = (
     expat.errors.XML_ERROR_NO_ELEMENTS,
     expat.errors.XML_ERROR_UNCLOSED_TOKEN,
@@ -243,7 +248,7 @@ class _Scanner:
         elif inside == _DOCUMENT:
             if name != "algo":
                 message = f"the root element is <{_shorten(name)}>; MSCCL-IR XML starts with <algo>"
-                self._fail("wrong-root", message, line)
+                self._fail("wrong-root", message, line, _CURES_OF_ROOTS.get(name, ""))
             self._algo = dict(zip(attributes[::2], attributes[1::2], strict=True))
             self._algo_line = line
             for key, text in self._algo.items():

@@ -6,6 +6,7 @@ A value is checked when it is used, and errors give its JSON path. Plans of the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from hub_core.model import InputError, Location
@@ -56,7 +57,8 @@ class JsonValue:
         expectation: str,
         cure: str = "",
     ) -> InputError:
-        shown = repr(self.value)
+        is_literal = self.value is None or isinstance(self.value, bool)
+        shown = json.dumps(self.value) if is_literal else repr(self.value)
         if len(shown) > _SHOWN:
             shown = f"{shown[:_SHOWN]}..."
         return self.fail(f"expected {expectation}, got {shown}", cure)

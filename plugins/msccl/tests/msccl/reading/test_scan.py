@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 from collhub_msccl.reading import scan
 
+from hub_core.model import InputError
+
 
 def _one_rank(xml: SimpleNamespace) -> str:
     return xml.local([xml.step("cpy")])
@@ -74,6 +76,8 @@ def test_known_encodings_are_read(reader, xml, encoding: str) -> None:
 def test_other_root_is_refused_by_its_name(reader) -> None:
     (found,) = reader.refusal('<system version="1"><cpu numaid="0"/></system>')
     assert found == "1: wrong-root: the root element is <system>; MSCCL-IR XML starts with <algo>"
+    with pytest.raises(InputError, match="topology of NCCL: use 'collhub topology show'"):
+        reader('<system version="1"><cpu numaid="0"/></system>')
 
 
 def test_declaration_comments_tabs_single_quotes_and_line_breaks_are_read(reader, xml) -> None:

@@ -27,6 +27,11 @@ def _only(plan: dict[str, Any]) -> str:
     return defects[0]
 
 
+def test_errors_show_a_wrong_value_as_json_writes_it() -> None:
+    assert _only(two_ranks() | {"name": None}) == ("plan.json: $.name: expected a string, got null")
+    assert _only(two_ranks() | {"name": True}).endswith("expected a string, got true")
+
+
 def test_an_id_of_a_rank_that_is_not_its_position_is_refused() -> None:
     plan = two_ranks()
     plan["gpus"][1]["id"] = 5

@@ -147,17 +147,21 @@ class _Reader:
             self._read_table(number, text)
         elif _TUNING.search(text) and not self._read_choice(number, text.strip()):
             message = "the line has no form of a choice that is known"
-            cure = "give the log of NCCL 2.20 to 2.30"
-            location = Location(self.file, number)
-            self.unread.append(
-                Diagnostic("unknown-line", message, Severity.WARNING, location, cure)
-            )
+            self._report_unread(number, message, "give the log of NCCL 2.20 to 2.30")
+
+    def _report_unread(self, number: int, message: str, cure: str) -> None:
+        """Add the warning `unknown-line` for a line of an unknown form."""
+        location = Location(self.file, number)
+        self.unread.append(Diagnostic("unknown-line", message, Severity.WARNING, location, cure))
 
     def _read_table(self, number: int, text: str) -> None:
         title, *cells = (cell.strip() for cell in text.split("|"))
         if cells and not cells[-1]:
             cells.pop()
-        if title == "Algorithm":
+        if title == "Latency/AlgBw":
+            message = "the table of costs has the form of NCCL before 2.18, and is not compared"
+            self._report_unread(number, message, "give the log of NCCL 2.18 to 2.30")
+        elif title == "Algorithm":
             words = [cell.lower().replace("_", "") for cell in cells]
             self.algorithms = [_TITLE_WORDS.get(word, word) for word in words]
         elif title == "Protocol":

@@ -28,6 +28,7 @@ from hub_core.model import (
     Severity,
     UsageError,
     format_bytes,
+    format_ranks,
 )
 from hub_core.plugin_api import Source
 
@@ -125,8 +126,9 @@ def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> 
 def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ...]]:
     """Return the rings over all ranks in the order of their channels; each starts at rank 0.
 
-    A channel with a defect is left out and reported as a warning with its line, if known. Raises
-    the `InputError` of `_check_channels`, for example if no channel is valid.
+    A channel with a defect is left out and reported as a warning with its line, if known; so are
+    channels of which the log has no line. Raises `InputError` (`channel`) for a log with trees only
+    and that of `_check_channels`, for example if no channel is valid.
     """
     rings, defects = [], []
     for channel in facts.ring_channels:
@@ -138,7 +140,16 @@ def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ..
         ring = facts.ring(channel)
         start = ring.index(0)
         rings.append(ring[start:] + ring[:start])
+    if not facts.ring_channels:
+        message = "the log has trees, but no rings"
+        cure = "read the trees with -O graph=tree, or log with NCCL_DEBUG_SUBSYS=INIT,GRAPH"
+        raise InputError(message, location=Location(source.name), cure=cure, code="channel")
     _check_channels(len(rings), facts.size(), defects, source)
+    missing = sorted(set(range(facts.channel_count)) - set(facts.ring_channels))
+    if missing:
+        text = f"the lines of channels {format_ranks(missing)} of {facts.channel_count} are missing"
+        cure = "give the complete log"
+        source.report(Diagnostic("channel", text, Severity.WARNING, Location(source.name), cure))
     return rings
 
 
