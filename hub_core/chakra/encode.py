@@ -73,8 +73,7 @@ class Piece:
         self.template = np.frombuffer(head + bytes(open_bytes), np.uint8)
 
     def fill(self, matrix: Bytes, mask: BoolArray) -> None:
-        """Write the varying bytes of this piece into `matrix`; clear `mask` where a varint is
-        shorter.
+        """Write the varying bytes of this piece into `matrix`, and clear `mask` where they end.
 
         Both arrays have one row per record and the columns of this piece, and are modified; fixed
         bytes must be in `matrix` already. A length byte gets the bytes of all varints of its record

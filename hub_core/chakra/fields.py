@@ -139,8 +139,7 @@ class NodeFields:
     def _check_kind(
         self, name: str, present: BoolArray, accepted: BoolArray, expected: str
     ) -> None:
-        """Raise `TraceError` (`attribute-kind`) for the first node whose value has a kind not
-        accepted.
+        """Raise `TraceError` (`attribute-kind`) for the first node whose value has a wrong kind.
 
         `present`: bool[nodes], the nodes to check; they must have the attribute. `accepted`:
         bool[256], indexed by the number of the kind. `expected`: the accepted kinds in words, for
@@ -304,10 +303,10 @@ class _Index:
         return Edges(position, children).only(exists), len(lost)
 
     def _find_positions(self, file: Int64Array, ids: UInt64Array) -> tuple[Int64Array, BoolArray]:
-        """Return (row in the batch, whether the node exists) for each pair of file number and node
-        id.
+        """Return (row in the batch, whether the node exists) for each pair of a file and a node id.
 
-        `file` and `ids` have one entry per searched node. The row of a missing node has no meaning.
+        `file` (numbers) and `ids` have one entry per searched node. The row of a missing node has
+        no meaning.
         """
         if self.is_plain.all():
             # The common case needs no search: the id is the position in the file.

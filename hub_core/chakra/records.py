@@ -198,13 +198,12 @@ class _Header:
             pending = self._read_field(pending)
 
     def _read_field(self, nodes: Int64Array) -> Int64Array:
-        """Read the next header field of each of `nodes`; return those that had one, in another
-        order.
+        """Read the next header field of each of `nodes`; return those that had one.
 
         Header fields are those of `_HEADER_TAGS` before the first other field of a node: id, type,
         dependencies and so on. Stores the value and moves `rest` past the field. Nodes whose `rest`
-        is at their end or at another field are unchanged and not returned; the order is by tag.
-        Raises `WireError` for a malformed field.
+        is at their end or at another field are unchanged and not returned. The result is ordered by
+        tag, not as `nodes`. Raises `WireError` for a malformed field.
         """
         nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
         tags = self._batch.data[self.rest[nodes]]

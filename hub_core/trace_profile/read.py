@@ -275,8 +275,7 @@ class _Reader:
 
 
 def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonValue]:
-    """Return the metadata that are numbers, booleans or short texts, by name, without those in
-    `known`.
+    """Return by name the metadata, except `known`, that are numbers, booleans or short texts.
 
     Texts of more than `_MAX_KEPT_TEXT` characters are omitted, because converters store source
     files in the metadata. The version is added as `version` only if it is not empty and `known` is

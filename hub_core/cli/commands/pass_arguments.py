@@ -162,8 +162,7 @@ class SearchWorkers:
     def started(
         self, session: Session, options: Mapping[str, Assignments]
     ) -> Iterator[Executor | None]:
-        """Context manager: start the workers of a search, yield their executor, stop them after the
-        body.
+        """Context manager: start the workers of a search, yield their executor, and stop them.
 
         Yields None, which means no workers, in two cases without a named engine: `jobs` is 1, or
         the default engine is not installed. The number of workers is `jobs`; None and 0 mean the

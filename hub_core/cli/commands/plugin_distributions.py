@@ -51,8 +51,7 @@ _OF_EVERY_PLUGIN = ("pyproject.toml", f"{_PACKAGE}__init__.py", f"{_PACKAGE}py.t
 def write_plugin(
     name: str, directory: str | None, offers: Sequence[str], registry: Registry
 ) -> tuple[Path, tuple[Path, ...]]:
-    """Write the distribution `collhub-NAME` into a new or empty folder; return the folder and its
-    files.
+    """Write the distribution `collhub-NAME` into a new or empty folder; return (folder, files).
 
     A prefix `collhub-` or `collhub_` of `name` is removed. `directory`: the folder, None for
     `collhub-NAME` in the current one. `offers`: the kinds of offers that it contains as examples.

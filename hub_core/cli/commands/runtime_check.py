@@ -66,8 +66,7 @@ class RuntimeVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the outcome and the findings; with `is_alone` (only one file), also the calls, if
-        any.
+        """Print the outcome and the findings; with `is_alone` (only one file) also the calls.
 
         A finding is printed without its file name if it has a line and is in the file of the
         finding before it. The report is not changed.
@@ -196,12 +195,13 @@ class AllRuntimesVerdict:
 
 
 def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
-    """Check a file by the rules of every known runtime and version, in the order of their names.
+    """Check a file by the rules of every known runtime, in the order of the names of the runtimes.
 
-    A runtime that does not read the format of the file gives the verdict "not applicable". An error
-    in reading the file by the rules of a runtime becomes a refusal with this error as its finding.
-    Raises `InputError` (`unreadable-input`) if the file cannot be opened, and `HubError` for other
-    errors.
+    A runtime with a table of versions gives one verdict per row of the table, for the first version
+    of the row; any other runtime gives one verdict. A runtime that does not read the format of the
+    file gives the verdict "not applicable". An `InputError` in reading the file becomes a refusal
+    with this error as its finding, except that `unreadable-input` (the file cannot be opened) is
+    raised, as is any other `HubError`.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime, checks_of, format_span

@@ -245,14 +245,13 @@ def _plan_options(
     size: str | None,
     workers: SearchWorkers,
 ) -> _Plan:
-    """Assign every `-O` to the components that declare it: reader, passes, writer, engine of
-    workers.
+    """Assign every `-O` to those of reader, passes, writer and engine that declare it.
 
     A pair after a pass sets an option of that pass if the pass declares it. Every other pair is
     shared: it sets the option of all components that declare it, or of the named component if the
-    key is `COMPONENT.KEY`. For a pass, pairs after it replace shared ones. The engine takes part
-    only if a pass searches. `--size` sets the option `sizes` of the reader if it has one and no
-    `-O` sets it.
+    key is `COMPONENT.KEY`. For a pass, pairs after it replace shared ones. The engine (of the
+    workers) takes part only if a pass searches. `--size` sets the option `sizes` of the reader if
+    it has one and no `-O` sets it.
 
     The plan has `passes` (the options of each pass, parallel to `steps`) and `shared` (by
     component, shared pairs only). Raises `UsageError` for an option that no component declares; for

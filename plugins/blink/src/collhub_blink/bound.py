@@ -45,8 +45,7 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
 
 
 def _find_blocks(request: BoundRequest) -> Int64Array:
-    """Divide the nodes into the blocks between which links limit the rate: int64[nodes], block of a
-    node.
+    """Return the block of each node, int64[nodes]; the links between blocks limit the rate.
 
     - All-reduce: the blocks of the partition that determines the strength, numbered from 0. A
       switch has the number of the only block whose side contains it; otherwise -1.

@@ -54,8 +54,7 @@ class Card:
 
 
 def read(source: Source, options: ProfileOptions) -> Workload:
-    """Read the traces in the folder of a CCL-Bench card as a workload, with the facts of the
-    card.
+    """Read the traces in the folder of a CCL-Bench card as a workload, with the card's facts.
 
     Traces are the files `*.json`, `*.json.gz` and `*.sqlite`. Notes are reported for a device
     count that differs between card and traces, the network of the card, and ignored files, and

@@ -273,8 +273,7 @@ def read(source: Source, options: SimaiOptions) -> Workload:
 
 
 def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
-    """Return the groups of the roles tensor, data, expert and expert-data: int64[groups, size]
-    each.
+    """Return the groups of tensor, data, expert and expert-data: int64[groups, size] each.
 
     Ranks are numbered with tensor parallelism fastest, then data, then pipeline stages. An
     expert group has `ep` consecutive data-parallel ranks (of one tensor position), a group of

@@ -397,8 +397,8 @@ class FlowSchedule:
     def order_as_planned(self) -> FlowSchedule:
         """Return the schedule in which messages wait for planned earlier arrivals on their link.
 
-        A message is not sent before the latest of the messages of its first link that arrive before
-        its planned start. A message without such an arrival waits for the message before it on the
+        A message waits for the latest planned arrival, not after its planned start, of a message
+        with the same first link. Without such an arrival it waits for the message before it on the
         link, if any: the window (number of messages on the link after which it may start) is at
         least 1. With windows of constant width instead, a message delayed at a switch would also
         delay those later messages that the plan sends before its arrival.
@@ -424,8 +424,7 @@ class FlowSchedule:
         collective: Collective,
         npus: Sequence[int],
     ) -> Chunks:
-        """Build the chunks of a collective whose rank r runs on NPU `npus[r]`, in units of the
-        schedule.
+        """Build the chunks of a collective in units of the schedule; rank r runs on NPU `npus[r]`.
 
         A share is the data that one NPU sends to another. The pieces of moved shares come first in
         their order, each at its offset in its share; shares are numbered by sending NPU, then

@@ -294,10 +294,9 @@ def _read_network_text(files: FolderFiles) -> str | None:
 
 
 def script_backend(files: FolderFiles) -> str | None:
-    """Return the backend whose binary is named anywhere in the folder's run.sh; congestion-aware
-    first.
+    """Return the backend whose binary is named anywhere in the folder's run.sh, or None.
 
-    None without run.sh, or if it names neither binary.
+    If both are named, it is the congestion-aware one. None also without run.sh.
     """
     part = files.files.get(SCRIPT)
     text = b"" if part is None else part.load()

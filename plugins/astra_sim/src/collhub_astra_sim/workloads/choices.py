@@ -88,8 +88,7 @@ class _Chooser:
         return self.workload.num_ranks
 
     def native(self, kind: int, group: int, mask: int) -> int:
-        """Add the plan of a native collective: its phases, one per network dimension; return its
-        index.
+        """Add the plan of a native collective, a phase per network dimension; return its index.
 
         `kind`: number of the collective; `group`: its process group, -1 for all ranks; `mask`: bit
         d is set if the collective uses network dimension d. A group with fewer ranks than the job
@@ -146,16 +145,16 @@ def choose_algorithms(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None = None,
 ) -> Choices:
-    """Choose the algorithm of each collective node in the rows `is_running` (row numbers or a
-    mask).
+    """Choose the algorithm of each collective node in the rows `is_running`.
 
-    `kind`: native type by node. `dimensions`: sizes of the network's dimensions. `algorithms`:
-    custom ones by prefix of their traces. `per_node`: prefixes by node identity. `named`: prefixes
-    parallel to the running rows. `named` takes precedence, then `per_node`, then the system's
-    custom algorithm of the type, then the native one. In the result, `choice` is per node: 0 or
-    more is a plan of native phases, -2 or less a custom algorithm, and `NO_CHOICE` any other node.
-    Collectives of equal type, group, dimensions and prefix share one plan. Raises `InputError` if a
-    collective has no algorithm, or if its group lacks the rank of the node.
+    `is_running`: row numbers or a mask. `kind`: native type by node. `dimensions`: sizes of the
+    network's dimensions. `algorithms`: custom ones by prefix of their traces. `per_node`: prefixes
+    by node identity. `named`: prefixes parallel to the running rows. `named` takes precedence, then
+    `per_node`, then the system's custom algorithm of the type, then the native one. In the result,
+    `choice` is per node: 0 or more is a plan of native phases, -2 or less a custom algorithm, and
+    `NO_CHOICE` any other node. Collectives of equal type, group, dimensions and prefix share one
+    plan. Raises `InputError` if a collective has no algorithm, or if its group lacks the rank of
+    the node.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)

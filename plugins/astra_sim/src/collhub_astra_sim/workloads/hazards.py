@@ -74,8 +74,7 @@ def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
 
 
 def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield the hazards that concern nodes of all kinds: ASTRA-sim's statistics and host
-    operations.
+    """Yield the hazards of nodes of all kinds that concern statistics and host operations.
 
     A check is (code, mask of affected nodes, message, severity, cure); all are yielded, even with
     an empty mask.
@@ -237,11 +236,10 @@ def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolAr
 
 
 def is_empty_work(workload: Workload, system: System) -> BoolArray:
-    """Return which nodes are computations of 0 bytes on a device, if ASTRA-sim computes their
-    times.
+    """Return which nodes are computations of 0 bytes on a device that ASTRA-sim times itself.
 
-    bool[nodes]. ASTRA-sim computes times from bytes and operations if the system has a roofline
-    model; otherwise durations are given, and all are False.
+    The result is bool[nodes]. ASTRA-sim computes times from bytes and operations if the system has
+    a roofline model; otherwise durations are given, and all are False.
     """
     nodes = workload.nodes
     is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host

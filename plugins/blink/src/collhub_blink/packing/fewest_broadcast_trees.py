@@ -28,10 +28,10 @@ _UNREACHED = 1 << 30
 
 
 def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, str]:
-    """Return a lower bound on the number of trees with total weight `total`, and its reason, a
-    text.
+    """Return a lower bound on the number of trees of weight `total` in all, and its reason.
 
-    The bound is the maximum of these numbers; of equal ones, the reason is that of the first:
+    The bound is the maximum of these numbers; of equal ones, the reason (a text) is that of the
+    first:
     - `total` divided by the weight of the widest spanning tree, rounded up, because no tree can
       have more weight.
     - For each node other than the root whose arcs into it have the total capacity `total`: the

@@ -252,12 +252,11 @@ class _WorkloadBuilder:
             self.producer[one.name] = numbers
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add a SEND on each rank of the sending group and a RECV on its partner, all with one new
-        tag.
+        """Add a SEND on each rank of the sending group and a RECV on its partner, with a new tag.
 
-        Partners have the same position in both groups. The message has the bytes of the result on
-        one rank. The SEND waits for the producer of the operand; the RECV becomes the producer of
-        the result.
+        All of them have this tag. Partners have the same position in both groups. The message has
+        the bytes of the result on one rank. The SEND waits for the producer of the operand; the
+        RECV becomes the producer of the result.
         """
         sender = self.program.types[operation.reads[0]].group
         kind = self.program.types[operation.name]

@@ -191,8 +191,9 @@ class Checker:
                 raise TypingMistakeError("size", message, "state a positive number")
 
     def _check_names(self, operation: Operation) -> None:
-        """Raise `TypingMistakeError` for used names and wrong operands of an operation; the first
-        of:
+        """Raise `TypingMistakeError` for used names and wrong operands of an operation.
+
+        The first of these mistakes is reported:
 
         - `name`: the name belongs to an argument or to an earlier operation, also an ill-typed one.
         - `undefined`: an operand is neither an argument nor an earlier well-typed operation.

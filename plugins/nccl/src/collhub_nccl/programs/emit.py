@@ -449,12 +449,11 @@ _TOOLS = (
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Report for each compiler whether it is on the `PATH` of the environment; the check always
-    succeeds.
+    """Report for each compiler whether it is on the `PATH`; the check always succeeds.
 
-    There is one line per compiler, with its path or, if it is missing, with advice. A missing
-    compiler is no failure: programs are written without compilers, and the executor numpy runs
-    algorithms.
+    There is one line per compiler, with its path in the environment's `PATH` or, if it is missing,
+    with advice. A missing compiler is no failure: programs are written without compilers, and the
+    executor numpy runs algorithms.
     """
     del options
     path = request.environment.get("PATH")
