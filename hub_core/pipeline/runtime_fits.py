@@ -156,11 +156,11 @@ def _choose_variant(
     """Return the form of an algorithm with the best merit that the runtime executes.
 
     `rows`: (form, time in ns, text) by ascending time. The merit compares time, steps and how far a
-    form exceeds the limits that the runtime prefers. The first form that the runtime executes is
-    always a candidate. A later, slower one is a candidate only if it has fewer steps than all
-    candidates and its time is within a tolerance (`find_tolerance`) of the first, which is larger
-    while all candidates exceed the preferred limits. Raises the `InputError` of the first refused
-    form if none is executed.
+    form exceeds the limits that the runtime prefers. The first executed form is a candidate; a
+    later one only if it has fewer steps than all candidates and its time is within a tolerance
+    (`find_tolerance`) of the first candidate, which is larger while all exceed the preferred
+    limits. After a form was refused as `TOO_LARGE`, forms with as many or more steps are skipped.
+    Raises the `InputError` of the first refused form if none is executed.
     """
     fitted: list[FittedAlgorithm] = []
     reason: InputError | None = None
@@ -226,10 +226,10 @@ def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> Ru
 
 
 def count_least_operations(algorithm: Algorithm) -> int:
-    """Return the minimum number of operations of the rank that needs the most.
+    """Return a lower bound on the operations of the rank that needs the most; 0 without steps.
 
-    Each send and each receive is one operation. A send and a receive on which it has a data
-    dependency may form one operation.
+    Each send and each receive is one operation. Per rank, as many are saved as sends have a data
+    dependency on a receive, but at most as many as there are such receives.
     """
     steps = algorithm.steps
     ranks = algorithm.num_ranks
@@ -263,10 +263,10 @@ def fit_result(
 
     If necessary, the search is repeated by `search_again` with at most half of the units each time,
     at most 12 times. First it is repeated as long as the result is at most 1 % slower than the
-    fastest one and has fewer steps. Then it is repeated until the runtime executes the algorithm,
-    and further while the algorithm exceeds the preferred limits and is at most 5 % slower than the
-    fastest executable one. The result with the best merit is returned. Raises `InputError` if none
-    is executed; the error is that of the limit exceeded with the fewest units.
+    fastest and has fewer steps. Then it is repeated until the runtime executes the algorithm, and
+    further while it exceeds the preferred limits and is at most 5 % slower than the fastest
+    executable one. The executable result with the best merit is returned. Without one, the last
+    `InputError` about a limit is raised (that of the fewest units), else the first `InputError`.
     """
     target = request.target
     assert target is not None

@@ -133,10 +133,10 @@ class AllRuntimesVerdict:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """First error of every runtime, in the order of verdicts; empty if any uses the file.
+        """The first error of each runtime, in the order of verdicts; empty if any uses the file.
 
-        If at least one runtime reads the format of the file, runtimes that do not read it are left
-        out. A runtime with several versions contributes only one error.
+        If a verdict is applicable (the runtime reads the format), other verdicts are left out. A
+        runtime with several versions contributes its first error, one without errors nothing.
         """
         if self.ok:
             return []
@@ -173,8 +173,8 @@ class AllRuntimesVerdict:
     def show(self, *, is_alone: bool) -> None:
         """Print how many runtimes use the file, and a table: runtimes by ranges of versions.
 
-        Then, if no runtime uses the file, the first error of every runtime (`diagnostics`); before
-        it a line `not applicable: ...` per other distinct reason of runtimes for other formats.
+        Then follow a line `not applicable: REASON` for each distinct reason of verdicts that are
+        not applicable, unless it is among `diagnostics`, and the findings of `diagnostics`.
         """
         used = len({verdict.runtime for verdict in self.verdicts if verdict.ok})
         names = list(dict.fromkeys(verdict.runtime for verdict in self.verdicts))
@@ -255,12 +255,12 @@ def check_file(session: Session, source: str, runtime: str, options: Assignments
 
 
 def _describe_outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
-    """Return the verdict of the check or, without one, whether the runtime uses the file.
+    """Return one line that states whether the runtime uses the file.
 
-    If the check succeeded and `is_alone` is False (there are several files), the text says only
-    that the runtime uses it. Otherwise the verdict that the check itself states has priority;
-    without it, the text distinguishes use for the listed calls, a file that is loaded but used for
-    no call (the fact `is_accepted`), and refusal.
+    If the check succeeded and `is_alone` is False (there are several files), it is "RUNTIME uses
+    it". Otherwise it is the verdict text of the check, if it has one. Without one, the line states
+    that the runtime uses the file for the listed calls (success), that it loads the file but uses
+    it for no call (the fact `is_accepted` is true), or that it refuses the file.
     """
     if report.ok and not is_alone:
         return f"{runtime} uses it"

@@ -231,11 +231,11 @@ def _simulate_job(
 ) -> int:
     """Read a workload, apply the rules of `--collective`, simulate it and print the result.
 
-    `options`: those of its reader and of the simulator, by component (`reader`, `simulator`).
-    Without a given topology, the rules use the network in IN; without a network there, they raise
-    `UsageError` (`no-topology`). Findings of the checks on the workload are printed as warnings.
-    Raises `UsageError` if the overlap is requested and the simulator cannot compute it. Returns the
-    exit code of `simulate_and_report`: INVALID if a rank never finishes. Raises `HubError`.
+    `options`: by component (`reader`, `simulator`). Rules use `given_topology`, else the network in
+    IN; without both they raise `UsageError` (`no-topology`). Findings of the checks on the workload
+    are printed as warnings. Raises `UsageError` if `outputs.has_overlap` is requested and the
+    simulator cannot compute the overlap, and other `HubError` of reading and simulating. Returns
+    the exit code of `simulate_and_report`: INVALID if a rank never finishes.
     """
     from hub_core.pipeline.inputs import require_workload
 

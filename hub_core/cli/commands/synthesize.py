@@ -271,12 +271,12 @@ def _run_synthesizer(
 ) -> SynthesizedAlgorithm:
     """Run the synthesizer on the topology of the request; measure elapsed and CPU time in seconds.
 
-    Without `relays`, the network is reduced to the chosen NPUs (all by default). If a machine is
-    chosen by `--machine`, or recognized for `auto`, algorithms are compared by their simulated
-    times on it. A result with the steps of all ranks that was not fitted to a runtime is then
-    replaced by its fastest simulated variant and the simulated time, if that is known; the elapsed
-    time includes this. If the switches of the machine were measured, bounds are computed on the
-    network with these. Raises `HubError` if the topology, the options or the search fail.
+    With chosen NPUs and without `relays`, the network is reduced to these. If the timing has a
+    machine (from `--machine`, or recognized for `auto`), candidates are compared by simulated times
+    on it. A result with the steps of all ranks that was not fitted to a runtime is then replaced by
+    its fastest simulated variant, with the simulated time if it is known; both measured times
+    include this. If the machine has measured switches, bounds are computed on the network with
+    these. Raises `HubError` if the topology, the options or the search fail.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
