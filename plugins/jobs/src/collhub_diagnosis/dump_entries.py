@@ -54,7 +54,8 @@ def parse_dump(root: object, rank: int, file: str, tables: Tables) -> Dump:
 
     `root`: unpickled or JSON value of the file. Calls, stacks and groups are added to `tables`,
     which all dumps share. Raises `InputError` with the entry and the key of an invalid value, and
-    for a value that is no dump: no dict, or without `entries`, `version` and `pg_config`.
+    for a value that is no dump: no dict, or with none of the keys `entries`, `version` and
+    `pg_config`.
     """
     if not isinstance(root, dict) or not ({"entries", "version", "pg_config"} & set(root)):
         _fail(

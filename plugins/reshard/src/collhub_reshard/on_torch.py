@@ -348,9 +348,10 @@ def move_state(
     """Reshard the tensors of a state dict; return the new shards of this rank by name.
 
     Tensors outside of this rank's destination meshes are left out. `state`: shards of this rank by
-    name, absent or `None` without one. `shapes`: full shape and dtype by name; all ranks must have
-    the same names in the same order, which is the order of communication. `sides`: (source,
-    destination) by name. `host_size`: ranks per host.
+    name, absent or `None` without one; names that are not in `shapes` are ignored. `shapes`: full
+    shape and dtype by name; all ranks must have the same names in the same order, which is the
+    order of communication. `sides`: (source, destination) by name. `host_size`: ranks per host.
+    Raises `KeyError` for a name without sides, and the errors of `reshard`.
     """
     moved_tensors = {}
     for name, (shape, dtype) in shapes.items():

@@ -117,8 +117,7 @@ def rounding_unit(dtype: np.dtype[Any]) -> float:
 
 
 def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:
-    """Divide the sums in every rank's OUTPUT, so that they become averages; return the arrays by
-    rank.
+    """Divide the sums in every rank's OUTPUT to get averages; return the arrays by rank.
 
     `outputs`: OUTPUT of every rank after a run that sums; they are not changed. For a reducing
     collective the divisor is the number of ranks; for a custom contract with an expected result,
@@ -291,11 +290,10 @@ def _compute_averages_by_unit(
 
 
 def divide_values(values: Array, divisor: int | Int64Array) -> Array:
-    """Return the values divided by one number or by an array of divisors, as a new array of the
-    same dtype.
+    """Return the values divided by one number or by an array of divisors, as a new array.
 
-    Integers are rounded towards zero, as in NCCL. Floating-point values are divided by the divisor
-    in their own dtype. Divisors must be positive.
+    It has the same dtype. Integers are rounded towards zero, as in NCCL. Floating-point values are
+    divided by the divisor in their own dtype. Divisors must be positive.
     """
     if not is_floating(values.dtype):
         # numpy's // rounds towards minus infinity.

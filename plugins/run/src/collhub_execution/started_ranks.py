@@ -87,12 +87,11 @@ class StartedRun:
 
     @classmethod
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str, num_ranks: int) -> StartedRun:
-        """Check the options, and bring the algorithm into the form that ranks run; `name` is used
-        in messages.
+        """Check the options, and bring the algorithm into the form that ranks run.
 
-        `num_ranks`: number of processes that were started. Raises `UsageError` (`other-ranks`) if
-        the algorithm has another number of ranks, and the errors of `RunSetup.of` and
-        `levelled_program`. They are the same on all ranks.
+        `num_ranks`: number of processes that were started. `name`: used in messages. Raises
+        `UsageError` (`other-ranks`) if the algorithm has another number of ranks, and the errors of
+        `RunSetup.of` and `levelled_program`. They are the same on all ranks.
         """
         required = algorithm.num_ranks
         if required != num_ranks:

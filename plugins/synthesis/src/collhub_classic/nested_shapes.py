@@ -278,12 +278,11 @@ def _find_distance_levels(topology: Topology) -> list[int]:
 
 
 def _divide_level(size: int) -> list[int]:
-    """Divide a size into factors of at most `_MAX_LEVEL`, as equal as possible; their product is
-    `size`.
+    """Divide a size into factors of at most `_MAX_LEVEL`, as equal as possible.
 
-    A size up to `_MAX_LEVEL` is returned as [size]. Otherwise it is split at its largest divisor up
-    to its square root, smaller factor first, and both are divided further. A prime above
-    `_MAX_LEVEL` remains.
+    The product of the factors is `size`. A size up to `_MAX_LEVEL` is returned as [size].
+    Otherwise it is split at its largest divisor up to its square root, smaller factor first, and
+    both are divided further. A prime above `_MAX_LEVEL` remains.
     """
     if size <= _MAX_LEVEL:
         return [size]

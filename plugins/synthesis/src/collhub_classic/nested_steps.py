@@ -384,11 +384,11 @@ class _Stream:
         return np.arange(len(place)) + ((place + hop) % size - place) * self._strides[level]
 
     def _compute_offset(self, key: _Key) -> Int64Array:
-        """Return for every rank the first unit of a key's range in a buffer of all units:
-        int64[ranks].
+        """Return the first unit of a key's range for every rank, int64[ranks].
 
-        A key has one displacement per level, relative to the coordinate of the rank and modulo the
-        size. A level with None (all coordinates) counts as coordinate 0, where the range starts.
+        Units are counted in a buffer of all units. A key has one displacement per level, relative
+        to the coordinate of the rank and modulo the size. A level with None (all coordinates)
+        counts as coordinate 0, where the range starts.
         """
         offset = np.full(self._columns.num_ranks, self._base)
         for level, displacement in enumerate(key):
@@ -413,11 +413,10 @@ class _Stream:
         return Buffer.OUTPUT if is_all_reduce else Buffer.SCRATCH
 
     def _add_send(self, key: _Key, peer: Int64Array, buffer: Buffer) -> int:
-        """Add the row in which every rank sends the range `key` from `buffer` to `peer`; return its
-        position.
+        """Add the row in which every rank sends the range `key` from `buffer` to `peer`.
 
-        It depends on the rows that wrote the range, if any, and by control dependencies on the rows
-        of the barrier of `columns`.
+        Returns the position of the row. It depends on the rows that wrote the range, if any, and by
+        control dependencies on the rows of the barrier of `columns`.
         """
         parents = self._writers.get(key, [])
         offset = {"src_offset": self._compute_offset(key)}

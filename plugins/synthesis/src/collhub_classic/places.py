@@ -340,13 +340,13 @@ class _ScratchSlots:
         is_stored: BoolArray,
         is_staged: BoolArray,
     ) -> _ScratchSlots:
-        """Number the SCRATCH slots of every rank, one unit each: those of stored blocks, then
-        staging slots.
+        """Number the SCRATCH slots of every rank: those of stored blocks, then staging slots.
 
-        An entry writes `block` on `rank`. Equal (rank, block) share one slot of each kind. Stored
-        are the entries of `is_stored`, their slots begin at 0 per rank, ascending by block; entries
-        not stored have a 0 without meaning. Entries of `is_staged` have a staging slot after all
-        stored ones, other entries have -1. The result also has the number of slots of every rank.
+        A slot has one unit. An entry writes `block` on `rank`. Equal (rank, block) share one slot
+        of each kind. Stored are the entries of `is_stored`, their slots begin at 0 per rank,
+        ascending by block; entries not stored have a 0 without meaning. Entries of `is_staged` have
+        a staging slot after all stored ones, other entries have -1. The result also has the number
+        of slots of every rank.
         """
         location = rank * plan.num_blocks + block
         ranks, blocks = plan.num_ranks, plan.num_blocks

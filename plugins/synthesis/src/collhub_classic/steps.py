@@ -409,8 +409,7 @@ class _PlanKey:
 
     @classmethod
     def of(cls, plan: MessagePlan) -> _PlanKey:
-        """Return the cache key of a plan: its numbers of ranks and blocks, and the bytes of all
-        columns.
+        """Return the cache key of a plan: numbers of ranks and blocks, bytes of all columns.
 
         The key keeps the plan itself, which is not compared.
         """

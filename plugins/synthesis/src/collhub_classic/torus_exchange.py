@@ -272,8 +272,7 @@ class _Class:
         self._send_writers: dict[int, tuple[Int64Array, Int64Array]] = {}
 
     def _sort(self, phase: int) -> Int64Array:
-        """Return the units of the class in the order of the messages of a phase, as indices:
-        int64[m].
+        """Return the units of the class in the order of a phase's messages, as int64 indices.
 
         They are sorted by the displacement along the dimension of the phase. Of equal ones, those
         of consecutive ranks are consecutive, because fewer copies are needed then: the displacement

@@ -198,11 +198,11 @@ def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
 
 
 def named_files(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
-    """Yield the files whose texts contain the names of the library: header, macros, makefile part,
-    manifest.
+    """Yield the files whose texts contain the names of the library.
 
-    They are `LIBRARY.h`, `names.hpp`, `names.mk` and `collhub.json`, in this order. Their texts are
-    built only when they are written, again each time.
+    They are the header `LIBRARY.h`, the macros `names.hpp`, the makefile part `names.mk` and the
+    manifest `collhub.json`, in this order. Their texts are built only when they are written, again
+    each time.
     """
     collective, ranks = tables.collective, tables.program.num_ranks
     root = collective.root
