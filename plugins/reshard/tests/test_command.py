@@ -179,6 +179,30 @@ def test_wrong_input_is_one_line(collhub, arguments, message: str) -> None:
     assert run.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("texts", "code"),
+    [
+        (("8x8:float99", "mesh(2,2): S0 R", "mesh(2,2): R S0"), "invalid-tensor"),
+        (("8xx:float32", "mesh(2,2): S0 R", "mesh(2,2): R S0"), "invalid-tensor"),
+        (("8x8:float32", "mesh(2,2)", "mesh(2,2): R S0"), "invalid-spec"),
+        (("8x8:float32", "mesh(2,2): S0 R", "mesh(2,2): R S5"), "invalid-spec"),
+        (("8x8:float32", "mes(2,2): S0 R", "mesh(2,2): R S0"), "invalid-mesh"),
+    ],
+)
+def test_wrong_texts_of_the_command_line_are_exit_2(
+    collhub, tmp_path: Path, texts: tuple[str, str, str], code: str
+) -> None:
+    tensor, source, destination = texts
+    run = collhub("reshard", "--tensor", tensor, "--from", source, "--to", destination, *IDEAL)
+    assert (run.code, f"[{code}]" in run.err) == (2, True)
+    # The same texts in a file are an invalid input.
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps([{"tensor": tensor, "from": source, "to": destination}]))
+    run = collhub("reshard", "--tensors", file, *IDEAL)
+    assert run.code == 1
+    assert "state.json" in run.err
+
+
 def test_without_solver_the_program_says_how_to_get_it(collhub, monkeypatch) -> None:
     monkeypatch.setattr(best, "is_solver_installed", lambda: False)
     # Three senders, five receivers and ragged boxes: no bound proves the heuristics.

@@ -43,7 +43,8 @@ class TensorType:
     def __post_init__(self) -> None:
         if self.dtype not in _ELEMENT_BYTES:
             known = ", ".join(_ELEMENT_BYTES)
-            raise InputError(f"there is no dtype {self.dtype!r}", cure=f"use one of {known}")
+            message, cure = f"there is no dtype {self.dtype!r}", f"use one of {known}"
+            raise InputError(message, cure=cure, code="invalid-tensor")
         if not self.shape or min(self.shape) < 0 or math.prod(self.shape) > _MOST_ELEMENTS:
             raise InputError(f"shape {self.shape} is not that of a tensor", code="invalid-tensor")
 
@@ -125,7 +126,8 @@ def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | Non
     mesh_text, colon, spec = text.partition(":")
     if not colon:
         cure = "write for example 'mesh(2,4): S0 R R'"
-        raise InputError(f"{text!r:.80} has no spec after its mesh", cure=cure)
+        message = f"{text!r:.80} has no spec after its mesh"
+        raise InputError(message, cure=cure, code="invalid-spec")
     # The axes of the mesh say what the spec may name.
     mesh = parse_mesh(mesh_text, first_device, host_size)
     return Side(mesh, parse_placement(spec, rank, mesh))

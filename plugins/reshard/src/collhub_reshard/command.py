@@ -150,8 +150,8 @@ def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """Return the moves: the tensors of the command line in their order, then those of the file.
 
     Tensors of the command line are named `tensor 0`, `tensor 1` and so on. `host_size`: devices per
-    host, if given. Raises `UsageError` if there is no tensor or if `--tensor` lacks `--from` or
-    `--to`, and `InputError` for a faulty file.
+    host, if given. Raises `UsageError` if there is no tensor, if `--tensor` lacks `--from` or
+    `--to`, or if their texts are invalid, and `InputError` for a faulty file.
     """
     from collhub_shardings import parse_move
 
@@ -163,7 +163,11 @@ def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
         if source is None or destination is None:
             raise UsageError("--tensor needs --from and --to", cure="give both sides")
         name = f"tensor {len(moves)}"
-        moves.append(parse_move(text, source, destination, name=name, host_size=host_size))
+        try:
+            moves.append(parse_move(text, source, destination, name=name, host_size=host_size))
+        except InputError as error:
+            # The texts are of the command line, not of a file.
+            raise UsageError(error.diagnostics) from None
     if problem["state_dict"] is not None:
         file = problem["state_dict"]
         sides = Sides(source, destination)
