@@ -8,6 +8,7 @@ import pytest
 from collhub_machine_profiles.nccl_baseline import communicator_of_topology, count_nodes
 from collhub_machine_profiles.nccl_choice import cheapest_alternative
 from collhub_nccl.options import TunerOptions
+from collhub_nccl.tuner import ncclx
 from collhub_nccl.tuner.read import read
 from collhub_nccl.tuner.write import write
 
@@ -241,8 +242,13 @@ def test_a_line_that_the_tuner_misreads_serves_nothing(line: str, reason: str) -
     assert found[0].startswith("nccl_tuner.conf:1: ")
 
 
-def test_other_files_are_none_of_the_format() -> None:
-    assert _read("", "other.conf") == ([], ["other.conf: no file of this format"])
+def test_the_finding_on_another_file_names_the_expected_files() -> None:
+    message = "other.conf: no file of this format: the name is not nccl_tuner.conf"
+    assert _read("", "other.conf") == ([], [f"{message}; name the file nccl_tuner.conf"])
+    part = SourcePart("other.conf", "".encode)
+    found: list[Diagnostic] = []
+    ncclx.read(Source("folder", (part,), found.append))
+    assert "the name is not ncclx_tuner.csv or ncclx_tuner.json" in found[0].message
 
 
 def _known(topology: str, *found: SelectedCollective) -> list[str]:

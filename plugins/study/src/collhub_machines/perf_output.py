@@ -17,7 +17,7 @@ from collhub_machines.reading import (
     finite_number,
     note,
     refuse,
-    refuse_all,
+    refuse_without_results,
     text_of,
     whole_number,
 )
@@ -96,8 +96,8 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
 
     `options` select times of calls in place or out of place. Rows that cannot be used, and a table
     without its summary line (the run was aborted), give notes; all usable rows are returned. Raises
-    `InputError` if none is usable: with the notes and an error (`no-results`) if there are notes,
-    otherwise because the selected calls were not timed or no results were printed (`no-results`).
+    `InputError` if none is usable: with the notes if there are any, otherwise because the selected
+    calls were not timed or no results were printed (`refuse_without_results`).
     """
     text, file = text_of(facts.source), facts.source.name
     skipped: list[Diagnostic] = []
@@ -118,14 +118,10 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
         cure = "keep the lines of the test that begin with #, from 'nThread' to 'size count'"
         raise refuse(file, bare_row, message, cure, "no-results")
     if skipped:
-        raise refuse_all(file, skipped)
+        raise refuse_without_results(file, skipped)
     if rows:
         raise refuse(file, rows[0].first_line, *options.refusal)
-    line = tests[0].first_line if tests else 1
-    message = "the test prints no results: the run was aborted"
-    raise refuse(
-        file, line or 1, message, "repeat the run and keep its entire output", "no-results"
-    )
+    raise refuse_without_results(file, line=tests[0].first_line if tests else 1)
 
 
 def _find_row(text: str) -> int | None:

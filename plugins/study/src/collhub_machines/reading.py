@@ -23,8 +23,9 @@ from hub_core.plugin_api import (
     option,
 )
 
+_WITHOUT_TIMES = "the file has no times"
 _NO_TIMES = {
-    "both": "the file has no times",
+    "both": f"no result can be used: {_WITHOUT_TIMES}",
     "out": "no time is measured out of place",
     "in": "no time is measured in place",
 }
@@ -123,15 +124,19 @@ def refuse(
     return InputError(message, location=Location(file, line), cure=cure, code=code)
 
 
-def refuse_all(file: str, skipped: Sequence[Diagnostic]) -> InputError:
-    """Return the `InputError` for a file of which every result is skipped; the caller raises it.
+def refuse_without_results(
+    file: str, skipped: Sequence[Diagnostic] = (), line: int | None = 1
+) -> InputError:
+    """Return the `InputError` for a file without any usable result; the caller raises it.
 
-    It has the warnings `skipped`, then an error (`no-results`) on the entire file.
+    It has the warnings `skipped`, then an error (`no-results`). The error is on `line`, or on the
+    entire file if there are warnings, which give the reasons.
     """
-    message = "no result can be used; the other findings of this file give the reasons"
+    reason = "the other findings of this file give the reasons" if skipped else _WITHOUT_TIMES
+    message = f"no result can be used: {reason}"
     cure = "repeat the run and keep its entire output"
-    error = Diagnostic("no-results", message, location=Location(file), cure=cure)
-    return InputError([*skipped, error])
+    location = Location(file, None if skipped else line)
+    return InputError([*skipped, Diagnostic("no-results", message, location=location, cure=cure)])
 
 
 def collective_name(text: str) -> str | None:

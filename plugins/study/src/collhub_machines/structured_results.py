@@ -17,6 +17,7 @@ from collhub_machines.reading import (
     library_of,
     note,
     refuse,
+    refuse_without_results,
     text_of,
 )
 from hub_core import is_finite_number, parse_json_object
@@ -97,15 +98,10 @@ class _Collector:
     def result(self, sources: dict[str, dict[str, str]] | None = None) -> MeasurementSet:
         """Return the stored points with the notes about skipped ones and the given sources.
 
-        Raises `InputError` (`no-results`) if there are no points: with the message, line and cure
-        of the first skipped one, otherwise because the file has no measured times.
+        Raises `InputError` (`no-results`) with the notes if there are no points.
         """
         if not self.points:
-            first = self.skipped[0] if self.skipped else None
-            message = first.message if first else "the file holds no measured times"
-            line = first.location.line if first else 1
-            cure = (first.cure if first else "") or "give a file with at least one valid result"
-            raise refuse(self.file, line, message, cure, "no-results")
+            raise refuse_without_results(self.file, self.skipped)
         return MeasurementSet(self.points, self.skipped, sources or {})
 
 
@@ -116,8 +112,7 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
     the request; nodes are 1 if unknown. A truncated file, and each half of a result (in place, out
     of place) that is wrong or invalid, gives a note; missing halves do not. Environment and host
     names are not copied. Raises `InputError` without collective or ranks, for CPU times, and if no
-    result remains: with the message of the first note, or, without notes, because none is of the
-    selected place.
+    result remains: with the notes, or, without notes, because none is of the selected place.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)

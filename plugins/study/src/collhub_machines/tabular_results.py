@@ -12,7 +12,7 @@ from collhub_machines.reading import (
     finite_number,
     note,
     refuse,
-    refuse_all,
+    refuse_without_results,
     text_of,
     whole_number,
 )
@@ -35,9 +35,7 @@ _AICONFIGURATOR_COLUMNS = ("op_name", "nccl_dtype", "num_gpus", "message_size", 
 def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> MeasurementSet:
     if points:
         return MeasurementSet(points, skipped, {})
-    if skipped:
-        raise refuse_all(file, skipped)
-    raise refuse(file, 1, "the file holds no measured times", "give the entire output of a run")
+    raise refuse_without_results(file, skipped)
 
 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:

@@ -355,12 +355,12 @@ def _run_comparisons(
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.tuned_collectives import TunedCollective
-    from hub_core import choose_runtimes, resolve_counts, time_on_runtime
+    from hub_core import choose_runtimes, find_runtimes, resolve_counts, time_on_runtime
 
-    if "?" in (arguments["runtime"] or ""):
+    registry = context.registry()
+    if any(one.query for one in find_runtimes(arguments["runtime"] or IDEAL, registry)):
         message = "limits in --for have no meaning for the files of tune"
         raise UsageError(message, cure="name the runtimes alone; synthesize and compare use limits")
-    registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
     kinds = _parse_kinds(arguments["kinds"], registry)
     topology = context.read_topology(arguments["topology_text"])

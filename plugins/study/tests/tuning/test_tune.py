@@ -340,3 +340,5 @@ def test_limits_of_runtimes_have_no_meaning_for_files_of_tune(collhub, tmp_path:
     run = collhub(*arguments, "--for", "executor?blocks=4", "--to", "msccl", "-o", tmp_path / "out")
     assert run.code == 2
     assert "limits in --for have no meaning for the files of tune" in run.err
+    run = collhub(*arguments, "--for", "executor?blocs=4", "--to", "msccl", "-o", tmp_path / "out")
+    assert (run.code, "'blocs' is not a resource" in run.err) == (2, True)

@@ -99,15 +99,18 @@ def read_rccl(source: Source) -> Sequence[ServedCalls]:
 def find_files(source: Source, names: Sequence[str]) -> Iterator[SourcePart]:
     """Yield the files of a source that a tuner loads; report each other file as `unknown-file`.
 
-    `names` are the names that the tuner expects. A source that is just one file may have any name.
+    `names` are the names that the tuner expects, at least one; the finding lists them. A source
+    that is just one file may have any name.
     """
     is_single = len(source.parts) == 1 and source.parts[0].name == source.name
     for part in source.parts:
         if is_single or part.name in names:
             yield part
         else:
+            message = f"no file of this format: the name is not {' or '.join(names)}"
+            cure = f"name the file {names[0]}"
             location = Location(part.name)
-            source.report(Diagnostic("unknown-file", "no file of this format", location=location))
+            source.report(Diagnostic("unknown-file", message, location=location, cure=cure))
 
 
 def read_rules(
