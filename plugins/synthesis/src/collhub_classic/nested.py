@@ -4,9 +4,9 @@ An all-gather gathers along one level of the network after another, a reduce-sca
 opposite order, and an all-reduce does both (Thakur, Rabenseifner, Gropp 2005, for levels of equal
 size). Levels are groups with exchanges of all pairs, or the rings of a torus, whose dimensions are
 used at the same time by different parts of the data. Every rank sends (n-1)/n of the vector per
-phase, and for one part only the sum of the level sizes messages instead of n. A broadcast uses
-several trees at once. An all-to-all on a torus moves the data along one dimension after another
-(`torus_exchange`). The steps are built as columns, so that ten thousand ranks take seconds.
+phase, and for one part only the sum of the level sizes messages instead of n. Broadcasts and
+reduces use several trees at once. An all-to-all on a torus moves the data along one dimension after
+another (`torus_exchange`). The steps are built as columns, so that ten thousand ranks take seconds.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import numpy as np
 
 from collhub_classic.message_plan import compute_mean_link
 from collhub_classic.nested_broadcast import (
-    BroadcastTrees,
+    RootedTrees,
     build_broadcast_steps,
     build_group_grains,
+    build_reduce_steps,
     choose_grains,
     choose_group_messages,
-    compute_torus_levels,
     find_binary_trees,
     find_group_trees,
-    find_torus_trees,
 )
 from collhub_classic.nested_shapes import (
     MANY_RANKS,
@@ -37,12 +36,14 @@ from collhub_classic.nested_shapes import (
     choose_levels,
     choose_shape,
     find_forwarding_group,
+    find_grid,
     find_rings,
     list_shapes,
 )
 from collhub_classic.nested_steps import build_nested_steps
 from collhub_classic.plugin import NestedOptions
 from collhub_classic.torus_exchange import build_torus_exchange, estimate_torus_exchange_s
+from collhub_classic.torus_trees import find_grid_trees
 from hub_core import installed_version
 from hub_core.columns import Int64Array
 from hub_core.model import (
@@ -63,17 +64,19 @@ _NAME = "collhub-classic"
 _MAX_CHUNKS, _MAX_STEPS = 16, 4_200_000
 # Above, a simulation takes many seconds, and only the largest number of chunks is tried.
 _MAX_TRIED_STEPS = 1_000_000
-# From so many ranks on, broadcasts on tori have messages of several sizes, of which no runtime has
-# enough operations, and those on groups have trees for each rank of a group.
+# From so many ranks on, broadcasts and reduces on tori and meshes have messages of several sizes,
+# for which runtimes have too few operations, and those on groups have trees for each rank of a
+# group.
 _FEW_RANKS = 512
 # In larger groups, the chain in the group of the root is too slow for small sizes.
 _MAX_GROUP = 32
-# Chunks of a broadcast on a large torus per hop: the first chunk takes 3 % of the time.
+# Chunks of a broadcast or reduce on a large torus or mesh per hop: the first chunk takes 3 % of the
+# time.
 _MAX_CHUNKS_PER_HOP = 32
-# Steps of a broadcast on a torus of thousands of ranks: small messages shorten the time until the
-# first data have reached all ranks.
+# Steps of a broadcast or reduce on a torus or mesh of thousands of ranks: small messages shorten
+# the time until the first data have reached all ranks.
 _MAX_TORUS_STEPS = 16_400_000
-# Chunks of equal messages of a broadcast per tree: more of them are hardly faster.
+# Chunks of equal messages on a tree: more of them are hardly faster.
 _MAX_TREE_CHUNKS = 256
 
 
@@ -81,12 +84,12 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
     """Synthesize a collective of all NPUs that works on one level of the network after another.
 
     The levels are those of the network, or the option `sizes`. Supports all-gather, reduce-scatter,
-    all-reduce, broadcast (on trees), and on tori all-to-all, with a single candidate. For each
-    shape of `list_shapes`, candidates with more and more chunks are simulated until one is not
-    faster than the one before; the fastest of all is returned with its time in ns, a lower bound,
-    and statistics (sizes of the levels, closest first, chunks, cost). Without a simulated time
-    (None or 0) an estimate is used. Ctrl-C ends the search with the best so far, or is passed on if
-    there is none.
+    all-reduce, broadcast and reduce (on trees), and on tori all-to-all, with a single candidate.
+    For each shape of `list_shapes`, candidates with more and more chunks are simulated until one is
+    not faster than the one before; the fastest of all is returned with its time in ns, a lower
+    bound, and statistics (sizes of the levels, closest first, chunks, cost). Without a simulated
+    time (None or 0) an estimate is used. Ctrl-C ends the search with the best so far, or is passed
+    on if there is none.
 
     Raises `InputError` for other collectives (`collective-unsupported`), unless the ranks are all
     NPUs in order (`subset-unsupported`), and for an all-to-all on other networks (`not-a-torus`) or
@@ -117,7 +120,7 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
         shapes = list_shapes(request.topology, kind, options.sizes, size)
         series = [_generate_nested(request, options, shape) for shape in shapes]
     else:
-        series = [_generate_broadcasts(request, options, trees)]
+        series = [_generate_on_trees(request, options, trees)]
     try:
         for candidates in series:
             least_ns: int | None = None
@@ -156,6 +159,7 @@ NESTED_KINDS = (
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
     CollectiveKind.ALL_TO_ALL,
 )
 _Candidate = tuple[Collective, StepTable, int, dict[str, JsonValue]]
@@ -270,19 +274,21 @@ def _find_exchange_rings(request: SynthesisRequest, options: NestedOptions) -> l
     return rings
 
 
-def _generate_broadcasts(
-    request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees
+def _generate_on_trees(
+    request: SynthesisRequest, options: NestedOptions, trees: RootedTrees
 ) -> Iterator[_Candidate]:
-    """Yield the candidates of a broadcast on trees, which differ in the numbers of chunks.
+    """Yield the candidates of a broadcast or reduce on trees, which differ in the chunks.
 
-    A candidate is (collective with its number of units, steps, 0 units of SCRATCH, statistics).
-    `_choose_broadcast_chunks` chooses the chunks per tree and per message. There are trees * chunks
-    units. The statistics have the numbers of trees, depth and chunks, and the cost if all messages
-    have one chunk, otherwise the range of chunks per message. Raises `UsageError`
+    A candidate is (collective with its number of units, steps, SCRATCH units of a rank,
+    statistics). `_choose_tree_chunks` chooses the chunks per tree and per message. There are trees
+    * chunks units. The statistics have the numbers of trees, depth and chunks, and the cost if all
+    messages have one chunk, otherwise the range of chunks per message. Raises `UsageError`
     (`size-too-small`) if there are more units than bytes.
     """
     parents, count = trees.parents, len(trees.parents)
-    for chunks, grains in _choose_broadcast_chunks(request, options, trees):
+    is_reduce = request.collective.kind is CollectiveKind.REDUCE
+    build_steps = build_reduce_steps if is_reduce else build_broadcast_steps
+    for chunks, grains in _choose_tree_chunks(request, options, trees):
         units = count * chunks
         _check_size(request, units, ", or fewer chunks")
         collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
@@ -292,11 +298,23 @@ def _generate_broadcasts(
             statistics["cost"] = f"{rounds} alpha + {rounds}/{units} m beta, many ports"
         else:
             statistics["chunks per message"] = f"1..{int(grains.max())}"
-        yield collective, build_broadcast_steps(parents, chunks, grains), 0, statistics
+        latency_chunks = _count_latency_chunks(request, trees, chunks)
+        steps = build_steps(parents, chunks, grains, latency_chunks)
+        yield collective, steps, units if is_reduce else 0, statistics
 
 
-def _choose_broadcast_chunks(
-    request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees
+def _count_latency_chunks(request: SynthesisRequest, trees: RootedTrees, chunks: int) -> float:
+    """Return the latency of a message in times of one of the `chunks` chunks of a tree.
+
+    At most `chunks`, also if the time per byte is 0.
+    """
+    alpha_s, beta_s_per_byte = _find_link(request, trees)
+    tree_s = request.collective_bytes * beta_s_per_byte / len(trees.parents)
+    return chunks * min(1.0, alpha_s / tree_s) if tree_s else float(chunks)
+
+
+def _choose_tree_chunks(
+    request: SynthesisRequest, options: NestedOptions, trees: RootedTrees
 ) -> list[tuple[int, Int64Array | None]]:
     """Return the candidates: (chunks per tree, array of the chunks of each message or None for 1).
 
@@ -308,15 +326,16 @@ def _choose_broadcast_chunks(
     - On trees of groups, the candidates are those of `choose_group_messages` instead: with at most
       c chunks, and with at most `_MAX_TREE_CHUNKS`, both limited by the minimum size of a unit.
       Only the latter is tried if the basic candidate has more than `_MAX_TRIED_STEPS` steps.
-    - On tori of at least `_FEW_RANKS` ranks, a second candidate has as many chunks as depth and
-      bytes allow, if that is more. Its messages to distant ranks contain several chunks
-      (`choose_grains`). It replaces the basic candidate if that has more than `_MAX_TRIED_STEPS`
-      steps. It has at most `_MAX_STEPS` steps, or `_MAX_TORUS_STEPS` from `MANY_RANKS` ranks on.
+    - On disjoint trees of at least `_FEW_RANKS` ranks, a second candidate has as many chunks as
+      depth and bytes allow, if that is more. Its messages of ranks near the leaves contain several
+      chunks (`choose_grains`). It replaces the basic candidate if that has more than
+      `_MAX_TRIED_STEPS` steps. It has at most `_MAX_STEPS` steps, or `_MAX_TORUS_STEPS` from
+      `MANY_RANKS` ranks on.
     """
     if options.chunks:
         return [(options.chunks, None)]
     count, ranks = trees.parents.shape
-    alpha_s, beta_s_per_byte = _find_link(request)
+    alpha_s, beta_s_per_byte = _find_link(request, trees)
     busy_s = trees.depth * request.collective_bytes * beta_s_per_byte / count
     best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
     max_steps = _MAX_STEPS if ranks < MANY_RANKS else MAX_STEPS_OF_PARTS
@@ -337,18 +356,20 @@ def _choose_broadcast_chunks(
             for chunks, grain in dict.fromkeys(pairs)
         ]
     many = min(_MAX_CHUNKS_PER_HOP * trees.depth, most_chunks)
-    if not trees.rings or ranks < _FEW_RANKS or many <= equal:
+    if not trees.is_disjoint or ranks < _FEW_RANKS or many <= equal:
         return [(equal, None)]
-    levels = compute_torus_levels(trees.rings, request.collective.root or 0)
     max_steps = _MAX_STEPS if ranks < MANY_RANKS else _MAX_TORUS_STEPS
-    grains = choose_grains(trees.rings, levels, many, max_steps // 2)
+    latency_chunks = _count_latency_chunks(request, trees, many)
+    grains = choose_grains(trees.parents, many, latency_chunks, max_steps // 2)
+    if grains is None:
+        return [(equal, None)]
     return [(many, grains)] if is_large else [(equal, None), (many, grains)]
 
 
 def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
     """Estimate the time of the nested collective in ns, rounded up, at least 1.
 
-    It is the cost in the statistics for one chunk. For a broadcast it is the depth times the
+    It is the cost in the statistics for one chunk. On trees it is the depth times the
     latency plus the time of the data of one tree. Latency and time per byte are those of a torus's
     slowest dimension, else the means of the routes from the first rank. For an all-to-all it is
     `estimate_torus_exchange_s`. Raises `UsageError` as `synthesize` does for the options, and
@@ -358,11 +379,11 @@ def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
 
 
 def _estimate_ns(
-    request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees | None
+    request: SynthesisRequest, options: NestedOptions, trees: RootedTrees | None
 ) -> int:
     """Return an estimated time in ns, rounded up, at least 1, of the complete collective.
 
-    alpha and beta are the latency and time per byte of `_find_link`, m the bytes. A broadcast on
+    alpha and beta are the latency and time per byte of `_find_link`, m the bytes. A collective on
     `trees` takes depth * alpha + m / trees * beta. Without `trees` (None), each phase takes the
     latencies of `_compute_cost` plus (n - 1) / n * m beta / links; an all-reduce has two phases.
     An all-to-all takes `estimate_torus_exchange_s`. Raises `UsageError` as `choose_shape`, and the
@@ -373,7 +394,7 @@ def _estimate_ns(
     if kind is CollectiveKind.ALL_TO_ALL:
         sizes = _find_exchange_rings(request, options)
         return max(1, ceil(estimate_torus_exchange_s(request.topology, sizes, size) * 1e9))
-    alpha_s, beta_s_per_byte = _find_link(request)
+    alpha_s, beta_s_per_byte = _find_link(request, trees)
     if trees is not None:
         total_s = trees.depth * alpha_s + size / len(trees.parents) * beta_s_per_byte
         return max(1, ceil(total_s * 1e9))
@@ -401,23 +422,23 @@ def _compute_cost(shape: NestedShape) -> tuple[int, int]:
     return sum(rounds) + moves, orders * (2 if has_rings else 1)
 
 
-def _find_link(request: SynthesisRequest) -> tuple[float, float]:
-    """Return the latency in s and the time per byte in s of the links of the levels.
+def _find_link(request: SynthesisRequest, trees: RootedTrees | None) -> tuple[float, float]:
+    """Return the latency in s and the time per byte in s of the links of the levels or trees.
 
-    On a torus these are the largest latency and the smallest bandwidth of its dimensions, else the
-    means of `compute_mean_link`.
+    On a torus, and for disjoint trees of a mesh, these are the largest latency and the smallest
+    bandwidth of the dimensions, else the means of `compute_mean_link`.
     """
     topology = request.topology
-    if find_rings(topology):
+    if find_rings(topology) or (trees is not None and trees.is_disjoint):
         slowest = min(dimension.bandwidth_bytes_per_s for dimension in topology.dimensions)
         return max(dimension.latency_s for dimension in topology.dimensions), 1 / slowest
     return compute_mean_link(topology, request.npus)
 
 
-def _find_trees(request: SynthesisRequest, options: NestedOptions) -> BroadcastTrees | None:
-    """Return the trees of a broadcast, None for other collectives.
+def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTrees | None:
+    """Return the trees of a broadcast or reduce, None for other collectives.
 
-    - On a torus: the trees along its rings, if the levels of the option `sizes` are its rings.
+    - On a torus or mesh: disjoint trees, if the option `sizes` is `auto` or has its dimensions.
     - Otherwise two binary trees over all ranks, or two for each member of the groups of
       `find_forwarding_group`, whose ranks have links of their own to other groups.
     - Trees of groups of more than `_MAX_GROUP` ranks are used only if they have at most
@@ -425,19 +446,19 @@ def _find_trees(request: SynthesisRequest, options: NestedOptions) -> BroadcastT
 
     Raises `UsageError` (`option-range`) as `choose_levels`.
     """
-    if request.collective.kind is not CollectiveKind.BROADCAST:
+    if request.collective.kind not in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE):
         return None
     topology, root = request.topology, request.collective.root or 0
     levels = choose_levels(topology, options.sizes)
-    rings = find_rings(topology)
-    if rings and levels == rings:
-        return BroadcastTrees(find_torus_trees(rings, root), rings=tuple(rings))
+    sizes, is_ring = find_grid(topology)
+    if sizes and (options.sizes == "auto" or levels == sizes):
+        return RootedTrees(find_grid_trees(sizes, is_ring, root), is_disjoint=True)
     ranks = topology.num_npus
-    binary = BroadcastTrees(find_binary_trees(ranks, root))
+    binary = RootedTrees(find_binary_trees(ranks, root))
     size = find_forwarding_group(topology, options.sizes, _FEW_RANKS)
     if size == 1 or (size > _MAX_GROUP and 4 * size * ranks > _MAX_STEPS):
         return binary
-    grouped = BroadcastTrees(find_group_trees(size, ranks, root), group_size=size)
+    grouped = RootedTrees(find_group_trees(size, ranks, root), group_size=size)
     if size <= _MAX_GROUP:
         return grouped
     return min(grouped, binary, key=lambda trees: _estimate_ns(request, options, trees))

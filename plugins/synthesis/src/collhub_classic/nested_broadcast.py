@@ -1,40 +1,47 @@
-"""Broadcasts on several trees at once, each with a part of the data, chunk after chunk.
+"""Broadcasts and reduces on several trees at once, each with a part of the data, chunk by chunk.
 
-On a torus, two trees per dimension use no link twice (edge-disjoint spanning trees; Johnsson and
-Ho, IEEE Transactions on Computers 38, 1989, for hypercubes): the root sends a different part over
+On a torus or mesh, trees use no link twice (`torus_trees`): the root sends a different part over
 every link. On other networks, the two binary trees of NCCL (Sanders, Speck, Traeff, Parallel
 Computing 35, 2009), in which every rank forwards only one half of the data; on many servers with
-links of their own, such trees for each card of a server.
+links of their own, such trees for each card of a server. A reduce uses the trees of a broadcast in
+the opposite direction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 import numpy as np
 
-from hub_core.columns import Int64Array, counted_positions, expanded_ranges
+from collhub_classic.torus_trees import compute_depths, compute_heights
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    counted_positions,
+    expanded_ranges,
+    inverse,
+    run_mask,
+)
 from hub_core.model import Buffer, StepKind, StepTable
 from hub_core.schedules import find_second_tree_parents, find_tree_parents
 
 # Chunks of a message within a group: larger messages delay the last data more than they save.
 _MAX_GROUP_GRAIN = 32
+# Sizes of messages that are tried for each of several edge-disjoint trees.
+_TRIED_SCALES = 160
 
 
 @dataclass(frozen=True, eq=False)
-class BroadcastTrees:
-    """Trees of a broadcast, and the structure of the network that they follow.
+class RootedTrees:
+    """Trees of a broadcast or reduce, and the structure of the network that they follow.
 
-    `parents`: int64[trees, ranks], -1 at the root. `rings`: sizes of the dimensions of a torus for
-    `find_torus_trees`, otherwise (). `group_size`: ranks per group for `find_group_trees`,
-    otherwise 1.
+    `parents`: int64[trees, ranks], -1 at the root. `is_disjoint`: whether no two trees use the same
+    link, as `find_grid_trees`. `group_size`: ranks per group for `find_group_trees`, otherwise 1.
     """
 
     parents: Int64Array
-    rings: tuple[int, ...] = ()
+    is_disjoint: bool = False
     group_size: int = 1
 
     @cached_property
@@ -44,61 +51,7 @@ class BroadcastTrees:
         It is 0 without trees or with one rank. Every tree must lead to the root, whose parent is
         negative.
         """
-        depth = 0
-        for parent in self.parents:
-            above = parent
-            hops = 0
-            while (above >= 0).any():
-                hops += 1
-                above = np.where(above >= 0, parent[np.maximum(above, 0)], -1)
-            depth = max(depth, hops)
-        return depth
-
-
-def _list_trees(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (first dimension, direction) of every tree of a torus, as `find_torus_trees`."""
-    return [
-        (first, direction)
-        for first, size in enumerate(sizes)
-        for direction in ((1, -1) if size > 2 else (1,))
-    ]
-
-
-def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
-    """Return the parent of every rank in each broadcast tree of a torus, -1 at `root`.
-
-    The result is int64[trees, ranks], with trees in the order of `_list_trees`. `sizes`: ranks of
-    each dimension, at least 2, the first varies fastest. There are two trees per dimension, one for
-    each direction, but one for a dimension of two ranks. No two trees use the same link, unless
-    only some of the dimensions have two ranks.
-
-    In the tree of dimension a and direction s, data move from the root along a in direction s. From
-    each rank displaced along a, they then move along the following dimensions, cyclically. A rank
-    without a displacement along a receives from the rank before it along a, in direction s.
-    """
-    count = len(sizes)
-    number = np.arange(prod(sizes))
-    strides = [prod(sizes[:axis]) for axis in range(count)]
-    place = [number // stride % size for stride, size in zip(strides, sizes, strict=True)]
-    parents = []
-    for first, direction in _list_trees(sizes):
-        relative = [
-            (coordinate - coordinate[root]) * direction % size
-            for coordinate, size in zip(place, sizes, strict=True)
-        ]
-        # The dimension along which a rank receives: the last one with a displacement.
-        axis_of = np.full(len(number), first)
-        for offset in range(1, count):
-            axis = (first + offset) % count
-            axis_of[(relative[axis] > 0) & (relative[first] > 0)] = axis
-        parent = np.empty_like(number)
-        for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
-            rows = axis_of == axis
-            before = (place[axis] - direction) % size
-            parent[rows] = (number + (before - place[axis]) * stride)[rows]
-        parent[root] = -1
-        parents.append(parent)
-    return np.asarray(parents)
+        return max((int(compute_depths(parent).max()) for parent in self.parents), default=0)
 
 
 def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
@@ -178,85 +131,113 @@ def build_group_grains(size: int, num_ranks: int, grain: int) -> Int64Array:
     return np.where(np.arange(num_ranks) % size == sender, 1, grain)
 
 
-def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
-    """Return the level of every rank in each tree of `find_torus_trees`: int64[trees, ranks].
-
-    A tree uses the dimensions in a cyclic order. The level of a rank is the position in this order
-    of the last dimension along which it is displaced from `root`: 0 for the first dimension. Ranks
-    without a displacement along the first dimension (also the root) have the last level. Data for a
-    level pass through ranks of earlier levels.
-    """
-    count = len(sizes)
-    number = np.arange(prod(sizes))
-    strides = [prod(sizes[:axis]) for axis in range(count)]
-    is_moved = [
-        (number // stride - root // stride) % size != 0
-        for stride, size in zip(strides, sizes, strict=True)
-    ]
-    levels = []
-    for first, _ in _list_trees(sizes):
-        level = np.zeros(len(number), np.int64)
-        for offset in range(1, count):
-            level[is_moved[(first + offset) % count]] = offset
-        level[~is_moved[first]] = count - 1
-        levels.append(level)
-    return np.asarray(levels)
-
-
 def choose_grains(
-    sizes: Sequence[int], levels: Int64Array, chunks: int, max_messages: int
-) -> Int64Array:
-    """Choose the number of chunks in a message to each rank of each tree of a torus.
+    parents: Int64Array, chunks: int, latency_chunks: float, max_messages: int
+) -> Int64Array | None:
+    """Choose the number of chunks in a message to each rank of edge-disjoint trees.
 
-    The result is int64[trees, ranks]. `sizes`: of the torus; `levels`: as of
-    `compute_torus_levels`; `chunks`: per tree. Larger messages reduce their number, but the first
-    data arrive later, by the sum over the levels of (length - 1) * chunks of a message.
-    `_divide_fill` divides a delay into sizes of the levels, which are limited to `chunks`. The
-    delay begins at one chunk per hop and grows by 10 % until all trees together have at most
-    `max_messages` messages, or the messages of the first level have all `chunks` in every tree.
+    `parents`: int64[trees, ranks], -1 at the root; `chunks`: per tree; `latency_chunks`: latency of
+    a message in times of a chunk. Returns int64[trees, ranks], or None if all trees together cannot
+    have at most `max_messages` messages.
+
+    Larger messages reduce their number, but delay the first data by their time on every hop. Ranks
+    of equal height in a tree (`compute_heights`) have equal messages, because the longest path has
+    one rank of each height. The sum of their times is smallest for sizes in proportion to the
+    square root of the number of these ranks. `_list_sizes` lists sizes of a tree; each tree gets
+    the ones with the fewest messages whose delay is at most the smallest possible for all trees.
     """
-    count = len(sizes)
-    cycles = [
-        [sizes[(first + offset) % count] for offset in range(count)]
-        for first, _ in _list_trees(sizes)
-    ]
-    populations = [np.bincount(level, minlength=count) for level in levels]
-    fill = float(sum(sizes) - count)
-    while True:
-        grain_of = [np.minimum(_divide_fill(lengths, fill), chunks) for lengths in cycles]
-        messages = sum(
-            int((population * -(-chunks // grains)).sum())
-            for population, grains in zip(populations, grain_of, strict=True)
-        )
-        if messages <= max_messages or all(grains[0] == chunks for grains in grain_of):
-            break
-        fill *= 1.1
-    return np.asarray([grains[level] for grains, level in zip(grain_of, levels, strict=True)])
+    heights = [compute_heights(parent) for parent in parents]
+    # The root, the highest rank, receives no message.
+    populations = [np.bincount(height)[:-1] for height in heights]
+    choices = []
+    for population in populations:
+        sizes = _list_sizes(population, chunks)
+        messages = [int((population * -(-chunks // grains)).sum()) for grains in sizes]
+        delays = [int(grains.sum()) + latency_chunks * len(grains) for grains in sizes]
+        # By ascending delay, with fewer and fewer messages.
+        choices.append(sorted(zip(delays, messages, range(len(sizes)), sizes, strict=True)))
+    for limit in sorted({choice[0] for tree in choices for choice in tree}):
+        within = [[choice for choice in tree if choice[0] <= limit] for tree in choices]
+        if all(within):
+            best = [min(tree, key=lambda choice: choice[1:3]) for tree in within]
+            if sum(choice[1] for choice in best) <= max_messages:
+                grains = [
+                    np.append(choice[3], 1)[height]
+                    for choice, height in zip(best, heights, strict=True)
+                ]
+                return np.asarray(grains)
+    return None
 
 
-def _divide_fill(lengths: Sequence[int], fill: float) -> Int64Array:
-    """Return the number of chunks of a message on every level of a torus tree: int64[levels].
+def _list_sizes(population: Int64Array, chunks: int) -> list[Int64Array]:
+    """List numbers of chunks of a message for every height of a tree: int64[heights] each.
 
-    `lengths`: ranks per level, at least 2. The sum over levels of (length - 1) * chunks should be
-    about `fill`. The sizes that minimize the number of messages are proportional to sqrt(product of
-    the lengths up to this level / (length - 1)). Each is rounded down to a multiple of the size of
-    the level before, but is at least that; the last level uses the remainder of `fill`.
+    `population`: ranks of each height below the root's. Numbers are at most `chunks`, in proportion
+    to the square root of the population, but each is rounded down to a multiple of that of the next
+    height, at least once that.
     """
-    hops = np.asarray(lengths) - 1
-    weights = np.sqrt(np.cumprod(lengths) / hops)
-    ideal = weights * fill / (weights * hops).sum()
-    grains: list[int] = []
-    for level, size in enumerate(ideal.tolist()):
-        before = grains[-1] if grains else 1
-        if level == len(lengths) - 1:
-            used = sum(int(hop) * grain for hop, grain in zip(hops, grains, strict=False))
-            size = (fill - used) / int(hops[-1])
-        grains.append(before * max(1, int(size / before)))
-    return np.asarray(grains)
+    weights = np.sqrt(population / population[0])
+    # At the last scale, all messages have all chunks.
+    scales = np.geomspace(1, 2 * chunks / weights.min(), _TRIED_SCALES)
+    sizes = []
+    for scale in scales.tolist():
+        grains = [1]
+        for ideal in (scale * weights[::-1]).tolist():
+            grains.append(grains[-1] * max(1, int(ideal / grains[-1])))
+        sizes.append(np.minimum(grains[:0:-1], chunks))
+    return sizes
+
+
+@dataclass(frozen=True, eq=False)
+class _Messages:
+    """Messages on the edges of trees, edge by edge in the order of (tree, child), then by chunk.
+
+    All arrays are int64[messages], except `first_of`: the first message of an edge, int64[trees,
+    ranks] by its child. `first`: first chunk, `size`: number of chunks, `offset`: first unit.
+    """
+
+    tree: Int64Array
+    child: Int64Array
+    parent: Int64Array
+    first: Int64Array
+    size: Int64Array
+    offset: Int64Array
+    first_of: Int64Array
+
+    @classmethod
+    def cut(cls, parents: Int64Array, chunks: int, grains: Int64Array) -> _Messages:
+        """Cut the `chunks` chunks of each tree into messages of `grains[tree, child]` chunks."""
+        tree, child = np.nonzero(parents >= 0)
+        count = -(-chunks // grains[tree, child])
+        first_of = np.zeros_like(parents)
+        first_of[tree, child] = np.cumsum(count) - count
+        edge = np.repeat(np.arange(len(tree)), count)
+        tree, child = tree[edge], child[edge]
+        first = counted_positions(count) * grains[tree, child]
+        size = np.minimum(grains[tree, child], chunks - first)
+        offset = tree * chunks + first
+        return cls(tree, child, parents[tree, child], first, size, offset, first_of)
+
+    def find_windows(
+        self, is_first: BoolArray, grains: Int64Array, latency_chunks: float
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return pairs (message, later message of the same edge that waits until it has arrived).
+
+        Messages that are ready at the same time start in any order. Only messages with `is_first`,
+        which wait for no other message, are paired. As many are sent in the meantime as fit into
+        `latency_chunks`, the latency of a message in times of a chunk.
+        """
+        number = np.arange(len(self.tree)) - self.first_of[self.tree, self.child]
+        fitting = np.ceil(latency_chunks / grains[self.tree, self.child]).astype(np.int64)
+        later = np.flatnonzero(is_first & (number > fitting))
+        return later - 1 - fitting[later], later
 
 
 def build_broadcast_steps(
-    parents: Int64Array, chunks: int, grains: Int64Array | None = None
+    parents: Int64Array,
+    chunks: int,
+    grains: Int64Array | None = None,
+    latency_chunks: float = 0.0,
 ) -> StepTable:
     """Build the steps of a broadcast of `chunks` chunks on each tree, with one unit per chunk.
 
@@ -266,42 +247,36 @@ def build_broadcast_steps(
     message.
 
     The root copies INPUT to OUTPUT first; all sends read OUTPUT. A send depends on the receives of
-    its units. Steps of a rank are sorted by the end of the message's range of chunks, then tree,
-    receives before sends, then receiver.
+    its units. With `grains`, for which the order of the chunks matters, sends of the root also wait
+    for earlier ones (`_Messages.find_windows`, `latency_chunks`). Steps of a rank are sorted by the
+    end of the message's range of chunks, then tree, receives before sends, then receiver.
     """
     trees, ranks = parents.shape
-    units = trees * chunks
+    has_windows = grains is not None
     if grains is None:
         grains = np.ones_like(parents)
     root = int(np.flatnonzero(parents[0] < 0)[0])
-    tree, child = np.nonzero(parents >= 0)
-    # Per message of an edge a row that receives, and a row that sends after the receives of the
-    # sender. Messages are numbered edge by edge.
-    count = -(-chunks // grains[tree, child])
-    edge = np.repeat(np.arange(len(tree)), count)
-    tree, receiver, sender = tree[edge], child[edge], parents[tree, child][edge]
-    first = counted_positions(count) * grains[tree, receiver]
-    size = np.minimum(grains[tree, receiver], chunks - first)
-    offset = tree * chunks + first
-    messages = len(edge)
-    rank = np.concatenate([[root], receiver, sender])
-    end = first + size
+    # Per message a row that receives, and a row that sends after the receives of the sender.
+    each = _Messages.cut(parents, chunks, grains)
+    messages = len(each.tree)
+    end = each.first + each.size
+    rank = np.concatenate([[root], each.child, each.parent])
     order = np.lexsort(
         (
-            np.concatenate([[-1], receiver, receiver]),
-            np.concatenate([[0], np.zeros(messages, np.int64), np.ones(messages, np.int64)]),
-            np.concatenate([[-1], tree, tree]),
+            np.concatenate([[-1], each.child, each.child]),
+            np.repeat([0, 0, 1], [1, messages, messages]),
+            np.concatenate([[-1], each.tree, each.tree]),
             np.concatenate([[-1], end, end]),
             rank,
         )
     )
     kind = np.repeat([StepKind.COPY, StepKind.RECV, StepKind.SEND], [1, messages, messages])
-    offsets = np.concatenate([[0], offset, offset])
+    offsets = np.concatenate([[0], each.offset, each.offset])
     columns = {
         "rank": rank,
         "kind": kind,
-        "peer": np.concatenate([[-1], sender, receiver]),
-        "count": np.concatenate([[units], size, size]),
+        "peer": np.concatenate([[-1], each.parent, each.child]),
+        "count": np.concatenate([[trees * chunks], each.size, each.size]),
         "src_buffer": np.repeat(
             [Buffer.INPUT, Buffer.UNKNOWN, Buffer.OUTPUT], [1, messages, messages]
         ),
@@ -311,18 +286,91 @@ def build_broadcast_steps(
         ),
         "dst_offset": np.where(kind == StepKind.RECV, offsets, 0),
     }
-    position = np.empty(len(rank), np.int64)
-    position[order] = np.arange(len(rank))
+    position = inverse(order)
     # The receives of the sender in the range of a message are consecutive; those of the root are
     # its copy.
-    first_message = np.zeros((trees, ranks), np.int64)
-    begins = np.flatnonzero(first == 0)
-    first_message[tree[begins], receiver[begins]] = begins
-    received_size = np.where(sender == root, size, grains[tree, sender])
-    needed = -(-size // received_size)
-    source = np.where(sender == root, 0, 1 + first_message[tree, sender] + first // received_size)
-    before = position[expanded_ranges(source, needed)]
+    is_of_root = each.parent == root
+    received_size = np.where(is_of_root, each.size, grains[each.tree, each.parent])
+    needed = -(-each.size // received_size)
+    received = 1 + each.first_of[each.tree, each.parent] + each.first // received_size
+    before = position[expanded_ranges(np.where(is_of_root, 0, received), needed)]
     after = np.repeat(position[1 + messages :], needed)
+    earlier, later = each.find_windows(is_of_root & has_windows, grains, latency_chunks)
     return StepTable.from_columns(
-        ranks, {name: column[order] for name, column in columns.items()}, (before, after)
+        ranks,
+        {name: column[order] for name, column in columns.items()},
+        (before, after),
+        (position[1 + messages + earlier], position[1 + messages + later]),
+    )
+
+
+def build_reduce_steps(
+    parents: Int64Array,
+    chunks: int,
+    grains: Int64Array | None = None,
+    latency_chunks: float = 0.0,
+) -> StepTable:
+    """Build the steps of a reduce of `chunks` chunks on each of several trees, one unit per chunk.
+
+    The messages are those of `build_broadcast_steps` in the opposite direction, with the same units
+    and `grains`, which must also be multiples of each other for the children of a rank. A rank adds
+    the messages of its children one after another, those of the largest messages first, to the
+    partial sum in SCRATCH, the root in OUTPUT. INPUT is the first operand, and leaves send it.
+
+    A step depends on the addition before it of the same units. So that all leaves send the chunks
+    in the same order, their sends also wait for earlier ones (`_Messages.find_windows`,
+    `latency_chunks`). Steps of a rank are sorted by the first chunk of the message, then tree,
+    receives before sends, then the order of the children.
+    """
+    ranks = parents.shape[1]
+    if grains is None:
+        grains = np.ones_like(parents)
+    root = int(np.flatnonzero(parents[0] < 0)[0])
+    each = _Messages.cut(parents, chunks, grains)
+    messages = len(each.tree)
+    # The child whose message is added before that of a child, and the last one of every rank; -1
+    # without one.
+    tree, child = np.nonzero(parents >= 0)
+    order = np.lexsort((child, -grains[tree, child], parents[tree, child], tree))
+    tree, child, parent = tree[order], child[order], parents[tree, child][order]
+    is_first = run_mask(tree, parent)
+    before_child = np.full_like(parents, -1)
+    before_child[tree, child] = np.where(is_first, -1, np.roll(child, 1))
+    number_of = np.zeros_like(parents)
+    number_of[tree, child] = np.arange(len(tree))
+    last_child = np.full_like(parents, -1)
+    is_last = np.roll(is_first, -1)
+    last_child[tree[is_last], parent[is_last]] = child[is_last]
+    # Per message a row that sends, and a row that adds.
+    previous = np.concatenate(
+        [last_child[each.tree, each.child], before_child[each.tree, each.child]]
+    )
+    rank = np.concatenate([each.child, each.parent])
+    is_sum = np.repeat([False, True], messages)
+    both = np.tile(each.tree, 2)
+    number = np.tile(number_of[each.tree, each.child], 2)
+    order = np.lexsort((number, ~is_sum, both, np.tile(each.first, 2), rank))
+    offsets = np.tile(each.offset, 2)
+    partial = np.where(rank == root, Buffer.OUTPUT, Buffer.SCRATCH)
+    columns = {
+        "rank": rank,
+        "kind": np.where(is_sum, StepKind.RECV_REDUCE, StepKind.SEND),
+        "peer": np.concatenate([each.parent, each.child]),
+        "count": np.tile(each.size, 2),
+        "src_buffer": np.where(previous < 0, Buffer.INPUT, partial),
+        "src_offset": offsets,
+        "dst_buffer": np.where(is_sum, partial, Buffer.UNKNOWN),
+        "dst_offset": np.where(is_sum, offsets, 0),
+    }
+    position = inverse(order)
+    after = np.flatnonzero(previous >= 0)
+    source = previous[after]
+    of_child = each.first_of[both[after], source]
+    before = messages + of_child + np.tile(each.first, 2)[after] // grains[both[after], source]
+    earlier, later = each.find_windows(previous[:messages] < 0, grains, latency_chunks)
+    return StepTable.from_columns(
+        ranks,
+        {name: column[order] for name, column in columns.items()},
+        (position[before], position[after]),
+        (position[earlier], position[later]),
     )

@@ -91,17 +91,26 @@ class NestedShape:
         return 2 * prod(self.sizes) * messages * self.units_per_rank
 
 
-def find_rings(topology: Topology) -> list[int]:
-    """Return the sizes above 1 of the dimensions of a torus, the fastest varying first.
+def find_grid(topology: Topology) -> tuple[list[int], list[bool]]:
+    """Return (sizes, whether each is a ring) of the dimensions above 1 of a torus or mesh.
 
-    [] if the network has nodes that are no NPUs (switches), or a dimension of more than 2 NPUs that
-    is not a ring; also if it has no dimension above 1.
+    The fastest varying dimension is first; one of 2 NPUs counts as a ring. Empty lists if the
+    network has nodes that are no NPUs (switches), or a dimension of more than 2 NPUs that is
+    neither a ring nor a line; also if it has no dimension above 1.
     """
     dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
-    is_torus = topology.num_nodes == topology.num_npus and all(
-        dimension.kind is DimensionKind.RING or dimension.size == 2 for dimension in dimensions
+    is_ring = [each.kind is DimensionKind.RING or each.size == 2 for each in dimensions]
+    is_grid = topology.num_nodes == topology.num_npus and all(
+        ring or each.kind is DimensionKind.LINE
+        for each, ring in zip(dimensions, is_ring, strict=True)
     )
-    return [dimension.size for dimension in dimensions] if is_torus else []
+    return ([each.size for each in dimensions], is_ring) if is_grid else ([], [])
+
+
+def find_rings(topology: Topology) -> list[int]:
+    """Return the sizes of the dimensions of `find_grid` if all of them are rings, else []."""
+    sizes, is_ring = find_grid(topology)
+    return sizes if all(is_ring) else []
 
 
 def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:

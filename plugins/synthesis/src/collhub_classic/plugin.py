@@ -176,7 +176,12 @@ _NESTED = Synthesizer(
     "collhub_classic.nested:synthesize",
     NestedOptions,
     estimate="collhub_classic.nested:estimate",
-    collectives=(*_TO_ALL, CollectiveKind.BROADCAST, CollectiveKind.ALL_TO_ALL),
+    collectives=(
+        *_TO_ALL,
+        CollectiveKind.BROADCAST,
+        CollectiveKind.REDUCE,
+        CollectiveKind.ALL_TO_ALL,
+    ),
 )
 
 

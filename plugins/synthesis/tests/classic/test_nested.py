@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -10,31 +11,34 @@ import pytest
 from collhub_classic.nested import NESTED_KINDS
 from collhub_classic.nested_broadcast import (
     build_broadcast_steps,
+    build_group_grains,
+    build_reduce_steps,
     choose_grains,
-    compute_torus_levels,
     find_binary_trees,
     find_group_trees,
-    find_torus_trees,
 )
 from collhub_classic.nested_shapes import (
     NestedShape,
     choose_levels,
     choose_shape,
     find_forwarding_group,
-    find_rings,
+    find_grid,
     list_shapes,
 )
 from collhub_classic.nested_steps import build_nested_steps
+from collhub_classic.torus_trees import compute_depths, compute_heights, find_grid_trees
 
 import hub_core
 from hub_core import Algorithm, Collective, CollectiveKind, HubError, verify
+from hub_core.columns import Int64Array
 from hub_core.model import Provenance, StepKind, UsageError
 from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import Simulator, SynthesisResult
 
 _ALL_REDUCE = CollectiveKind.ALL_REDUCE
-# Broadcasts use trees, all-to-alls only the rings of a torus (`test_torus_exchange`).
-_OTHERS = (CollectiveKind.BROADCAST, CollectiveKind.ALL_TO_ALL)
+# Broadcasts and reduces use trees, all-to-alls only the rings of a torus (`test_torus_exchange`).
+_OF_TREES = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+_OTHERS = (*_OF_TREES, CollectiveKind.ALL_TO_ALL)
 _OF_LEVELS = [kind for kind in NESTED_KINDS if kind not in _OTHERS]
 
 
@@ -159,6 +163,10 @@ def test_moved_units_make_all_messages_of_a_torus_ranges(
         # The longest dimension carries more; without barriers between the phases 2.0.
         (CollectiveKind.ALL_REDUCE, "torus:4x4x8", 1.2),
         (CollectiveKind.BROADCAST, "torus:4x4", 1.1),
+        (CollectiveKind.REDUCE, "torus:4x4", 1.1),
+        # Two trees, as many as links at a corner.
+        (CollectiveKind.BROADCAST, "mesh:4x5", 1.1),
+        (CollectiveKind.REDUCE, "mesh:4x5", 1.1),
     ],
 )
 def test_all_links_of_a_torus_work_at_the_same_time(
@@ -206,71 +214,134 @@ def test_moves_do_not_delay_the_gather_on_a_torus() -> None:
     assert time_ns < 1.4 * bound_ns
 
 
+def is_correct_on_trees(
+    parents: Int64Array, chunks: int, root: int, kind: CollectiveKind, grains: Int64Array | None
+) -> bool:
+    """Whether the steps on trees are a correct broadcast or reduce in place and out of place."""
+    trees, ranks = parents.shape
+    units = trees * chunks
+    collective = Collective(kind, ranks, units, root, in_place=True, out_of_place=True)
+    build_steps = build_reduce_steps if kind is CollectiveKind.REDUCE else build_broadcast_steps
+    steps = build_steps(parents, chunks, grains)
+    scratch = np.full(ranks, units if kind is CollectiveKind.REDUCE else 0)
+    return verify(Algorithm(collective, steps, scratch, Provenance("test"))).ok
+
+
+@pytest.mark.parametrize("kind", _OF_TREES)
+@pytest.mark.parametrize("is_ring", [True, False])
 @pytest.mark.parametrize("sizes", [(5,), (4, 3), (8, 5, 4), (2, 4, 3), (2, 2, 2)])
-def test_messages_of_several_chunks_are_a_correct_broadcast(sizes: tuple[int, ...]) -> None:
-    parents = find_torus_trees(sizes, 1)
-    chunks = 50
-    grains = choose_grains(sizes, compute_torus_levels(sizes, 1), chunks, 10 * prod(sizes))
-    steps = build_broadcast_steps(parents, chunks, grains)
-    kind, ranks = CollectiveKind.BROADCAST, prod(sizes)
-    collective = Collective(kind, ranks, len(parents) * chunks, 1, in_place=True, out_of_place=True)
-    algorithm = Algorithm(collective, steps, np.zeros(ranks, np.int64), Provenance("test"))
-    assert verify(algorithm).ok
+def test_messages_of_several_chunks_are_correct(
+    sizes: tuple[int, ...], is_ring: bool, kind: CollectiveKind
+) -> None:
+    parents = find_grid_trees(sizes, [is_ring] * len(sizes), 1)
+    for chunks, messages in ((50, 10 * prod(sizes)), (7, parents.size)):
+        grains = choose_grains(parents, chunks, 1.0, messages)
+        assert grains is not None
+        assert is_correct_on_trees(parents, chunks, 1, kind, grains)
 
 
-def test_messages_grow_with_the_number_of_ranks_of_a_level() -> None:
-    sizes = (8, 8, 8)
-    levels = compute_torus_levels(sizes, 0)
-    grains = choose_grains(sizes, levels, 256, 100_000)
-    # Ranks 1, 9 and 73 are on the first, second and third level of the first tree.
-    first, second, third = grains[0, [1, 9, 73]].tolist()
-    assert first < second < third
-    assert second % first == third % second == 0
+def test_messages_grow_towards_the_leaves_up_to_the_limit_of_messages() -> None:
+    parents = find_grid_trees((8, 8, 8), (True,) * 3, 0)
+    grains = choose_grains(parents, 256, 1.0, 100_000)
+    assert grains is not None
+    for parent, sizes in zip(parents, grains, strict=True):
+        inner = np.flatnonzero(parent > 0)
+        assert (sizes[inner] % sizes[parent[inner]] == 0).all()
+        assert sizes[compute_heights(parent) == 0].min() > sizes[parent == 0].max()
     # The root receives no message.
-    assert (256 / grains).sum() - (256 / grains[:, 0]).sum() <= 100_000
+    assert 50_000 < (256 / grains[:, 1:]).sum() <= 100_000
+    assert choose_grains(parents, 256, 1.0, 6 * 511 - 1) is None
+
+
+@pytest.mark.parametrize("kind", _OF_TREES)
+def test_messages_of_several_chunks_are_delayed_only_by_their_hops(kind: CollectiveKind) -> None:
+    """The last chunk arrives after the data of a tree and one message and latency per hop."""
+    if not hub_core.discover().all(Simulator):
+        pytest.skip("no simulator is installed")
+    # A chunk takes 250 ns, half of the latency of a link.
+    topology, chunks = hub_core.parse_topology("torus:8x6x4"), 400
+    parents = find_grid_trees((8, 6, 4), (True,) * 3, 0)
+    grains = choose_grains(parents, chunks, 2.0, 100_000)
+    assert grains is not None
+    build_steps = build_reduce_steps if kind is CollectiveKind.REDUCE else build_broadcast_steps
+    units = len(parents) * chunks
+    algorithm = Algorithm(
+        Collective(kind, 192, units, 0, in_place=True),
+        build_steps(parents, chunks, grains, 2.0),
+        np.full(192, units),
+        Provenance("test"),
+    )
+    time_ns = hub_core.simulate(algorithm, topology, units * 12500).time_ns
+    assert time_ns is not None
+    longest = 0
+    for parent, sizes in zip(parents, grains, strict=True):
+        by_height = dict(zip(compute_heights(parent).tolist(), sizes.tolist(), strict=True))
+        longest = max(longest, sum(size + 2 for height, size in sorted(by_height.items())[:-1]))
+    # 1.004 and 1.028; without an order of the chunks at the root or the leaves, 1.15 and 2.16.
+    assert time_ns < 1.03 * 250 * (chunks + longest)
 
 
 @pytest.mark.parametrize("root", [0, 7])
-@pytest.mark.parametrize("sizes", [(5,), (4, 3), (3, 4, 5), (2, 2, 2)])
-def test_trees_of_a_torus_use_no_link_twice(sizes: tuple[int, ...], root: int) -> None:
+@pytest.mark.parametrize(
+    "sizes", [(2,), (5,), (4, 3), (2, 3), (5, 6), (3, 4, 5), (2, 2, 2), (3, 2, 4), (3, 3, 3, 3)]
+)
+def test_trees_of_tori_and_meshes_use_no_link_twice(sizes: tuple[int, ...], root: int) -> None:
     root %= prod(sizes)
-    parents = find_torus_trees(sizes, root)
-    links = [
-        (int(parent[child]), child)
-        for parent in parents
-        for child in range(prod(sizes))
-        if child != root
-    ]
-    assert len(parents) == sum(2 if size > 2 else 1 for size in sizes)
-    assert len(set(links)) == len(links)
-    torus = hub_core.parse_topology(f"torus:{'x'.join(map(str, sizes))}")
-    assert find_rings(torus) == list(sizes)
-    pairs = zip(torus.source.tolist(), torus.destination.tolist(), strict=True)
-    assert set(links) <= set(pairs)
+    # Networks of rings, of lines, and of both.
+    for rings in product((True, False), repeat=len(sizes)):
+        parents = find_grid_trees(sizes, rings, root)
+        links = [
+            (int(parent[child]), child)
+            for parent in parents
+            for child in range(prod(sizes))
+            if child != root
+        ]
+        assert (parents[:, root] == -1).all()
+        assert len(parents) == sum(
+            2 if size > 2 and is_ring else 1 for size, is_ring in zip(sizes, rings, strict=True)
+        )
+        assert len(set(links)) == len(links)
+        letters = ["r" if is_ring else "m" for is_ring in rings]
+        if len(set(letters)) == 1:
+            name = {"r": "torus", "m": "mesh"}[letters[0]]
+            grid = hub_core.parse_topology(f"{name}:{'x'.join(map(str, sizes))}")
+            assert find_grid(grid)[0] == list(sizes)
+            pairs = zip(grid.source.tolist(), grid.destination.tolist(), strict=True)
+            assert set(links) <= set(pairs)
 
 
+def test_most_hops_of_torus_trees_use_both_directions_of_a_ring() -> None:
+    """Trees of one direction have a depth of 66, and 31 hops along a ring of 32."""
+    trees = find_grid_trees((32, 20, 16), (True,) * 3, 0)
+    assert max(int(compute_depths(tree).max()) for tree in trees) == 52
+    for tree in trees:
+        population = np.bincount(compute_heights(tree))
+        assert population[:17].sum() > 0.9 * 10240
+
+
+@pytest.mark.parametrize("kind", _OF_TREES)
 @pytest.mark.parametrize("chunks", [1, 3])
 @pytest.mark.parametrize("root", [0, 5])
-def test_broadcasts_on_trees_are_correct(root: int, chunks: int) -> None:
+def test_collectives_on_trees_are_correct(root: int, chunks: int, kind: CollectiveKind) -> None:
     trees_of = (
-        find_torus_trees((3, 4), root),
+        find_grid_trees((3, 4), (True, True), root),
         find_binary_trees(11, root),
         find_group_trees(3, 12, root),
     )
     for parents in trees_of:
-        trees, ranks = parents.shape
-        collective = Collective(
-            CollectiveKind.BROADCAST,
-            ranks,
-            trees * chunks,
-            root,
-            in_place=True,
-            out_of_place=True,
-        )
+        assert is_correct_on_trees(parents, chunks, root, kind, None)
         steps = build_broadcast_steps(parents, chunks)
-        scratch = np.zeros(ranks, np.int64)
-        assert verify(Algorithm(collective, steps, scratch, Provenance("test"))).ok
-        assert int(steps.sends.sum()) == trees * chunks * (ranks - 1)
+        assert int(steps.sends.sum()) == len(parents) * chunks * (parents.shape[1] - 1)
+        reduces = build_reduce_steps(parents, chunks)
+        assert int(reduces.sends.sum()) == int(steps.sends.sum())
+
+
+@pytest.mark.parametrize("kind", _OF_TREES)
+@pytest.mark.parametrize("grain", [1, 2, 5])
+def test_messages_within_groups_may_have_several_chunks(grain: int, kind: CollectiveKind) -> None:
+    parents = find_group_trees(4, 24, 9)
+    grains = build_group_grains(4, 24, grain)
+    assert is_correct_on_trees(parents, 7, 9, kind, grains)
 
 
 @pytest.mark.parametrize("root", [0, 9])

@@ -1,0 +1,218 @@
+"""Spanning trees of tori and meshes from one root, of which no two use the same link.
+
+Edge-disjoint trees let the root send a different part of the data over every link (Johnsson and Ho,
+IEEE Transactions on Computers 38, 1989, for hypercubes; Ku, Wang, Hung, IEEE Transactions on
+Parallel and Distributed Systems 14, 2003, for products of networks). Here, most hops are along the
+last dimension of a tree, in both directions from the plane of the root or from the opposite one, so
+that these paths have half the length of a ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from hub_core.columns import Int64Array
+
+
+def find_grid_trees(sizes: Sequence[int], is_ring: Sequence[bool], root: int) -> Int64Array:
+    """Return the parent of every rank in each tree: int64[trees, ranks], -1 at `root`.
+
+    `sizes`: ranks of each dimension, at least 2, the first varies fastest. `is_ring`: whether a
+    dimension is a ring; the other ones are lines. Two ranks have one link in each direction in both
+    cases. There are two trees for a ring of more than two ranks and one for every other dimension,
+    which is the number of links into a corner of a mesh. No two trees use the same link in the same
+    direction.
+    """
+    if all(ring or size == 2 for size, ring in zip(sizes, is_ring, strict=True)):
+        return _find_torus_trees(sizes, root)
+    return _find_mesh_trees(sizes, is_ring, root)
+
+
+def compute_depths(parent: Int64Array) -> Int64Array:
+    """Return the number of messages from the root of a tree to every rank: int64[ranks].
+
+    `parent`: int64[ranks], -1 at the root, to which all ranks must lead.
+    """
+    depth = np.zeros(len(parent), np.int64)
+    above = parent
+    while (is_below := above >= 0).any():
+        depth += is_below
+        above = np.where(is_below, parent[np.maximum(above, 0)], -1)
+    return depth
+
+
+def compute_heights(parent: Int64Array) -> Int64Array:
+    """Return the largest number of messages from every rank to one below it: int64[ranks].
+
+    Leaves have 0. `parent`: int64[ranks], -1 at the root, to which all ranks must lead.
+    """
+    depth = compute_depths(parent)
+    height = np.zeros(len(parent), np.int64)
+    for level in range(int(depth.max()), 0, -1):
+        ranks = np.flatnonzero(depth == level)
+        np.maximum.at(height, parent[ranks], height[ranks] + 1)
+    return height
+
+
+def _find_mesh_trees(sizes: Sequence[int], is_ring: Sequence[bool], root: int) -> Int64Array:
+    """Return the trees of `find_grid_trees` for any mixture of lines and rings.
+
+    A tree begins along dimension a. On a ring, it has the ranks of one direction from the root
+    first, on a line those of both. There, a rank receives along the last dimension with a
+    displacement, in the cyclic order of the dimensions from a on, from the rank that is nearer to
+    the root. Ranks without a displacement along a receive from a neighbour with one. On a ring, the
+    ranks of the other direction receive along a from those of the first, all the way around.
+    """
+    count, ranks = len(sizes), np.arange(prod(sizes))
+    strides = [prod(sizes[:axis]) for axis in range(count)]
+    place = [ranks // stride % size for stride, size in zip(strides, sizes, strict=True)]
+    # Signed displacements: on a ring the shorter way.
+    moved = [coordinate - coordinate[root] for coordinate in place]
+    for axis, size in enumerate(sizes):
+        if is_ring[axis]:
+            moved[axis] = (moved[axis] + (size - 1) // 2) % size - (size - 1) // 2
+
+    def step(axis: int, hop: Int64Array | int) -> Int64Array:
+        """Return for every rank the rank `hop` places further along a dimension."""
+        target: Int64Array = (place[axis] + hop) % sizes[axis]
+        return ranks + (target - place[axis]) * strides[axis]
+
+    parents = []
+    for first, size in enumerate(sizes):
+        for direction in (1, -1) if is_ring[first] and size > 2 else (0,):
+            parent = step(first, -np.sign(moved[first]))
+            for offset in range(1, count):
+                axis = (first + offset) % count
+                parent = np.where(moved[axis] != 0, step(axis, -np.sign(moved[axis])), parent)
+            if direction:
+                is_behind = moved[first] * direction < 0
+                parent = np.where(is_behind, step(first, -direction), parent)
+                inner = step(first, direction)
+            else:
+                inner = step(first, np.where(place[first] + 1 < size, 1, -1))
+            parent = np.where(moved[first] == 0, inner, parent)
+            parent[root] = -1
+            parents.append(parent)
+    return np.asarray(parents)
+
+
+def _find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
+    """Return the trees of `find_grid_trees` for rings and dimensions of two ranks.
+
+    The trees of the two longest rings are built together, and extended by one dimension after
+    another, the longest first.
+    """
+    order = sorted(range(len(sizes)), key=lambda axis: -sizes[axis])
+    lengths = [sizes[axis] for axis in order]
+    if len(lengths) > 1 and lengths[1] > 2:
+        trees = _build_plane_trees(lengths[0], lengths[1])
+        lengths = lengths[2:]
+    else:
+        position = np.arange(lengths[0])
+        trees = np.asarray([position - 1, (position + 1) % lengths[0]])
+        trees = trees[: 2 if lengths[0] > 2 else 1]
+        trees[:, 0] = -1
+        lengths = lengths[1:]
+    for length in lengths:
+        trees = _extend_trees(trees, length)
+    # Positions relative to the root, in the order of the lengths, are renamed to ranks.
+    rest = np.arange(prod(sizes))
+    rank_of = np.zeros_like(rest)
+    for axis in order:
+        size, stride = sizes[axis], prod(sizes[:axis])
+        rank_of += (rest + root // stride) % size * stride
+        rest = rest // size
+    parents = np.empty_like(trees)
+    parents[:, rank_of] = np.where(trees >= 0, rank_of[np.maximum(trees, 0)], -1)
+    return parents
+
+
+def _build_plane_trees(width: int, height: int) -> Int64Array:
+    """Return four trees of a torus of two rings of more than two ranks: int64[4, ranks].
+
+    Position x + width * y; the root is position 0. The first two trees move along the lines of
+    constant x last: the first one from y = 0 outwards, the second one from y = height // 2 inwards.
+    The third and fourth do the same along the lines of constant y. The paths to these lines use the
+    links of x = 0 and y = 0, all the way around. Ranks whose link another tree needs receive from a
+    neighbour outside of such a line.
+    """
+    y, x = np.divmod(np.arange(width * height), width)
+    middle_x, middle_y = width // 2, height // 2
+
+    def locate(column: Int64Array | int, row: Int64Array | int) -> Int64Array:
+        return np.asarray(row % height * width + column % width)
+
+    outward_x = locate(np.where(x <= middle_x, x - 1, x + 1), y)
+    inward_x = locate(np.where(x < middle_x, x + 1, x - 1), y)
+    outward_y = locate(x, np.where(y <= middle_y, y - 1, y + 1))
+    inward_y = locate(x, np.where(y < middle_y, y + 1, y - 1))
+    is_x, is_y = x == middle_x, y == middle_y
+    choices = (
+        ((y == 0, locate(x - 1, y)), (x == 0, locate(-1, y)), (is_x, locate(x + 1, y)), outward_y),
+        ((x == 0, locate(x, y + 1)), (is_y, outward_x), inward_y),
+        ((x == 0, locate(x, y - 1)), (y == 0, locate(x, -1)), (is_y, locate(x, y + 1)), outward_x),
+        ((y == 0, locate(x + 1, y)), (is_x, outward_y), inward_x),
+    )
+    trees = np.asarray(
+        [
+            np.select([rows for rows, _ in special], [parent for _, parent in special], usual)
+            for *special, usual in choices
+        ]
+    )
+    trees[:, 0] = -1
+    return trees
+
+
+def _extend_trees(trees: Int64Array, size: int) -> Int64Array:
+    """Return the trees of a torus with one more dimension: int64[trees + 1 or + 2, ranks * size].
+
+    `trees`: int64[trees, ranks] of the torus so far, with the root at 0, in each of which the root
+    has one child, the head. `size`: ranks of the new dimension; position p of plane z is p + ranks
+    * z. The result has the same properties: two trees more, one if `size` is 2.
+
+    The shallowest tree `a` moves within plane 0 and then along the new dimension outwards. The next
+    one, `b`, moves along the root's line to the opposite plane, within it, and then inwards. All
+    trees, also `a` and `b`, move within all planes in a further tree each. They reach a plane along
+    the line of their head, but that of `a` along the root's line, against the direction of `b`. On
+    the line of a head, the first tree receives from the root's line instead; planes 0 and
+    `opposite`, where `a` and `b` use the links, are reached from a neighbouring plane.
+    """
+    count, ranks = trees.shape
+    trees = trees[np.argsort([compute_depths(tree).max() for tree in trees], kind="stable")]
+    heads = np.argmax(trees == 0, axis=1)
+    plane, position = np.arange(size), np.arange(ranks)
+    later = plane[1:]
+    opposite = size // 2
+    outward = np.where(plane <= opposite, plane - 1, (plane + 1) % size)
+    inward = np.where(plane < opposite, plane + 1, plane - 1)
+    beyond = (opposite + 1) % size
+    has_opposite = size > 2
+
+    first = outward[:, None] * ranks + position
+    first[0] = trees[0]
+    first[1:, heads[1:]] = later[:, None] * ranks
+    first[1:, 0] = later * ranks + heads[0]
+    copy = plane[:, None] * ranks + trees[0]
+    copy[0] = (size - 1) * ranks + position
+    copy[1:, 0] = (later + 1) % size * ranks
+    parents = [first, copy]
+    if has_opposite:
+        # The second tree uses this link to the head.
+        first[opposite, heads[1]] = (opposite - 1) * ranks + heads[1]
+        second = inward[:, None] * ranks + position
+        second[opposite] = opposite * ranks + trees[1]
+        second[1:, 0] = (later - 1) * ranks
+        parents.append(second)
+    for number in range(1, count):
+        copy = plane[:, None] * ranks + trees[number]
+        copy[1:, heads[number]] = outward[1:] * ranks + heads[number]
+        if has_opposite and number == 1:
+            copy[opposite] = beyond * ranks + position
+        copy[1:, 0] = later * ranks + heads[number]
+        parents.append(copy)
+    result = np.asarray(parents).reshape(len(parents), -1)
+    result[:, 0] = -1
+    return result
