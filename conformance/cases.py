@@ -160,15 +160,17 @@ NONE: Region = (UNKNOWN, 0, 0)
 
 
 def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metadata: Value) -> Set:
-    """Build the files of an algorithm, one per rank, from the steps of every rank.
+    """Build the files of an algorithm, one `RankFile` per rank, from the steps of every rank.
 
     `steps[rank]` are the steps of a rank in order, (kind, peer, source region, destination region)
     as in `build_nodes`; a region is (buffer, offset, units). Each step of a rank depends on the
-    preceding one. `units`: number of units of the collective.
+    preceding one. `units`: number of units of the collective. The number of ranks is `len(steps)`.
 
     `metadata` replaces the default of `root` (left out), `in_place` (0), `out_of_place` (1),
     `reduce_op` ("sum"), `collective_bytes` (1024 per unit) and `scratch_units` (0). None leaves the
-    attribute out. Other names in `metadata` are ignored.
+    attribute out; with `collective_bytes` None, the messages have no `comm_size` either. Other
+    names in `metadata` are ignored. `step_count` is the number of steps, 0 for an idle rank, and
+    not the number of nodes.
 
     The tags of the messages from one rank to another are 0, 1, ... in the order of the sends at the
     sender, and in the order of the receives at the receiver.
@@ -202,16 +204,22 @@ def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metada
 def build_nodes(rank: int, steps: Sequence[Step], units: int, size: Value) -> list[Node]:
     """Build the nodes for the steps of a rank; each depends on the node before it.
 
-    A step is (kind, peer, source region, destination region); the kind is "send", "receive",
-    "receive-reduce", "copy" or "compute". A receive-reduce becomes two nodes: a receive whose
-    region is (UNKNOWN, 0, units) and which has `is_rrc`, then the reduction. The reduction has a
-    data dependency on its receive, and no control dependency. Every other step becomes one node.
-    A rank without steps gets one node of kind "compute". Node ids are 0, 1, ... in the order of the
-    nodes. The copy, computation or reduction has no regions if the source region is `NONE`.
+    A step is (kind, peer, source region, destination region); a region is (buffer, offset, units).
+    The nodes of each kind, with ids 0, 1, ... in their order:
 
-    `size`: bytes of the collective. `comm_size` of a message is its fraction of the `units` of the
-    collective times `size`, rounded up to whole bytes. If `size` is None, messages have no
-    `comm_size`. All messages have tag 0 and channel 0.
+    - "send" to `peer`: a message with the source region.
+    - "receive" from `peer`: a message with the destination region.
+    - "receive-reduce" from `peer`: a receive with `is_rrc` and the region (UNKNOWN, 0, units of the
+      destination), then a reduction from the source region to the destination region. The
+      reduction has a data dependency on the receive, and no control dependency.
+    - "copy" and "compute": one node with both regions, or with none if the source is `NONE`.
+
+    A rank without steps gets one node of kind "compute" without regions and dependencies. Every
+    dependency except that of a reduction is a control dependency.
+
+    `size`: bytes of the collective. `comm_size` of a message is the units of its region, divided by
+    `units` (those of the collective), times `size`, rounded up to whole bytes. If `size` is not an
+    integer, messages have no `comm_size`. All messages have tag 0 and channel 0.
     """
     nodes: list[Node] = []
     for kind, peer, src, dst in steps or [("compute", -1, NONE, NONE)]:
@@ -266,9 +274,13 @@ def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **meta
     """Build the files of an algorithm in which ranks send data directly to the ranks that need it.
 
     `part`: units of one block. The collective has `part` units for all-reduce, broadcast and
-    reduce, and `part * ranks` for all other collectives. In a buffer with several blocks, the block
-    from or for rank r has the offset `part * r`. `root` is used, and becomes metadata, only for
-    broadcast, reduce, gather and scatter. `metadata`: as in `build`.
+    reduce, and `part * ranks` for all other collectives. `root` is used, and becomes metadata, only
+    for broadcast, reduce, gather and scatter. `metadata`: as in `build`.
+
+    All data are sent from INPUT and stored in OUTPUT, one block each. INPUT has one block per
+    target rank for all-to-all, scatter and reduce-scatter; OUTPUT has one block per source rank for
+    all-to-all, gather and all-gather. The block of rank r has the offset `part * r`. Every other
+    buffer has one block, at offset 0.
 
     The steps of a rank are, in this order:
 
@@ -350,9 +362,9 @@ def uneven(collective: str) -> Set:
 def custom(**metadata: Value) -> Set:
     """Build a custom collective of two ranks and one unit; `metadata`: as in `build`.
 
-    Each rank sends its INPUT to the other rank. Rank 0 receives into OUTPUT. Rank 1 copies its own
-    INPUT to OUTPUT and adds the received unit there. The metadata have `input_units` and
-    `output_units` 1 and `input_defined` 1; there is no contract of expected contents.
+    Rank 0 sends its INPUT, then receives into OUTPUT. Rank 1 sends its INPUT, copies its INPUT to
+    OUTPUT, and adds the received unit there. The metadata have `input_units` and `output_units` 1
+    and `input_defined` 1; there is no contract of expected contents.
     """
     steps: list[list[Step]] = [
         [("send", 1, (INPUT, 0, 1), NONE), ("receive", 1, NONE, (OUTPUT, 0, 1))],
@@ -951,9 +963,10 @@ def all_cases() -> list[Case]:
 def build_index(cases: Sequence[Case]) -> str:
     """Return the JSON text of `index.json`: the profile, and one entry per case in the given order.
 
-    An entry has the folder, whether the case is valid, the violated requirement (null if
-    valid), the description, and the SHA-256 digests (hexadecimal) of the files by sorted name.
-    The text has an indentation of 1 and ends with a line break.
+    The keys are `profile` ("collective-algorithm/1") and `cases`. An entry of `cases` has `folder`,
+    `valid`, `requirement` (the violated one; null if the case is valid), `description`, and `files`
+    (SHA-256 digest in hexadecimal by file name, sorted). The text has an indentation of 1 and ends
+    with a line break.
     """
     listed = [
         {

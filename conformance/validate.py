@@ -202,10 +202,15 @@ class RankFile:
     def _parse(self, content: bytes) -> bool:
         """Parse all records of a file; return whether it has metadata and only nodes of the schema.
 
-        Metadata and nodes are stored in `self`, those before a defect too. Defects become findings
-        of the requirements P-2 to P-6. Parsing ends at the first one, and False is returned; only
-        repeated attributes (P-6), which may be several, do not end it. A file without nodes, and
-        one with an empty record, has a defect (P-4).
+        The attributes of record 0 are added to `metadata`, those of the other records to `nodes`.
+        Defects become findings. These are checked in order; each one except P-6 ends the parsing
+        and gives False, and `metadata` and `nodes` keep the entries before the defect:
+
+        - P-2: the content is compressed with gzip, or cannot be split into records.
+        - P-3: there is no record, or record 0 is not GlobalMetadata.
+        - P-6: an attribute of record 0 occurs again (one finding per repetition).
+        - P-4: no record follows record 0, or one of them is empty.
+        - P-5: a record after record 0 is not a node of the schema.
         """
         again = "write the file again"
         if content[:2] == b"\x1f\x8b":
@@ -426,9 +431,11 @@ class RankFile:
         """Return for every node its parents as pairs (position in the file, is data dependency).
 
         `position`: position in the file by node id. The result is in the order of the nodes; data
-        dependencies of a node are before its control dependencies. Each id that a node depends on
-        and the file does not have is a finding (P-22). Returns None if there is such a finding, or
-        if two nodes have the same id.
+        dependencies of a node are before its control dependencies, each in the order of the file,
+        and a repeated dependency is returned repeatedly. Each id that a node depends on and the
+        file does not have adds a finding (P-22), once per node. Returns None if there is such a
+        finding, or if two nodes have the same id, which adds no finding here (P-21 is added by the
+        caller).
         """
         parents: list[list[tuple[int, bool]]] = []
         is_whole = len(position) == len(self.nodes)
@@ -478,17 +485,18 @@ class RankFile:
     def _check_steps(self, parents: list[list[tuple[int, bool]]]) -> None:
         """Check the number of steps (P-36), the node of an idle rank (P-37), and cycles (P-23).
 
-        A step is a node, or a receiving half together with the reduction after it. A file is that
-        of an idle rank if `step_count` is 0 and its only node is a computation; it has 0 steps.
-        `parents`: the parents of every node, from `_resolve`. Findings, in this order:
+        A step is a node, or a receiving half together with the reduction after it. The dependency
+        of the reduction on its half is ignored; any other dependency inside a step is a cycle. A
+        file is that of an idle rank if `step_count` is 0 and its only node is a computation; it has
+        0 steps. `parents`: the parents of every node, from `_resolve`. Findings, in this order:
 
         - P-37 if the node of an idle rank has a dependency. The check ends.
         - P-36 if `step_count` is given and differs from the number of steps. The check continues.
         - P-23 if some steps are in a cycle or depend on one, at the first of them in the file. The
           check ends.
 
-        If the check reaches its end, `nodes_in_order` gets the first node of every step, parents
-        first (the order of `earliest_first`), and `is_complete` becomes True.
+        If the check reaches its end, `nodes_in_order` becomes the first node of every step, parents
+        first (the order of `earliest_first`), and `is_complete` becomes True, even after P-36.
         """
         step_of_node, steps = [], 0
         for index in range(len(self.nodes)):
@@ -524,13 +532,16 @@ class RankFile:
 def check_set(files: Sequence[RankFile], prefix: str) -> list[Finding]:
     """Return the findings of the single files, then those of the files as one set.
 
-    - P-1: a rank of 0..n-1 has no file (n: number of files).
+    - P-1: a rank of 0..n-1 has no file (n: number of files). The finding names the file
+      `prefix.RANK.et`.
     - P-10: `num_ranks` of a file is not n. A file without this attribute is not checked.
     - P-12: an attribute in `SHARED` differs from that of rank 0; a missing one differs from a
-      present one. Not checked if one of the values has a wrong kind, which is a finding already,
-      and if the file or that of rank 0 has no metadata.
+      present one. An attribute is not checked if one of its two values has a wrong kind, which is
+      a finding already. A file is not checked if it has no metadata, if the file of rank 0 has
+      none, or if rank 0 has no file.
 
-    Tags of messages are checked only if there are no findings and all files are complete.
+    P-10 and P-12 are listed file by file, after P-1. Tags of messages (`check_tags`, P-38) are
+    checked only if there are no findings and all files are complete.
     """
     findings = [finding for file in files for finding in file.findings]
     by_rank = {file.rank: file for file in files}
@@ -566,12 +577,15 @@ def check_set(files: Sequence[RankFile], prefix: str) -> list[Finding]:
 def check_tags(files: Iterable[RankFile]) -> Iterator[Finding]:
     """Yield a finding (P-38) per node whose tag contradicts how its message is paired.
 
-    The k-th send on a channel between two ranks is paired with the k-th receive there; between
-    two ranks, each message must have its own tag. A send or receive gets a finding if its tag
-    was seen before with another message of the two ranks, or its message with another tag.
-    There are no findings if the tag of every message is its channel. At most the first
-    `MAX_FINDINGS_PER_FILE` (20) are yielded for all files together. A file without a rank
-    counts as rank 0.
+    The files must be complete (`nodes_in_order` filled). The k-th send on a channel between two
+    ranks is paired with the k-th receive there; a message is its channel and k. Between a source
+    and a target, each message must have a tag of its own. A send or receive gets a finding if its
+    tag was seen before with another message from that source to that target, or its message was
+    seen before with another tag.
+
+    If every tag in all files equals the channel of its message (0 if it has none), no finding is
+    yielded. At most the first `MAX_FINDINGS_PER_FILE` (20) are yielded for all files together, in
+    the order of `files` and of their nodes. A file without a rank counts as rank 0.
     """
     partner_by_tag: dict[tuple[int, int, int], tuple[int, int]] = {}
     tag_by_partner: dict[tuple[int, int, int, int], int] = {}
@@ -776,7 +790,8 @@ def decode_value(kind: int, wire: int, value: int | bytes) -> object:
     `kind`: field number in AttributeProto; odd numbers are single values, even ones lists of
     them. `wire`: wire type of the field; `value`: its varint, or its bytes.
 
-    - Integer kinds give an integer, kind 27 a boolean, kind 29 a text (UTF-8).
+    - Integer kinds give an integer with the sign and width of the kind (`to_integer`), kind 27 a
+      boolean, kind 29 a text (UTF-8).
     - Lists of kinds 8 to 28 give the list of their values, packed or not.
     - Everything else (floats, bytes, lists of floats, texts and bytes) is returned as `value`.
 

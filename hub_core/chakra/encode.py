@@ -73,13 +73,17 @@ class Piece:
         self.template = np.frombuffer(head + bytes(open_bytes), np.uint8)
 
     def fill(self, matrix: Bytes, mask: BoolArray) -> None:
-        """Write the varying bytes of this piece into `matrix`, and clear `mask` where they end.
+        """Write the varying bytes of this piece into `matrix`, and clear `mask` in unused columns.
 
-        Both arrays have one row per record and the columns of this piece, and are modified; fixed
-        bytes must be in `matrix` already. A length byte gets the bytes of all varints of its record
-        plus its constant. Each number has as many columns as its longest varint in any record. In a
-        record with a shorter varint, `mask` becomes False in the last columns of that number; no
-        entry becomes True.
+        Both arrays have one row per record and the columns of this piece. `matrix` must contain the
+        template of the piece in every row; `mask` must be True in the rows of records with the
+        piece.
+
+        Each number has as many columns as its longest varint in any record. In a record with a
+        shorter varint, `mask` becomes False in the last columns of that number; no entry becomes
+        True. A length byte gets the number of bytes of all varints of its record plus its constant.
+        A piece whose numbers are equal in all records has them in its template, and changes
+        nothing.
         """
         for position, constant in self._lengths:
             # A length is one byte, because heads and lists of three varints are short.
@@ -149,8 +153,9 @@ def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragg
     """Encode the packed field `tag` of every record: tag, length, varints.
 
     `indptr`: the entries of record i are `values[indptr[i]:indptr[i + 1]]`; a record without
-    entries gets no bytes. Returns three parts for `encode_records`, each the bytes and their number
-    per record.
+    entries gets no bytes. `tag`: the encoded tag, one byte. Returns three parts for
+    `encode_records` in this order: tags, lengths as varints, and entries as varints. A part is
+    (bytes of all records, number of bytes of each record, int64).
     """
     encoded, widths = encode_varints(values)
     # Bytes of the list of every record.
@@ -171,8 +176,8 @@ def encode_records(
 
     `inserted` has one or more pairs (bytes of all records, number of bytes by record); the bytes of
     all pairs are concatenated per record in this order. The first pair determines the number of
-    records. A record contains only the pieces that are present in it. Returns all bytes, and the
-    number of bytes of each record including its length (int64).
+    records, which must be at least 1. A record contains only the pieces that are present in it.
+    Returns all bytes, and the number of bytes of each record including its length (int64).
     """
     records = len(inserted[0][1])
     start_sizes = _sum_sizes([piece.sizes for piece in start], records)
@@ -237,8 +242,9 @@ def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) 
 def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) -> Bytes:
     """Return the content with inserted bytes; the parts of `inserted` follow each other per record.
 
-    A part is (bytes of all records, lengths by record). `at`: position in the result at which the
-    inserted bytes of each record begin.
+    A part is (bytes of all records, lengths by record). `at[i]`: the position in the returned
+    array, not in `content`, of the first byte that is inserted for record i; bytes inserted for
+    the records before i count.
     """
     merged = np.empty(len(content) + sum(len(encoded) for encoded, _ in inserted), np.uint8)
     is_content = np.ones(len(merged), np.bool_)

@@ -109,10 +109,13 @@ class NodeFields:
     def triple(self, name: str, where: BoolArray, form: Triple) -> tuple[Int64Array, ...]:
         """Return the three columns (int64 by node) of an attribute that is a list of 3 integers.
 
-        Nodes without the attribute, and nodes outside `where`, get the values `form.absent`. Raises
-        `TraceError` at the first present node in `where` with a list of another length or a value
-        of another kind (`attribute-kind`), then with an entry k outside 0..`form.highest[k]`
-        (`attribute-range`).
+        Nodes without the attribute, and nodes outside `where`, get the value `form.absent[k]` in
+        column k. Only nodes in `where` that have the attribute are checked. These checks are made
+        in order, each for all nodes; the first that fails raises `TraceError` at its first node:
+
+        - The list has 3 entries (`attribute-kind`).
+        - The value is a list of integers (`attribute-kind`).
+        - Entry k is in 0..`form.highest[k]`, for k = 0, 1, 2 (`attribute-range`).
         """
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)

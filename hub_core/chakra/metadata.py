@@ -114,10 +114,10 @@ def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
     """Decode a metadata record without protobuf if all its fields are usual; otherwise return None.
 
     Returns (version, attributes in their order as name, kind and value). The version is "" if the
-    record has none; names may repeat. A usual record has at most one nonempty version. Each of its
-    attributes is exactly a name, then a value of bytes, UTF-8 text, an integer in its range, or a
-    boolean. All other records give None, for example with a double, a list, an attribute without
-    value, an unknown field, or damaged bytes.
+    record has none; names may repeat. In a usual record, no version follows a nonempty one, and
+    each attribute is exactly a name and after it a value of bytes, UTF-8 text, an integer in its
+    range, or a boolean. All other records give None, for example with a double, a list, an
+    attribute without value, an unknown field, or damaged bytes. Never raises.
     """
     version = ""
     entries: _Entries = []

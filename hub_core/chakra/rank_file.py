@@ -261,11 +261,12 @@ def _parse_messages(text: str, name: str) -> Iterator[tuple[int, dict[str, objec
 def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
     """Convert a node of the feeder's JSON form to protobuf's JSON mapping.
 
-    `Id` and `NodeType` are copied; a missing `Name`, `runtime` or list of dependencies becomes "",
-    0 or []. Fractions of the runtime (in microseconds) are cut off. The present keys of
-    `_ATTRIBUTES` become attributes of kind int64 with unchecked values, then `is_cpu_op` a boolean;
-    other keys are ignored. Raises `KeyError` without `Id` or `NodeType`, `ValueError` for a runtime
-    that is not a number, and `OverflowError` for an infinite one.
+    `Id` and `NodeType` are copied; a missing `Name`, `runtime`, `ctrlDeps` or `data_deps` becomes
+    "", 0 or []. Fractions of the runtime (in microseconds) are cut off. The keys of `_ATTRIBUTES`
+    that `node` has become attributes of kind int64 with unchecked values, in the order of
+    `_ATTRIBUTES`. If `node` has `is_cpu_op`, this attribute follows as a boolean. Other keys are
+    ignored. Raises `KeyError` without `Id` or `NodeType`, `ValueError` for a runtime that is not a
+    number, and `OverflowError` for an infinite one.
     """
     attributes: list[dict[str, object]] = [
         {"name": key, "int64Val": node[key]} for key in _ATTRIBUTES if key in node

@@ -107,11 +107,11 @@ class ShapeBook:
         self._known: dict[int, list[Shape]] = {}
 
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
-        """Decode the attributes in `data[starts[i]:stops[i]]` of many nodes at once.
+        """Decode attributes and header numbers in `data[starts[i]:stops[i]]` of many nodes at once.
 
-        `data` must have 8 spare bytes at its end. The columns have one entry per node and attribute
-        of the book; an absent attribute is 0 without a kind. New shapes (sequences of attributes)
-        are remembered for later calls. Raises `WireError` for an invalid record.
+        `data` must have 8 spare bytes at its end. The columns have one entry per node; an absent
+        attribute has value and kind 0. New shapes (sequences of attributes) are kept for later
+        calls. An empty record is in no group. Raises `WireError` for an invalid record.
         """
         names = {*self._scalars, *_HEADER_SCALARS.values()}
         entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}
@@ -238,11 +238,11 @@ class _ShapeParser:
         self._shape.slots.append(Slot(column, value.start, value.stop - value.start, kind))
 
     def _add_attribute(self, item: Field) -> None:
-        """Add an attribute to the shape; only requested scalars and triples get slots.
+        """Add an attribute to the shape; only the first of each requested name gets slots.
 
-        Name and kind (None without a value) of every attribute are recorded. The bytes of values
-        that are not requested, and of a second value of one name, may have any contents in records
-        of the shape. Raises `WireError` for a malformed attribute.
+        Names and kinds (None without a value) are recorded. A slot needs an integer (scalar) or
+        integer list (triple). All other values may differ between records of the shape. Raises
+        `WireError`.
         """
         name, value = self._parse_attribute(item)
         shape = self._shape

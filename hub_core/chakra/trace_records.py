@@ -62,8 +62,10 @@ def encoded_record(message: str, **fields: object) -> bytes:
 def decoded_records(content: bytes, file: str) -> Iterator[Message]:
     """Yield the protobuf messages of a trace file: one `GlobalMetadata`, then each `Node`.
 
-    Nothing for an empty file. Raises `TraceError` with `file` and the byte for a file that ends
-    inside a record (before the first message), and for a record that is no message of the schema.
+    Nothing for an empty file. Raises `TraceError` with `file` and the byte: before the first
+    message for a file that cannot be split into records (`record_bounds`: truncated, an overlong
+    length, an empty node record), and after the messages before it for a record that is no message
+    of the schema.
     """
     try:
         starts, stops = record_bounds(content)

@@ -78,8 +78,8 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
     """Return the starts and ends of the bodies of all records of a file, int64.
 
     Each body follows its length, a varint. Empty arrays for an empty file. Raises `WireError` for a
-    file that ends inside a record (code `truncated`), a length of more than 5 bytes, and an empty
-    record other than the first one (code `empty-record`).
+    file that ends inside a record (code `truncated`), a length of more than 5 bytes, and a record
+    after the first one whose length is a single byte 0 (code `empty-record`).
     """
     starts: list[int] = []
     ends: list[int] = []
@@ -214,8 +214,10 @@ def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Ar
     """Decode one varint (protobuf's integer of 1 to 10 bytes) at every position of `at`.
 
     Returns (values, positions after them), parallel to `at`. `stops`: end of the record of each
-    position, within the data. Bits beyond 64 are dropped. Raises `WireError` with the start of
-    the first number that extends beyond its stop, or is longer than 10 bytes.
+    position, within the data. Bits beyond 64 are dropped. Raises `WireError` with the start of a
+    number that extends beyond its stop: the one that reaches its stop after the fewest bytes, and
+    of several such numbers the first in `at`. If there is none, raises `WireError` with the start
+    of the first number of more than 10 bytes.
     """
     values = np.zeros(len(at), np.uint64)
     position = at.copy()

@@ -335,10 +335,17 @@ def _store_source_arguments(
 ) -> None:
     """Store the arguments after IN in the session: rank files before `--`, program arguments after.
 
-    The number of words after `--` is `session.separated_arguments`. Files before it, together with
-    IN, become `session.rank_files` if their names or their contents show that they are the ranks of
-    one job; otherwise `click.UsageError` is raised that names the first of them. Without such
-    files, `rank_files` is unchanged. The words after `--` become `session.source_arguments`.
+    The last `session.separated_arguments` words are those after `--`; they become
+    `session.source_arguments`. The files before `--`, together with IN, must be the ranks of one
+    job:
+
+    - If their names are those of all files of one set, `session.rank_files` is unchanged: the set
+      is found by the name of IN.
+    - Otherwise, if their contents show that they are rank files, they become `session.rank_files`,
+      IN first.
+    - Otherwise, raises `click.UsageError`, which names the first file after IN.
+
+    Without files before `--`, `session.rank_files` is unchanged.
     """
     session = context.obj
     more = arguments[: len(arguments) - session.separated_arguments]

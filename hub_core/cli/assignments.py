@@ -48,12 +48,18 @@ def assign(
     """Give each option of the command line (`-O`) to the components that declare it.
 
     Components are the parts of a command that take options, such as `reader`, `writer` or a pass.
-    `declared`: options by component. `key` is passed to every component that declares it,
-    `component.key` only to that component, where it takes precedence over `key`; `-` means `_`.
-    `name.key` of an option of pairs (several values by key) is passed to every component that
-    declares `name`, as the text `name.key`. Returns texts by component and name, with an empty dict
-    for a component without values. Raises `UsageError` (`unknown-option`) with the closest option
-    for a key that no component declares.
+    `declared`: options by component. Returns texts by component and name of the option, with an
+    empty dict for a component without values. The forms of a key, in which `-` means `_`:
+
+    - `key` is passed to every component that declares it.
+    - `component.key` is passed only to that component, where it takes precedence over `key`.
+    - `name.key` and `component.name.key`, for an option `name` of pairs (several values by key),
+      are passed to all components that declare `name`, or only to that one, as the text `name.key`
+      without changes of `-`.
+
+    Of two keys of one form that differ only in `-` and `_`, the last one counts. Raises
+    `UsageError` (`unknown-option`), with the closest option, for a key that no component declares
+    or that the named component does not declare.
     """
     values_by_component: dict[str, dict[str, str]] = {component: {} for component in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
@@ -183,9 +189,9 @@ def topology_option(
     """Add `--topology T`, and the options that change its links; the command gets one text.
 
     `--topology` is a text such as `ring:8` or a file. `--without-link A-B` and `--degrade A-B=F`
-    (repeatable) add `without=` and `degrade=` to the text, which the command gets as `name`; None
-    without `--topology`, in which case these options are refused. With `multiple`, the command gets
-    a tuple of texts, and declares options for links itself.
+    (repeatable) add `without=` and `degrade=` to the text, which the command gets as the argument
+    `name`. Without `--topology`, the argument is None, and the two other options raise
+    `UsageError`. With `multiple`, only `--topology` is added, and the argument is a tuple of texts.
     """
     topology = click.option(
         "--topology",

@@ -67,9 +67,10 @@ def _describe_unserved(
 ) -> str:
     """Describe that the output's runtime does not serve the size of the algorithm.
 
-    The text ends with how the runtime serves calls of other sizes. Returns "" if the runtime serves
-    the size, for a workload, for an algorithm without a size in bytes, and if no installed runtime
-    belongs to the writer.
+    The size is `collective_bytes` of the algorithm. The text ends with how the runtime serves calls
+    of other sizes (`remainder` of the runtime), if it declares that. Returns "" if the runtime
+    serves the size, for a workload, for an algorithm without a size in bytes, and if no installed
+    runtime belongs to the writer and the kind of collective.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Algorithm

@@ -166,10 +166,13 @@ class SearchWorkers:
 
         Yields None, which means no workers, in two cases without a named engine: `jobs` is 1, or
         the default engine is not installed. The number of workers is `jobs`; None and 0 mean the
-        number of processors. `options`: options by component; the name of the engine with `_` for
-        `-` must be one. After the body, the executor is shut down when its tasks are done. If the
-        body raises, tasks that have not started are cancelled, and the error is raised. Raises
-        `HubError` if a named engine is not installed.
+        number of processors.
+
+        `options`: options by component, as `sides` names them. If workers are started, the name of
+        the engine with `_` for `-` must be a key (else `KeyError`). After the body, the executor is
+        shut down when its tasks are done. If the body raises, also `KeyboardInterrupt`, the tasks
+        that have not started are cancelled, and the error is raised again. Raises `HubError` if a
+        named engine is not installed.
         """
         jobs = self.jobs or os.cpu_count() or 1
         is_alone = self.engine is None and jobs == 1

@@ -54,7 +54,9 @@ def write_plugin(
     """Write the distribution `collhub-NAME` into a new or empty folder; return (folder, files).
 
     A prefix `collhub-` or `collhub_` of `name` is removed. `directory`: the folder, None for
-    `collhub-NAME` in the current one. `offers`: the kinds of offers that it contains as examples.
+    `collhub-NAME` in the current one. `offers`: the kinds of offers that it contains as examples;
+    each must be in `SCAFFOLDS` (else `KeyError`).
+
     Raises `UsageError` (`plugin-name`) for an invalid name (also `core` and `hub`) and for a name
     that a plugin, a package, or an offer of one of the kinds in `offers` already has; and
     `UsageError` for a folder that is not empty.
@@ -137,7 +139,8 @@ def _assemble_files(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
 
     - The files of every plugin (`pyproject.toml`, `__init__.py`, `py.typed`), from the tutorial.
     - `README.md` and the module of the plugin, generated for `offers`.
-    - The modules of each kind of offer, each once: the tutorial's version if the tutorial has it.
+    - The modules of each kind in `offers`, each module once: the tutorial's version if the tutorial
+      has the module. Raises `KeyError` at a kind that is not in `SCAFFOLDS`.
     - The conformance test `tests/test_plugin.py`.
 
     Paths are relative to the distribution and still have the name of the example.
@@ -183,11 +186,14 @@ _PYTHON = (sys.executable, "-P", "-m")
 def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
     """Run `python -m pip install TARGET` and return the plugins that were added or changed.
 
-    Also returned, even if unchanged, are the plugins of the distributions that pip reports as
-    installed, and of the distribution that `target` names; the plugin of the core is not. A target
-    that is an existing file or folder is installed from there, as a path. pip's output is printed
-    on standard error. Raises `UsageError` for a target that starts with `-`; `PluginError` if pip
-    is missing (`no-pip`) or fails, or if the plugins cannot be listed before or after the
+    The result is in the order of the list of plugins after the installation. It has the plugins
+    whose entry in the list is new or differs from before. It also has, even if unchanged, the
+    plugins of the distributions that pip reports as installed, and of the distribution that
+    `target` names. The plugin of the core is in the result only if its entry has changed.
+
+    A target that is an existing file or folder is installed from there, as a path. pip's output is
+    printed on standard error. Raises `UsageError` for a target that starts with `-`; `PluginError`
+    if pip is missing (`no-pip`) or fails, or if the plugins cannot be listed before or after the
     installation.
     """
     if target.startswith("-"):

@@ -199,9 +199,9 @@ def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
 
     A runtime with a table of versions gives one verdict per row of the table, for the first version
     of the row; any other runtime gives one verdict. A runtime that does not read the format of the
-    file gives the verdict "not applicable". An `InputError` in reading the file becomes a refusal
-    with this error as its finding, except that `unreadable-input` (the file cannot be opened) is
-    raised, as is any other `HubError`.
+    file gives the verdict "not applicable". If the file is malformed (`InputError`), the verdict is
+    a refusal with the findings of the error. Raises `InputError` (`unreadable-input`) if the file
+    cannot be opened, and every `HubError` that is not an `InputError`.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime, checks_of, format_span
