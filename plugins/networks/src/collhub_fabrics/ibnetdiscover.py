@@ -84,8 +84,9 @@ class _Listing:
         Hosts are sorted by name, with numbers by value (n2 before n10); switches and cables keep
         the order of the listing. Cards that appear only at a switch are included, and aggregation
         nodes are omitted. Without `gpus_per_node`, cards are grouped by host and by rail. Findings
-        are reported to the source. Call it once. Raises `InputError` if no card is listed, for
-        cables to unlisted switches, and for cables without a rate if the options have none.
+        are reported to the source. Call it once. Raises `InputError` if no card or no cable is
+        listed, for cables to unlisted switches, and for cables without a rate if the options have
+        none.
         """
         self._add_unlisted_cards()
         cards = {guid: device for guid, device in self._devices.items() if device.is_card}
@@ -96,6 +97,11 @@ class _Listing:
                 "no card (Ca) is listed",
                 "give the complete output of ibnetdiscover",
             )
+        if not self._cables:
+            first = min(card.line for card in cards.values())
+            message = "cards are listed, but no cable: their ports are down"
+            cure = "run ibnetdiscover on a host whose link is active"
+            refuse(self._source.name, first, message, cure)
         node_of = self._find_node_names(options.gpus_per_node is not None)
         plan = FabricPlan(self._source.name, options.gpus_per_node or 1, options)
         for name in sorted({node_of[guid] for guid in cards}, key=_natural_key):

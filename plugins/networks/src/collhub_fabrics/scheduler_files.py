@@ -3,11 +3,12 @@
 Both describe trees of switches, or blocks of hosts. Sources: the manual of topology.conf (public),
 where a line has `Key=Value` pairs with case-insensitive keys, # begins a comment, a line that ends
 with a backslash is continued, and Slurm ignores LinkSpeed; and the models in Topograph's tests
-(public), in the form of objects by name and in the older form of lists.
+(public), in the form of objects by name and in the older forms: lists, or hosts at switches.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ _MAX_FILE_BYTES = 1 << 26
 _KEYS = {"switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes"}
 _MAX_BLOCK = 10**7 - 1
 _CORE_SWITCH = "core"
+# Key of a label whose domain is one of NVLink, such as network.topology.nvidia.com/accelerator.
+_ACCELERATOR = re.compile(r"accelerat|nvlink", re.IGNORECASE)
 
 
 def read_slurm(source: Source, options: TreeOptions) -> Topology:
@@ -204,10 +207,14 @@ def _generate_lines(text: str) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Hosts at one switch, and the names of their domains as (annotation, name)."""
+    """Hosts at one switch, and the names of their domains as (annotation or label, name).
+
+    `nvlink`: NVLink domain, "" for none.
+    """
 
     hosts: tuple[str, ...]
     domains: tuple[tuple[str, str], ...]
+    nvlink: str
 
 
 def read_topograph(
@@ -216,19 +223,25 @@ def read_topograph(
 ) -> Topology:
     """Read the network of a Topograph model: its switches, and its blocks as hosts at switches.
 
-    A block is a list of hosts. Its member `nvlink` and each of its annotations give a domain to
-    which its hosts belong; every domain becomes a group `KEY NAME`. The first domain of a block
-    (`nvlink`, else the first annotation) counts as an NVLink domain: with the option
-    `nvlink_bandwidth` it is a switch to which all its hosts are linked; without the option a note
-    states that such domains are only groups. Blocks of one domain are merged. Raises `InputError`
-    with the path of the error.
+    A block is a list of hosts. Its member `nvlink`, each of its annotations and each of its labels
+    give a domain to which its hosts belong; every domain becomes a group `KEY NAME`. The NVLink
+    domain of a block is `nvlink`, else its first annotation, else its first label of an accelerator
+    (`_ACCELERATOR`): with the option `nvlink_bandwidth` it is a switch to which all its hosts are
+    linked; without the option a note states that such domains are only groups. Blocks of one domain
+    are merged. Switches may list hosts themselves, as in older models, whose hosts may name their
+    NVLink domain. Raises `InputError` with the path of the error.
     """
     root = document_of(source, CODE)
     switches = {
-        name: TreeSwitch(_list_texts(value, "switches"))
+        name: TreeSwitch(_list_texts(value, "switches"), _list_hosts(value))
         for name, value in _generate_named(root, "switches")
     }
-    blocks = list(_generate_blocks(root, switches))
+    # The leaves of newer models are described by their blocks only.
+    for value in root.items_of("blocks"):
+        leaf = value["switch"].text()
+        if any(leaf in switch.switches for switch in list(switches.values())):
+            switches.setdefault(leaf, TreeSwitch())
+    blocks = [*_generate_blocks(root, switches), *_generate_host_domains(root)]
     findings = NetworkFindings()
     plan = SwitchTree(source.name, switches).plan(options)
     groups: dict[str, list[str]] = {}
@@ -236,9 +249,8 @@ def read_topograph(
     for block in blocks:
         for key, name in block.domains:
             groups.setdefault(f"{key} {name}", []).extend(block.hosts)
-        # The first of several annotations is the widest domain.
-        if block.domains:
-            nvlink.setdefault(block.domains[0][1], []).extend(block.hosts)
+        if block.nvlink:
+            nvlink.setdefault(block.nvlink, []).extend(block.hosts)
     if options.nvlink_bandwidth is not None:
         for name, hosts in nvlink.items():
             domain = f"NVLink {name}"
@@ -266,7 +278,8 @@ def _generate_blocks(
 
     First come the entries of the list `blocks`, which name their switch. Then come the entries of
     `capacity_blocks`, whose switch lists the block; if several switches list it, the last one
-    counts. Raises `InputError` for a block without a known switch.
+    counts. If switches list all hosts of such a block, it needs no switch. Raises `InputError` for
+    a block without a known switch.
     """
     switch_of = {}
     # The older form lists blocks at the switches, the newer one gives the switch of each block.
@@ -298,24 +311,50 @@ def _build_block(
     """Build a block, and append its hosts to its switch in `switches`.
 
     `value`: the object of the block; its `nodes` are hosts in Slurm's notation, which are
-    expanded. Its domains are `nvlink`, if it has one, and then all its annotations in order,
-    as (key, text). Raises `InputError` at `switch_value` for an unknown or empty `switch`, and
-    at the entry for an invalid list of hosts or an entry that is no text.
+    expanded. Its domains are `nvlink`, if it has one, and then all its annotations and labels in
+    order, as (key, text). Raises `InputError` at `switch_value` for an unknown or empty `switch`,
+    and at the entry for an invalid list of hosts or an entry that is no text.
     """
-    if switch not in switches:
+    hosts = _list_hosts(value, is_required=True)
+    if switch in switches:
+        listed = set(switches[switch].hosts)
+        switches[switch].hosts += [host for host in hosts if host not in listed]
+    elif switch or not {h for entry in switches.values() for h in entry.hosts}.issuperset(hosts):
         problem = f"{switch[:80]!r} is not described" if switch else "no switch has this block"
         switch_value.fail(problem, f"switches are: {', '.join(switches)[:200] or 'none'}")
-    hosts = [host for entry in value["nodes"].items() for host in _expand_entry(entry)]
-    switches[switch].hosts += hosts
-    # Keys differ from site to site, so that every annotation of a block is a domain.
-    annotations = value.get("annotations")
-    domains = (
-        [] if annotations is None else [(key, name.text()) for key, name in annotations.entries()]
-    )
-    nvlink = value.get("nvlink")
-    if nvlink is not None:
-        domains.insert(0, ("nvlink", nvlink.text()))
-    return _Block(tuple(hosts), tuple(domains))
+    # Keys differ from site to site, so that every annotation and label of a block is a domain.
+    nvlink, annotations = _read_texts(value, "nvlink"), _read_texts(value, "annotations")
+    labels = _read_texts(value, "labels")
+    accelerators = [(key, name) for key, name in labels if _ACCELERATOR.search(key)]
+    # The first of several annotations or labels is the widest domain.
+    widest = next(iter([*nvlink, *annotations, *accelerators]), ("", ""))
+    return _Block(tuple(hosts), (*nvlink, *annotations, *labels), widest[1])
+
+
+def _generate_host_domains(root: Value) -> Iterator[_Block]:
+    """Yield a block for every host of the object `nodes` that names its NVLink domain itself."""
+    for name, value in _generate_named(root, "nodes"):
+        for key, domain in _read_texts(value.get("attributes") or value, "nvlink"):
+            yield _Block((name,), ((key, domain),), domain)
+
+
+def _read_texts(value: Value, key: str) -> list[tuple[str, str]]:
+    """Return the text at a key as [(key, text)], or the entries of the object at it; [] if absent.
+
+    Raises `InputError` for an entry that is no text.
+    """
+    member = value.get(key)
+    if member is None:
+        return []
+    if isinstance(member.raw, dict):
+        return [(name, entry.text()) for name, entry in member.entries()]
+    return [(key, member.text())]
+
+
+def _list_hosts(value: Value, is_required: bool = False) -> list[str]:
+    """Return the hosts of the list `nodes`, expanded; [] if it is absent and not required."""
+    entries = value["nodes"].items() if is_required else value.items_of("nodes")
+    return [host for entry in entries for host in _expand_entry(entry)]
 
 
 def _expand_entry(value: Value) -> list[str]:

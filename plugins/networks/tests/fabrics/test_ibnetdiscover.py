@@ -179,3 +179,8 @@ def test_damaged_listings_are_refused_with_the_line(said) -> None:
 def test_listing_without_cards_is_refused() -> None:
     with pytest.raises(InputError, match=r"no card \(Ca\) is listed"):
         network('Switch\t36 "S-a1"\t# "leaf"\n')
+
+
+def test_a_listing_without_cables_is_refused_with_its_first_card():
+    with pytest.raises(InputError, match=r"ib\.txt:3: cards are listed, but no cable: .*active"):
+        network('vendid=0x2c9\n\nCa\t1 "H-1"\t# "n1 mlx5_0"\n')

@@ -148,6 +148,49 @@ def test_nvlink_bandwidth_joins_the_hosts_of_a_domain() -> None:
     assert findings == []
 
 
+def test_leaves_that_only_blocks_describe_are_switches_below_the_spine() -> None:
+    newer = {
+        "switches": {"core": {"labels": {"zone": "z1"}, "switches": ["s1", "s2"]}},
+        "blocks": [
+            {
+                "switch": "s1",
+                "nodes": ["I[21-22]"],
+                "labels": {"a/rack": "r1", "b/accelerator": "nvl1"},
+            },
+            {"switch": "s2", "nodes": ["I25", "I[27-28]"], "labels": {"b/accelerator": "nvl2"}},
+        ],
+    }
+    one, _ = model(MODEL, bandwidth="50GB/s", nvlink_bandwidth=900e9)
+    other, _ = model(newer, bandwidth="50GB/s", nvlink_bandwidth=900e9)
+    assert cables(one) == cables(other)
+    assert sorted(other.groups) == ["a/rack r1", "b/accelerator nvl1", "b/accelerator nvl2"]
+
+
+def test_a_host_in_the_blocks_of_two_switches_has_a_cable_to_each() -> None:
+    blocks = [{"switch": name, "nodes": ["a"]} for name in ("s1", "s2")]
+    found = cables(model(MODEL | {"blocks": blocks}, bandwidth="50GB/s")[0])
+    assert found[("a", "s1")] == found[("a", "s2")] == 50
+
+
+def test_hosts_that_switches_list_themselves_may_name_their_nvlink_domain() -> None:
+    older = {
+        "switches": {
+            "core": {"switches": ["s1", "s2"]},
+            "s1": {"nodes": ["I21", "I22"]},
+            "s2": {"nodes": ["I25", "I27", "I28"]},
+        },
+        "nodes": {"I21": {"attributes": {"nvlink": "nvl1"}}, "I22": {"nvlink": "nvl1"}, "I25": {}},
+        "capacity_blocks": {"c1": {"nodes": ["I[21-22]"]}, "c2": {"nodes": ["I25", "I27"]}},
+    }
+    found = cables(model(older, bandwidth="50GB/s", nvlink_bandwidth=900e9)[0])
+    assert found[("I21", "s1")] == found[("I28", "s2")] == found[("s1", "core")] == 50
+    assert found[("I22", "NVLink nvl1")] == 900
+    assert ("I25", "NVLink nvl1") not in found
+    older["capacity_blocks"]["c3"] = {"nodes": ["I99"]}
+    with pytest.raises(InputError, match="no switch has this block"):
+        model(older, bandwidth="50GB/s")
+
+
 def test_older_form_of_lists_is_the_same_network() -> None:
     older = {
         "switches": [
