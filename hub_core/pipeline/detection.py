@@ -35,6 +35,7 @@ CANONICAL_FORMAT = "chakra"
 _JSON = Format("json", "JSON of any kind", (".json",))
 # Similarity above which two member names count as the same word, misspelt.
 _MIN_SIMILARITY = 0.85
+_MIN_SHARED_MEMBERS = 2
 R = TypeVar("R", FormatReader, TopologyReader)
 W = TypeVar("W", FormatWriter, WorkloadWriter)
 
@@ -351,7 +352,8 @@ def _find_nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | 
     All readers of algorithms, workloads and topologies are compared. Members are equal if their
     normalized names have a similarity of at least 0.85: `collective_size` is near `collective-size`
     and `collectiveSize`. Of several formats with the same number of shared members, the one with
-    fewer members is nearer; then the first one.
+    fewer members is nearer; then the first one. A single shared member counts only if the object
+    has no other one.
     """
     # Imported here, because most inputs are recognised.
     from difflib import get_close_matches
@@ -368,7 +370,9 @@ def _find_nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | 
         known = {_normalize_name(member) for member in format.members}
         shared = sum(bool(get_close_matches(text, known, 1, _MIN_SIMILARITY)) for text in texts)
         score = shared - len(known) / 1000
-        if shared and (best is None or score > best[0]):
+        # One common name of a member, such as `nodes`, says nothing about the format.
+        is_near = shared >= min(_MIN_SHARED_MEMBERS, len(texts))
+        if shared and is_near and (best is None or score > best[0]):
             best = score, provided
     return None if best is None else best[1]
 

@@ -62,6 +62,13 @@ def test_a_word_after_the_header_of_simai_is_refused_with_its_line() -> None:
     assert read(text.replace("X000 2", "X000")).num_npus == 2
 
 
+@pytest.mark.parametrize("reader", [ns3, fat_trees])
+def test_a_byte_order_mark_before_cables_is_no_content(reader) -> None:
+    text = SAMPLE_OF_ASTRA_SIM if reader is ns3 else htsim()[0].content().decode()
+    with_mark = read("\ufeff" + text, reader)
+    assert link_rows(with_mark) == link_rows(read(text, reader))
+
+
 def test_line_breaks_of_ns3_mean_nothing() -> None:
     assert link_rows(read(SAMPLE_OF_ASTRA_SIM.replace("\n", " "))) == link_rows(
         read(SAMPLE_OF_ASTRA_SIM)

@@ -153,6 +153,13 @@ def test_network_file_reads_as_the_builder_makes_it():
     assert np.array_equal(topology.latency_s, built.latency_s)
 
 
+def test_network_file_may_be_json_with_tabs():
+    content = b'{\n\t"topology": ["Switch"],\n\t"npus_count": [8],\n\t"bandwidth": [50.0],\n'
+    content += b'\t"latency": [500.0]\n}\n'
+    topology = read(Source.of_bytes("net.json", content), NoOptions())
+    assert (topology.num_npus, topology.num_links) == (8, 16)
+
+
 def test_network_file_may_be_written_as_block_lists_with_comments():
     text = (
         "# net\ntopology:\n  - Ring\n  - Switch\nnpus_count: [2, 4]\n"

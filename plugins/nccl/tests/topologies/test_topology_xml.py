@@ -228,6 +228,13 @@ def test_machines_without_ports_need_their_speed(corpus: Path) -> None:
         ("<system>\n<gpu dev='0'/></system>", 2, "stands in <system>"),
         ("<system>\n<cpu>", 2, "not well-formed"),
         ("<!DOCTYPE system>\n<system/>", 1, "DOCTYPE"),
+        (
+            '<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology/>',
+            1,
+            "by hwloc .lstopo., not by NCCL",
+        ),
+        ('<system version="1">\n<cpu', 2, "ends too early: give the complete file"),
+        ("<system/>\n<system/>", 2, "keep one document"),
         ("<system>\n&lol;</system>", 2, "not well-formed"),
         (machine("\n<pci busid='zz'/>"), 2, "bus id"),
         (

@@ -25,7 +25,7 @@ from hub_core.model import Diagnostic
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet
 
 # Rank before each line: of mpirun (Open MPI), of mpiexec (Hydra), and of srun.
-_PREFIX = re.compile(r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d{1,6}\] |\d{1,6}: ?(?=[# ]))")
+_PREFIX = re.compile(r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d{1,6}\][ \t]|\d{1,6}: ?(?=[# \t]))")
 # Comment lines of a test that a web page, such as an issue, has stripped of their `#`.
 _BARE_COMMENT = re.compile(
     r"nThread\s+\d+\s|minBytes\s+\d+\s|Rank\s+\d+\s+(?:Group|Pid)\s+\d|size\s+count\s|\(B\)\s"

@@ -82,7 +82,7 @@ _READERS = (
     _reader(
         "nccl-tests",
         "text of nccl-tests, rccl-tests and mscclpp-test",
-        r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d+\] |\d+: ?)?\s*(?:#\s*(?:nThread\b|minBytes\b"
+        r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d+\][ \t]|\d+: ?)?\s*(?:#\s*(?:nThread\b|minBytes\b"
         r"|\w*-tests version\b|Collective test\b)|#?\s*size\s+count\s"
         r"|nThread \d+ nGpus \d+ minBytes\b|#\s*Avg bus bandwidth\s*:"
         r"|\d+\s+\d+\s+(?:u?int\d+|half|float|double|bfloat16)\s+(?:\w+\s+(?:-?\d+\s+)?)?\d[\d.]*"

@@ -9,7 +9,7 @@ NETWORK_YAML = rb"""(?:\A|[\s{,])["']?(?:topology|npus_count)["']?[ \t]*:"""
 """Of ASTRA-sim's network YAML: a key, in YAML of any style, which includes JSON."""
 
 NS3 = (
-    rb"\A\s*(?:(?:\d+\s+){3}(?:\d+\s+)*(?:\d+(?:\.\d+)?(?:[KMG]i?|k)?[bB](?:ps|/s)\s|\d*\Z)"
+    rb"\A(?:\xef\xbb\xbf)?\s*(?:(?:\d+\s+){3}(?:\d+\s+)*(?:\d+(?:\.\d+)?(?:[KMG]i?|k)?[bB](?:ps|/s)\s|\d*\Z)"
     rb"|(?:\d+\s+){5}[A-Za-z]\w*\s)"
 )
 """Of a topology for ns-3: numbers up to the rate of the first link or, for SimAI, a kind of GPU."""

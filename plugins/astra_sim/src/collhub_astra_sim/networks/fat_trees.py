@@ -7,6 +7,7 @@ with # is a comment.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -238,7 +239,9 @@ class _File:
         self._head: dict[str, int] = {}
         self._tiers: dict[int, dict[str, int]] = {}
         block: dict[str, int] = self._head
-        for number, line in enumerate(content.decode("ascii", "replace").splitlines(), 1):
+        for number, line in enumerate(
+            content.removeprefix(codecs.BOM_UTF8).decode("ascii", "replace").splitlines(), 1
+        ):
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue

@@ -149,6 +149,9 @@ def _parse_yaml(name: str, content: bytes) -> MappingNode:
     # Imported here, because most conversions read no YAML.
     import yaml
 
+    # JSON is YAML except for tabs, with which many programs indent it.
+    if content.lstrip().startswith(b"{"):
+        content = content.replace(b"\t", b" ")
     try:
         root = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:

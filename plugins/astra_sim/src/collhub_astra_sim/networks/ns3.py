@@ -6,6 +6,7 @@ are numbers and words between white space: line breaks have no meaning, and ther
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import re
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ class _Words:
         if len(content) > _LONGEST_FILE:
             self._fail(f"the file is larger than {_LONGEST_FILE >> 20} MiB")
         # Non-ASCII bytes become a character that no number contains.
-        lines = content.decode("ascii", "replace").splitlines()
+        lines = content.removeprefix(codecs.BOM_UTF8).decode("ascii", "replace").splitlines()
         self._line = 1
         self._first_line = lines[0].split() if lines else []
         self._words = self._iterate_words(lines)

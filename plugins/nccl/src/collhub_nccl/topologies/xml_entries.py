@@ -23,6 +23,10 @@ from hub_core.model import InputError, Location
 MAX_BYTES = 16 << 20
 MAX_ELEMENTS = 100_000
 MAX_DEPTH = 64
+_CURES_OF_REASONS = dict.fromkeys(
+    (expat.errors.XML_ERROR_NO_ELEMENTS, expat.errors.XML_ERROR_UNCLOSED_TOKEN),
+    "the file ends too early: give the complete file",
+) | {expat.errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT: "keep one document in the file"}
 _NUMBER = re.compile(r"\s*(-?0[xX][0-9a-fA-F]{1,16}|-?[0-9]{1,18})\s*\Z")
 _REAL = re.compile(r"\s*-?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,2})?\s*\Z")
 
@@ -118,6 +122,7 @@ def parse(content: bytes, file: str) -> Element:
         raise InputError(
             f"this is not well-formed XML: {reason}",
             location=Location(file, error.lineno),
+            cure=_CURES_OF_REASONS.get(reason, ""),
             code="not-xml",
         ) from None
     # Expat uses Python's codecs for encodings that it does not support.
@@ -170,6 +175,13 @@ class _ElementBuilder:
         self, name: str, system: str | None, public: str | None, has_internal: bool
     ) -> None:
         location = Location(self.root.file, self.parser.CurrentLineNumber)
+        if (system or "").startswith("hwloc"):
+            raise InputError(
+                "this is the topology of a machine by hwloc (lstopo), not by NCCL",
+                location=location,
+                cure="run a job with NCCL_TOPO_DUMP_FILE=topo.xml, and give that file",
+                code="doctype",
+            )
         raise InputError(
             "a DOCTYPE is not accepted",
             location=location,
