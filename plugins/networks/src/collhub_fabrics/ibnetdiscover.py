@@ -98,10 +98,10 @@ class _Listing:
                 "give the complete output of ibnetdiscover",
             )
         if not self._cables:
-            first = min(card.line for card in cards.values())
+            first_line = min(card.line for card in cards.values())
             message = "cards are listed, but no cable: their ports are down"
             cure = "run ibnetdiscover on a host whose link is active"
-            refuse(self._source.name, first, message, cure)
+            refuse(self._source.name, first_line, message, cure)
         node_of = self._find_node_names(options.gpus_per_node is not None)
         plan = FabricPlan(self._source.name, options.gpus_per_node or 1, options)
         for name in sorted({node_of[guid] for guid in cards}, key=_natural_key):
