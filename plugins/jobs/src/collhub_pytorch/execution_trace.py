@@ -119,7 +119,7 @@ def _read(file: TraceFile) -> tuple[_Trace, Record]:
             trace.operators += 1
             try:
                 _handle(trace, node)
-            except (KeyError, TypeError, ValueError, IndexError) as error:
+            except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
                 name = f" ({str(node['name'])[:60]!r})" if "name" in node else ""
                 title = f"node {node.get('id')}{name}"

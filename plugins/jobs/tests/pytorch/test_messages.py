@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import gzip
 import json
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import collhub_pytorch
 import pytest
@@ -87,6 +91,21 @@ def test_errors_of_execution_traces_name_options_of_their_reader() -> None:
         execution_trace.read(Source("a", tuple(parts)), RankOptions())
     assert "but rank 1" in str(caught.value)
     assert set(READER_OPTION.findall(str(caught.value))) <= SHARED_OPTIONS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda node: node["attrs"].append({"name": "pg_size", "type": "", "value": math.inf}),
+        lambda node: node.update(name="## process_group:init ##", inputs={"values": ['["x"]']}),
+    ],
+    ids=["infinite", "group"],
+)
+def test_invalid_nodes_of_execution_traces_are_refused(change: Callable[[Any], None]) -> None:
+    document = copy.deepcopy(trace_document())
+    change(document["nodes"][0])  # type: ignore[index]
+    with pytest.raises(InputError, match=r"node 5 \(.*\) cannot be read: "):
+        execution_trace.read(Source("a", (part("a.0.et.json", 0, document),)), RankOptions())
 
 
 def test_a_step_of_execution_traces_is_refused(collhub, tmp_path: Path) -> None:

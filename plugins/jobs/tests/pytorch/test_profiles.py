@@ -298,6 +298,22 @@ REFUSED: list[tuple[str, Any, str]] = [
         lambda good: good.replace(b'"rank": 1', b'"rank": "x"'),
         "distributedInfo states rank 'x', which is no number",
     ),
+    (
+        "infinite rank",
+        lambda good: good.replace(b'"rank": 1', b'"rank": 1e999'),
+        "distributedInfo states rank inf, which is no number",
+    ),
+    *(
+        (
+            f"{rank} in pg_config",
+            lambda good, rank=rank: good.replace(b"[0, 1]", b"[0, ...]").replace(
+                b'"rank": 1',
+                b'"rank": 1, "pg_config": [{"pg_name": "0", "ranks": [0, %s]}]' % rank.encode(),
+            ),
+            "pg_config: ranks of process group '0' are no numbers",
+        )
+        for rank in ('"x"', "null", "1e999")
+    ),
 ]
 
 

@@ -115,15 +115,17 @@ def parse_seeds(text: str) -> list[int]:
     repeated seed, and more than `_MAX_SEEDS` (1000) seeds.
     """
     low, dots, high = text.partition("..")
+    seeds: Sequence[int] = ()
     try:
-        seeds = list(range(int(low), int(high) + 1)) if dots else [int(s) for s in text.split(",")]
-    except (ValueError, OverflowError, MemoryError):
-        seeds = []
-    is_valid = 0 < len(seeds) <= _MAX_SEEDS and min(seeds) >= 0 and len(set(seeds)) == len(seeds)
-    if not is_valid:
+        seeds = range(int(low), int(high) + 1) if dots else [int(s) for s in text.split(",")]
+        # A range may have more entries than memory or than `len` can count.
+        is_valid = 0 < len(seeds) <= _MAX_SEEDS
+    except (ValueError, OverflowError):
+        is_valid = False
+    if not is_valid or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         message = f"--seeds {text[:40]!r} is no range or list of 1 to {_MAX_SEEDS} different seeds"
         raise UsageError(message, cure="write for example --seeds 0..9 or --seeds 1,5,7")
-    return seeds
+    return list(seeds)
 
 
 def seeded_text(option: str, text: str | None, seed: int) -> str:

@@ -173,7 +173,7 @@ def index_waits(graph: WaitForGraph) -> dict[str, object]:
     ranks = set(graph.culprits)
     for wait in graph.waits:
         ranks.update(wait.ranks, wait.awaited)
-        for rank in wait.ranks[: _MAX_WAITS - len(edges)]:
+        for rank in wait.ranks[: max(0, _MAX_WAITS - len(edges))]:
             edges.extend(
                 {"from": rank, "to": awaited, "text": wait.operation}
                 for awaited in wait.awaited[:_MAX_WAITS]

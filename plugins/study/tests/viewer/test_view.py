@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collhub_viewer.report_inputs import index_waits
 from page_reading import Page
 
 from hub_core import write
+from hub_core.plugin_api import WaitForGraph, WaitingRanks
 from hub_core.testing import ring_all_reduce, training_step
 
 RING = "ring:4?bandwidth=50GB/s&latency=500ns"
@@ -199,6 +201,15 @@ def test_a_report_of_a_hang_shows_who_waits_for_whom(collhub, tmp_path: Path) ->
     waits = Page(out).index["waits"]
     assert waits["edges"] == [{"from": 0, "to": 1, "text": "all_reduce (1)"}]
     assert {node["rank"]: node["state"] for node in waits["nodes"]} == {0: "waiting", 1: "culprit"}
+
+
+def test_ranks_that_wait_beyond_the_limit_have_no_edges() -> None:
+    many = WaitingRanks(tuple(range(201)), tuple(range(300, 400)), "a")
+    rest = WaitingRanks(tuple(range(700, 850)), (900,), "b")
+    waits = index_waits(WaitForGraph("late", (), [many, rest]))
+    assert {edge["text"] for edge in waits["edges"]} == {"a"}
+    states = {node["rank"]: node["state"] for node in waits["nodes"]}
+    assert {states[rank] for rank in rest.ranks} == {"unknown"}
 
 
 def test_a_job_and_a_plan_are_shown(collhub, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ class RankEvents:
             return None
         try:
             number = int(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             message = f"distributedInfo states {key} {value!r}, which is no number"
             raise InputError(message, location=Location(self.file), code="profile-record") from None
         return number if number >= 0 else None
@@ -446,7 +446,8 @@ def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
 
     A truncated list is replaced by that of another event with the same group name, or by that in
     the file's header. A group whose list is not truncated is returned unchanged, even without
-    ranks. Raises `InputError` (`group`) if neither has the list.
+    ranks. Raises `InputError` (`group`) if neither has the list, and (`profile-record`) for an
+    invalid list in the header.
     """
     if not group.is_cut:
         return group
@@ -475,7 +476,8 @@ def _find_configured_ranks(events: RankEvents, name: str) -> tuple[int, ...] | N
     """Return the ranks of a group in the header of the file; None if it does not contain them.
 
     The first entry of `pg_config` with this name and a nonempty list is used. Truncated lists in
-    newer files are texts, and ignored.
+    newer files are texts, and ignored. Raises `InputError` (`profile-record`) for a list with
+    another entry than numbers and texts of integers.
     """
     groups = events.distributed().get("pg_config")
     for group in groups if isinstance(groups, list) else []:
@@ -486,7 +488,12 @@ def _find_configured_ranks(events: RankEvents, name: str) -> tuple[int, ...] | N
         )
         # Newer files write long lists as truncated text.
         if ranks and isinstance(ranks, list):
-            return tuple(map(int, ranks))
+            try:
+                return tuple(map(int, ranks))
+            except (TypeError, ValueError, OverflowError):
+                message = f"pg_config: ranks of process group {name!r:.40} are no numbers"
+                location = Location(events.file)
+                raise InputError(message, location=location, code="profile-record") from None
     return None
 
 

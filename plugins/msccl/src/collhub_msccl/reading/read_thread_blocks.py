@@ -319,10 +319,11 @@ def read_copies(
     at most 9 digits, or is outside the declared buffer of the rank is an error (`copy-range`).
     Raises `InputError` with all of these, and with errors that `findings` had before.
     """
-    ids = [document.texts[code] for code in document.gpus.column("id")]
+    numbers, _ = document.texts.numbers
+    ranks = numbers[document.gpus.column("id")].tolist()
     rows = []
     for gpu, attributes, line in document.copies:
-        rank = int(ids[gpu] or 0)
+        rank = ranks[gpu]
         sizes = int(program.input_chunks[rank]), int(program.output_chunks[rank])
         offsets = [_parse_offset(attributes.get(name, "")) for name in ("i_off", "o_off")]
         if not all(0 <= at < size for at, size in zip(offsets, sizes, strict=True)):

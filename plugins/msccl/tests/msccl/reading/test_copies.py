@@ -42,6 +42,16 @@ def test_copies_are_run_where_that_is_asked_for():
     assert hub_core.verify(algorithm).ok
 
 
+@pytest.mark.parametrize(("first", "second"), [("0x0", "01"), ("00", "1x")])
+def test_ranks_of_copies_are_numbers_as_in_c(first, second):
+    text = SWAP.replace('gpu id="0"', f'gpu id="{first}"').replace(
+        'gpu id="1"', f'gpu id="{second}"'
+    )
+    steps, expected = read(_source(text), RUN).steps, read(_source(SWAP), RUN).steps
+    assert steps.rank.tolist() == expected.rank.tolist()
+    assert steps.src_offset.tolist() == expected.src_offset.tolist()
+
+
 def test_each_copy_has_a_lane_of_its_own():
     steps = read(_source(SWAP), RUN).steps
     is_copy = steps.is_kind(StepKind.COPY)
