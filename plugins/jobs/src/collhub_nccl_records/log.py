@@ -416,12 +416,17 @@ class CommunicatorFacts:
     def size(self) -> int:
         """Return the number of ranks: as logged, else the highest rank that occurs plus 1.
 
-        Ranks occur in rings, trees and processes; 0 without any.
+        Ranks occur in rings, in trees as nodes, parents and children, and in processes; 0 without
+        any.
         """
         if self.rank_count > 0:
             return self.rank_count
         ranks = {rank for ring in self.rings.values() for rank in ring}
         ranks |= {rank for tree in self.trees.values() for rank in tree} | set(self.processes)
+        for tree in self.trees.values():
+            ranks |= {rank for node in tree.values() for rank in (node.parent, *node.children)}
+        for successors in self.successors.values():
+            ranks |= {*successors, *successors.values()}
         return max(ranks, default=-1) + 1
 
 

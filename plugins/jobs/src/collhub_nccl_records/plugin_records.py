@@ -2,7 +2,8 @@
 
 JSON lines of the Inspector (`plugins/profiler/inspector`, format v4.0): one line is one call of one
 rank. The lines of all communicators of a process are in one file, and files of several processes
-may be concatenated.
+may be concatenated. From format v4.3 on, a line `dump_stats` has the communicator of the lines that
+follow it, and their number.
 
 Events of the example plugin (`plugins/profiler/example/print_event.cc`): a file is an array of
 Chrome trace events, one a line, with a comma after the last one and often without the closing
@@ -28,6 +29,9 @@ from hub_core.model import InputError
 _MAX_TEXT = 200
 _MAX_OPEN_CALLS = 1 << 16
 _CALLS = ("COLL", "P2P")
+# Members of `dump_stats`: lines that follow, and calls that were lost since the previous dump.
+_COUNTS = ("coll_records", "p2p_records", "proxy_records")
+_LOST_CALLS = ("coll_dropped_since_last_dump", "p2p_dropped_since_last_dump")
 # Values without quotes: pointers and names of types.
 _BARE_VALUE = re.compile(rb"(:\s*)(0[xX][0-9a-fA-F]{1,16}|nccl\w{1,20})(?=\s*[,}])")
 # `FILE-host-42.txt`: the number is a thread, so that it does not identify a process.
@@ -40,10 +44,13 @@ def read_inspector_lines(
     """Yield a record per line of NCCL's Inspector, and a `SkippedLine` per unreadable line.
 
     `lines`: (line number, content); None as content for a line that is too long. Unreadable are
-    lines that are too long or no JSON object; they raise no exception. Empty lines are ignored.
-    Missing and invalid numbers are -1. The order is that of the lines.
+    lines that are too long or no JSON object; they raise no exception. Empty lines and records of
+    proxies are ignored. Calls that the Inspector has overwritten are a `SkippedLine` at the line
+    that counts them. Missing and invalid numbers are -1. The order is that of the lines.
     """
     members: dict[tuple[object, ...], Member] = {}
+    marker: dict[str, Any] = {}
+    announced = 0
     for number, line in lines:
         if line is not None and not line.strip():
             continue
@@ -54,7 +61,19 @@ def read_inspector_lines(
         except InputError:
             yield SkippedLine(number, "the line is not a JSON object", "it may be truncated")
             continue
-        yield _record(entry, number, file, members)
+        stats = _object(entry.get("dump_stats"))
+        if stats:
+            marker, announced = entry, sum(max(whole_number(stats.get(key)), 0) for key in _COUNTS)
+            lost = sum(max(whole_number(stats.get(key)), 0) for key in _LOST_CALLS)
+            if lost:
+                message = f"{lost} calls were overwritten before they were written"
+                yield SkippedLine(number, message, "set a shorter interval of dumps")
+            continue
+        if "header" not in entry and announced > 0:
+            announced -= 1
+            entry = {key: marker.get(key) for key in ("header", "metadata")} | entry
+        if "proxy_trace" not in entry:
+            yield _record(entry, number, file, members)
 
 
 def _record(

@@ -52,6 +52,34 @@ def read_text(*lines: str, options: ClockOptions | None = None) -> tuple[Workloa
     return workload, [note.message for note in notes]
 
 
+def test_calls_after_a_marker_have_the_communicator_of_the_marker() -> None:
+    content = inspector_lines()[1].content().decode()
+    plain = [json.loads(line) for line in content.splitlines()]
+    expected, _ = read_text(*(json.dumps(entry) + "\n" for entry in plain))
+    lines: list[str] = []
+    for entry in plain:
+        marker = {key: entry.pop(key) for key in ("header", "metadata")}
+        stats = {"coll_records": 1, "proxy_records": 1, "coll_dropped_since_last_dump": 0}
+        entries = [marker | {"dump_stats": stats}, {"proxy_trace": {"rank": 0}}, entry]
+        lines += [json.dumps(one) + "\n" for one in entries]
+    workload, _ = read_text(*lines)
+    assert collectives(workload, 0) == collectives(expected, 0)
+    assert collectives(workload, 1) == collectives(expected, 1)
+
+
+def test_lost_calls_and_calls_beyond_the_marker_are_reported() -> None:
+    entry = json.loads(inspector_lines()[1].content().splitlines()[0])
+    marker = {key: entry.pop(key) for key in ("header", "metadata")}
+    marker["dump_stats"] = {"coll_records": 1, "coll_dropped_since_last_dump": 7}
+    lines = [json.dumps(one).encode() for one in (marker, entry, entry)]
+    records = list(read_inspector_lines(enumerate(lines, 1), "x"))
+    assert [type(record).__name__ for record in records] == [
+        "SkippedLine", "CallRecord", "SkippedLine",
+    ]  # fmt: skip
+    assert "7 calls were overwritten" in getattr(records[0], "message", "")
+    assert "no header" in getattr(records[2], "message", "")
+
+
 def test_the_published_bandwidths_follow_from_size_and_time(records: Path) -> None:
     path = records / "inspector_ok.log"
     workload, notes = read_text(path.read_text())

@@ -256,3 +256,12 @@ def test_trees_of_nccl_2_4_have_the_parent_first() -> None:
     old, new = read_text(text, trees)[0], read_text(init(3) + "".join(root_first), trees)[0]
     assert old.steps.peer.tolist() == new.steps.peer.tolist()
     assert old.steps.kind.tolist() == new.steps.kind.tolist()
+
+
+def test_neighbours_in_lines_of_single_ranks_count_as_ranks_of_a_log_without_start() -> None:
+    text = line(0, "Ring 00 : 3 -> 0 -> 1") + line(1, "Ring 00 : 0 -> 1 -> 0")
+    with pytest.raises(InputError, match="rank 1 of 3 is missing"):
+        read_text(line(0, "Ring 00 : 2 -> 0 -> 2") + line(1, "Ring 00 : 0 -> 1 -> 0"))
+    tree = text + line(0, "Trees [0] 3/-1/-1->0->-1") + line(3, "Trees [0] -1/-1/-1->3->0")
+    with pytest.raises(InputError, match=r"the line of rank 1 is missing"):
+        read_text(tree, LogReadOptions(graph="tree"))

@@ -44,7 +44,7 @@ _READERS = (
     _reader(
         "inspector",
         "JSON lines of NCCL's or RCCL's Inspector",
-        r'\A\s*\{.*"(?:coll_perf|p2p_perf)"\s*:',
+        r'\A\s*\{.*"(?:coll_perf|p2p_perf|dump_stats)"\s*:',
         "structured_results:read_inspector",
         InspectorOptions,
     ),
