@@ -278,9 +278,9 @@ class NodePairs:
     def __init__(self, network: NetworkLinks) -> None:
         """Merge the links of equal plane, source and destination into pairs, sorted in this order.
 
-        Of the merged links, bandwidths are added up, and the smallest latency counts; `count` is
-        their number. `back` is the row of the pair in the opposite direction on the same plane, -1
-        if there is none. Takes one sort: O(links log links).
+        The pairs have no column for the plane. The network must have fewer than 2^63 combinations
+        of plane, source and destination. A link from a node to itself is its own reverse pair. A
+        network without links gives no pairs. Cost: one sort, O(links log links).
         """
         nodes = network.num_nodes
         square = nodes**2
@@ -316,15 +316,16 @@ class NodePairs:
 def _compute_narrow_levels(
     frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
 ) -> tuple[Int64Array, list[int]]:
-    """Return the nodes after the level `frontier` level by level, and the width of each level.
+    """Return the nodes of all levels after the level `frontier`, and the width of each level.
 
-    They are computed node by node in lists, because single entries of lists are read several times
-    as fast as those of arrays.
+    The nodes are int64, level by level, without those of `frontier`; within a level they are in no
+    particular order. Both results are empty if no level follows. Nodes in a cycle, and nodes after
+    a cycle, are omitted.
 
     `indptr`, `successors`: children of every node as a CSR table. `missing`: per node, the number
-    of its edges from parents that have no level yet; `frontier` counts as such a parent. A node
-    joins a level when the last of these edges is counted. Nodes in a cycle, and nodes after one,
-    join no level. Nodes of a level have no particular order.
+    of its edges from parents that are in `frontier` or in no level yet; it is not changed. The
+    nodes are processed one by one in lists, because single entries of lists are read several times
+    as fast as those of arrays.
     """
     starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
     current = frontier.tolist()

@@ -171,11 +171,12 @@ class RankIntervals:
     """Union of intervals of every rank. All ranks are placed on one time axis."""
 
     def __init__(self, rank: IntArray, start: Int64Array, end: Int64Array, num_ranks: int) -> None:
-        """Unite, for each rank, the intervals from `start[i]` to `end[i]` of rank `rank[i]`.
+        """Prepare queries of covered time; interval i is `start[i]` to `end[i]` on rank `rank[i]`.
 
-        `start`, `end`: int64 with 0 <= start <= end (not checked). Overlapping and adjacent
-        intervals of a rank become one. `num_ranks`: the number of ranks; every rank must be below
-        it, and a rank may have no interval. Takes one sort of the intervals.
+        `start`, `end`: int64 in any unit of time, 0 <= start <= end. Every rank must be in
+        0..num_ranks-1. None of this is checked. Time that several intervals of a rank cover counts
+        once; an interval with start = end has no effect. There may be no intervals, and a rank may
+        have none. The arguments are copied. Cost: one sort of the starts and ends.
         """
         self._count = num_ranks
         self._last = int(end.max(initial=0))

@@ -109,11 +109,11 @@ def labels(*columns: IntArray) -> Int64Array:
 
 
 def _number_values(values: IntArray) -> Int64Array:
-    """Return the rank of every value among the distinct values: int64[values], from 0.
+    """Return, for every value, the number of smaller distinct values: int64, one entry per value.
 
-    Equal values have equal numbers, and numbers ascend with the values. The order of the array
-    is kept. Takes linear time if the range of many values is at most `_MAX_RANGE_PER_NUMBER`
-    (2) times their number, else a sort.
+    Thus equal values have equal numbers from 0, and larger values have larger numbers. Entry i of
+    the result belongs to `values[i]`. Takes linear time for at least `_MIN_KEYS_OF_DIGITS` values
+    whose range is at most `_MAX_RANGE_PER_NUMBER` (2) times their number, else a sort.
     """
     if len(values) >= _MIN_KEYS_OF_DIGITS:
         occurs = _mark_values(values, _MAX_RANGE_PER_NUMBER)

@@ -80,8 +80,10 @@ class RankTable(ColumnTable):
     def edges(self) -> tuple[Int64Array, Int64Array]:
         """Return all dependencies, data and control, as (parent row, child row): two int64 arrays.
 
-        A dependency that is both data and control is returned once. If only one kind occurs, the
-        order is that of the table; otherwise it is by child row, then parent row.
+        Rows are those of the whole table, not per rank. If both kinds occur, the edges are ordered
+        by child row, then parent row, and each pair of rows is returned once. If only one kind
+        occurs, the edges are those of the table in its order: by child row, then as stored,
+        repetitions included. Both arrays are empty without dependencies.
         """
         rows = max(len(self), 1)
         both = self.data_edges, self.control_edges

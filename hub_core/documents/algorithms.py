@@ -118,11 +118,12 @@ def _format_document(algorithm: Algorithm) -> str:
 
 
 def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
-    """Convert a collective to its JSON object: kind, plain fields, reduction operator.
+    """Convert a collective to the member `collective` of the document.
 
-    A custom collective also has a `contract`: buffer sizes, `defined` inputs by rank, and the
-    columns of the `expected` rows; `expected` is null if the contract has none. A collective with
-    uneven counts has `counts`: a list by rank, or a list of rows for counts per pair of ranks.
+    Always present: `kind`, `_PLAIN_FIELDS` and `reduce_op`. `contract`, only with a contract: lists
+    by rank of `_CONTRACT_SIZES` and `defined`, and `expected`: null if the contract has no rows,
+    else an object of the columns `_CONTRACT_ROWS`. `counts`, only with uneven counts: a list by
+    rank, or a list of rows for counts per pair of ranks.
     """
     document: dict[str, JsonValue] = {"kind": str(collective.kind)}
     document |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
@@ -246,12 +247,12 @@ class _Document:
         self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)
 
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
-        """Build the contract of a custom collective; None without a document.
+        """Build the contract of a custom collective; None without `document` or after a defect.
 
-        The arrays of the contract are checked: sizes by rank, `defined` as booleans, ranks below
-        `num_ranks`, source ranks from -1 (all ranks). Defects are recorded, not raised. None is
-        also returned if any defect of the document has been recorded so far. If `expected` is null,
-        the contract requires no result.
+        `_CONTRACT_SIZES` and `defined` need an entry per rank, columns of `expected` the length of
+        its `rank`. Numbers must be in 0..`MAX_UNITS`, ranks below `num_ranks`; source rank -1 means
+        all ranks. Defects are recorded, not raised; one recorded before the call also gives None.
+        If `expected` is null, the contract requires no result.
         """
         if document is None:
             return None
@@ -290,9 +291,10 @@ class _Document:
     ) -> tuple[dict[str, npt.ArrayLike], _Edges, _Edges]:
         """Return (columns by name, data dependencies, control dependencies) of the step table.
 
-        Names of kinds and buffers become codes; columns that the document omits are missing in the
-        result. Numbers must be in the range of the column, ranks below `num_ranks`, and each column
-        as long as `rank`. Defects are recorded, not raised.
+        Columns that the document omits are missing in the result. Names of kinds and buffers become
+        codes. Each column must be as long as `rank`, ranks below `num_ranks`, other numbers between
+        `_MIN_VALUES` (default 0) and the maximum of the dtype. Defects are recorded, not raised; a
+        column with a defect is empty or zeros.
         """
         rows = len(document["rank"])
         columns: dict[str, npt.ArrayLike] = {}
@@ -313,9 +315,9 @@ class _Document:
     def _build_edges(self, lists: list[list[int]] | None, path: str, rows: int) -> _Edges:
         """Convert lists of parents per row to int64 arrays (parent rows, child rows).
 
-        The edges are ordered by child row, then as in the lists. Both arrays are empty if `lists`
-        is None. They are also empty if there are not `rows` lists, or an entry is not a row number;
-        then the defects of the first such row are recorded.
+        Edges are ordered by child row, then as listed, repetitions included. Without `lists` both
+        are empty. Both are also empty after a defect, of which the first is recorded: not `rows`
+        lists, an entry that is no list, a parent that is no integer in 0..rows-1.
         """
         if lists is None or not self._check_types(lists, path, rows, list):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)

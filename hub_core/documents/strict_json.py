@@ -52,13 +52,15 @@ class _RefusedError(ValueError):
 def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> JsonObject:
     """Parse the JSON object in a file; its members keep their order and are not checked.
 
-    White space before the object (less than 4096 bytes) and after it is allowed. Raises
-    `InputError` with `file`, for invalid JSON also with the line, for:
+    White space after the object is allowed, and up to 4095 bytes before the object. Raises
+    `InputError` with `file` for:
 
-    - an empty file, a byte order mark, or another JSON value
+    - a file that is empty or has only white space
+    - a byte order mark, another JSON value, or 4096 or more bytes of white space at the start
     - text that is not UTF-8, or has half of a surrogate pair
-    - invalid JSON, repeated keys, and NaN and infinity unless `allow_nan`
-    - more than 64 levels of nesting, and integers with too many digits
+    - invalid JSON (this error also has the line)
+    - repeated keys, and NaN and infinity unless `allow_nan`
+    - more than 64 levels of nesting, and integers with too many digits for Python
     """
     # Only the start is copied, because documents may have many megabytes.
     start = content[:4096].lstrip(_BLANKS)

@@ -310,12 +310,12 @@ class _Links:
 
     @cached_property
     def _latency_ns(self) -> float:
-        """Minimum time in ns between two distant ranks of which one depends on the other.
+        """Largest latency in ns of the examined pairs of dependent ranks; infinite without a path.
 
-        With a root, it is the largest minimum latency from the root or, if data go to the root, to
-        the root. Without a root, it is the largest minimum latency from rank 0 or from the rank
-        that is most distant from it. For an uneven collective, it is the largest one from one of
-        the first `_EXAMINED_SENDERS` sending ranks to a rank that needs its data.
+        The pairs are: with a root, (root, every rank), or (every rank, root) if data go to the
+        root; without a root, (rank 0, every rank) and (F, every rank), where F is the rank with the
+        largest latency from rank 0. With uneven counts, they are (sender, every rank that needs its
+        data) for the first `_EXAMINED_SENDERS` ranks with such receivers; 0 without any.
         """
         collective = self.collective
         if collective.counts is not None:
@@ -373,12 +373,12 @@ class _Links:
         return [self.distances(length) for length in lengths]
 
     def distances(self, length: Float64Array) -> tuple[Float64Array, float]:
-        """Return the sum of distances from all senders to each rank, and the capacity of all links.
+        """Return the total distance from the senders to each rank, and the capacity of all links.
 
-        The distances are float64[ranks], in units of `length`. With a root, they are those from the
-        root; for a gather, from each rank to the root. For an all-to-all-v, each is the mean
-        distance of the units that the rank receives. The capacity is the sum of bandwidth (bytes
-        per ns) times length; if it is 0, 1.0 is returned instead.
+        The distances are float64[ranks] in units of `length` (float64[links]), infinite without a
+        path; all ranks send, or only the root. For a gather they are from each rank to the root.
+        With counts, each is the mean distance of the bytes that the rank receives. The capacity is
+        the sum of bandwidth (bytes per ns) times length; if it is 0, 1.0 is returned instead.
         """
         topology = self.topology
         nodes = np.arange(topology.num_nodes)

@@ -24,13 +24,14 @@ MAX_LINKS = 1 << 24
 
 
 def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
-    """Build a grid network as the product of dimensions.
+    """Build a grid network as the product of dimensions, which the result keeps.
 
-    The number of a node is a0 + n0 * (a1 + n1 * ...) for coordinates a and sizes n, as in
-    ASTRA-sim. Links are ordered by NPU, then by dimension, with the next higher (clockwise)
-    neighbour first; links of switches are last. A dimension of kind switch adds one switch per
-    group of NPUs that differ only in this dimension. Raises `UsageError` for more than `MAX_NODES`
-    NPUs or `MAX_LINKS` links.
+    The number of an NPU is a0 + n0 * (a1 + n1 * ...) for coordinates a and sizes n, as in
+    ASTRA-sim. A dimension of kind switch adds one switch per group of NPUs that differ only in this
+    dimension. Switches are numbered after the NPUs, dimension by dimension. The links from NPUs are
+    first, ordered by NPU, then by dimension, then as in `_dimension_links`; the links from switches
+    follow. Every link has bandwidth and latency of its dimension. Raises `UsageError` for more
+    than `MAX_NODES` NPUs or `MAX_LINKS` links.
     """
     sizes = [dimension.size for dimension in dimensions]
     npus = math.prod(sizes)
@@ -54,14 +55,16 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
 def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     """Join networks on the same NPUs, so that the i-th part with links becomes plane i.
 
-    Every part must have one plane. Parts without links are dropped, unless no part has links.
-    Raises `UsageError` (`invalid-topology-text`) for parts with different numbers of NPUs. The
-    rules are:
+    Every part must have one plane, and there must be a part. Raises `UsageError`
+    (`invalid-topology-text`) for parts with different numbers of NPUs. Parts without links add no
+    plane and no switches, unless no part has links: then only the first part counts. The rules are:
 
-    - Switches of a part are numbered after those of the previous parts.
-    - NPUs are named as in the first part; a repeated switch name gets the plane appended. If no
-      part has names, the result has none.
-    - Of several groups with one name, the one of the first part is used.
+    - Switches of a part are numbered after those of the previous parts; each switch keeps its
+      multicast, its reduction and its measured rate.
+    - If no part has names, the result has none. Otherwise NPUs are named as in the first part (by
+      their number if it has no names), and switches by `_switch_names`.
+    - The result has the groups of all parts. Of several groups with one name, the one of the first
+      part is used.
     - Measured switches of all parts get the lowest rate of the parts.
     - The result has no dimensions.
     """
@@ -128,12 +131,18 @@ class GroupNetwork:
 
 
 def group_network(topology: Topology, members: tuple[int, ...]) -> GroupNetwork:
-    """Return the network reduced to the members of a group, and the group in it.
+    """Return a network for the members of a group, and the NPU of every member in it.
 
-    The full network is returned if the reduced one is not connected, that is, if some member has no
-    route from or to the first member. `identity` of the result is equal for groups with equal
-    networks: () for all NPUs; the members, if the full network is returned for a part of the NPUs;
-    otherwise the content of the links.
+    `members`: NPUs of `topology` by position in the group. There are three cases:
+
+    - `members` are all NPUs in ascending order: `topology` and `members`; `identity` is ().
+    - The subset of the members and all switches is connected, that is, every member has a route
+      from and to the first member: this subset, in which member i is NPU i; `identity` is the
+      content of its links.
+    - Otherwise: `topology` and `members`; `identity` is `members`.
+
+    Raises `UsageError` (`invalid-subset`) if `members` is empty, has an NPU twice, or an unknown
+    NPU.
     """
     if members == tuple(range(topology.num_npus)):
         return GroupNetwork(topology, members, ())
@@ -164,17 +173,19 @@ def below_network(
     """Build the machines of a topology with `network` in place of the switches between them.
 
     Machines are the groups of `machines`. A port is a node of a machine with a link to a switch
-    between machines. The ports take the place of the NPUs of `network`: machine by machine or, with
-    `by_rail`, the first port of every machine, then the second one, and so on. Surplus NPUs of
-    `network` are removed.
+    between machines, which is a switch without a group by `group_of_nodes`. The ports take the
+    place of the NPUs of `network`: machine by machine or, with `by_rail`, the first port of every
+    machine, then the second one, and so on. NPUs of `network` that are more than the ports are
+    removed.
 
     Links of ports have the bandwidth and latency of the NPU's links in `network`. Without
     `has_bandwidths`, all links of `network` get the minimum bandwidth of the ports' links in
     `machines`; without `has_latencies`, they get their maximum latency.
 
-    The nodes are the remaining nodes of `machines`, then the switches of `network`. Groups and
-    measured switches are those of `machines`. Raises `UsageError` if there are no ports, and if
-    `network` has fewer NPUs than ports or an unsuitable form.
+    The nodes are the remaining nodes of `machines`, then the switches of `network`; links are
+    sorted by source, and there is one plane. Groups and measured switches are those of `machines`.
+    Raises `UsageError` if there are no ports (also for fewer than two groups), and if `network` has
+    several planes, a link between two NPUs, several links from one NPU, or fewer NPUs than ports.
     """
     between = _switches_between(machines)
     ports, machine_of_port, rows = _ports(machines, between)
@@ -230,10 +241,11 @@ def below_network(
 def group_of_nodes(topology: Topology) -> Int64Array:
     """Return the group number of every node: int64[nodes], -1 for no group.
 
-    Groups are numbered in the order of the topology. An NPU has the last group that lists it.
-    Switches get their groups level by level: a switch with links from nodes that have a group gets
-    this group if it is the same for all of them. Otherwise it never gets a group, and gives none to
-    the switches of the next level.
+    Groups are numbered in the order of `topology.groups`. An NPU has the last group that lists it.
+    A switch is decided in the first round in which nodes with a group have links to it. If all
+    these nodes have one group, the switch gets this group, and counts for the switches of later
+    rounds. If they have several groups, the switch stays without a group. A switch that no such
+    node reaches has no group.
     """
     group = np.full(topology.num_nodes, -1, np.int64)
     for number, members in enumerate(topology.groups.values()):
@@ -271,10 +283,13 @@ def _dimension_links(
 ) -> tuple[Int64Array, Int64Array]:
     """Return sources and destinations (int64) of the links of one dimension of `npus` NPUs.
 
-    Links are ordered by NPU. `stride`: product of the sizes of the previous dimensions. Lines,
-    rings and fully connected dimensions link NPUs. A switch dimension adds one switch per group of
-    NPUs that are equal in all other coordinates, numbered from `first_switch`; each NPU has a link
-    to it, followed by the link back.
+    Links are ordered by source. `stride`: product of the sizes of the previous dimensions. Lines
+    and rings link an NPU to the next higher and then to the next lower coordinate; in a ring, size
+    - 1 is followed by 0, and a ring of two has one link per NPU. A fully connected dimension links
+    it to all other coordinates, ascending. A dimension of size 1 of these kinds has no links.
+
+    A switch dimension adds one switch per group of NPUs that are equal in all other coordinates,
+    numbered from `first_switch`; each NPU has a link to its switch, followed by the link back.
     """
     node = np.arange(npus, dtype=np.int64)
     # Links of a dimension change this coordinate only.

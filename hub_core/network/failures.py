@@ -64,9 +64,11 @@ class LinkChanges:
 def split_link_changes(text: str) -> tuple[str, LinkChanges]:
     """Split a topology text into the text of the complete network and the changes of its links.
 
-    The changes are the values of `without=` and `degrade=` after the first `?`, separated by
-    commas. In a text of several planes (`+`), they are part of the last plane's text, but apply to
-    all planes. A text without them is returned unchanged.
+    The parameters after the first `?` are separated by `&`. The values of all `without=` and
+    `degrade=`, divided at commas, are the changes, not checked and in their order; these parameters
+    are removed from the text, and also the `?` if no parameter remains. A text without them is
+    returned unchanged. In a text of several planes (`+`), the changes are part of the last plane's
+    text, but apply to all planes.
     """
     shape, mark, query = text.partition("?")
     items = query.split("&")
@@ -238,10 +240,13 @@ class Separation:
 def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
     """Find the NPUs that are separated from NPU 0 by failures; None if there are none.
 
-    `fails`: bool[links], the failed links. First NPUs that NPU 0 does not reach are searched, then
-    NPUs that do not reach NPU 0. The links to restore are the first failed link, in link order,
-    from the reached part to another part, repeatedly until all NPUs are reached; none if that is
-    impossible.
+    `fails`: bool[links], the failed links. If there are NPUs that NPU 0 does not reach, they are
+    the result; only otherwise the NPUs that do not reach NPU 0 are searched (`is_backwards`).
+
+    `links_to_restore` is found in rounds, until NPU 0 reaches (is reached by) all NPUs: the first
+    failed link, in link order, from a reached node to a node that is not reached, is restored. With
+    `is_backwards`, it is a link in the opposite direction. It is empty if no such link exists in a
+    round.
     """
     for is_backwards in (False, True):
         reached = _reach(topology, ~fails, is_backwards)

@@ -59,9 +59,17 @@ def check_paths(collective: Collective, topology: Topology, npus: tuple[int, ...
 def _find_separated_npus(
     collective: Collective, topology: Topology, npus: tuple[int, ...]
 ) -> tuple[int, int] | None:
-    """Find NPUs (source, destination) without a path for data of the collective, as `check_paths`.
+    """Find NPUs (source, destination) without a path for data of the collective.
 
-    None if all data can arrive, and for custom collectives. The last four results are cached.
+    Rank r is NPU `npus[r]`. None if all data can arrive, for fewer than two NPUs, and for custom
+    collectives. Of several pairs, the result is:
+
+    - with a root: the root and the first rank that the root does not reach, or the first rank that
+      does not reach the root if data go to the root
+    - without a root: the pair of `find_unreachable_pair`
+    - uneven: the first rank with data for a rank without a path, and the first such rank
+
+    The results of the last four different calls are cached.
     """
     traits = collective.kind.traits
     if len(npus) < 2 or not Traffic(collective, 1).is_known:

@@ -73,13 +73,14 @@ def best_bounds(
 
     A bound is None for a custom collective, and if ranks cannot reach each other. `npus`: the NPU
     of each rank. `best_times_ps`: times of the fastest known algorithms by size, None if unknown.
-    Raises `HubError` for a broken plugin.
 
-    The core's bound is computed first. Then offers of plugins are called in the order of their
-    loading work, then of their names. Each gets only the sizes whose best time is unknown or more
-    than 2 % above the bound so far, and a limit of work: `QUICK_WORK`, or `THOROUGH_WORK` if
-    `is_thorough`, less its loading work. The search ends when no size or no work remains. Of equal
-    bounds, the first one counts. An offer that raises `InputError` is skipped.
+    The core's bound is computed first. Then the offers of plugins for the collective's kind are
+    called, ordered by their loading work, then by name. An offer gets the sizes whose best time is
+    unknown or more than 2 % above the bound so far. Its limit of work is `QUICK_WORK`, or
+    `THOROUGH_WORK` if `is_thorough`, minus its own loading work; work of other offers does not
+    count. The search ends when no such size remains, or at the first offer whose limit is 0 or
+    less. Of equal bounds, the first one counts. An offer that raises `InputError` is skipped; other
+    errors of an offer are raised as `HubError`.
     """
     core_ps = lower_bounds_ps(collective, topology, sizes, npus)
     if core_ps is None:

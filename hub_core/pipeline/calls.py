@@ -142,11 +142,11 @@ def transform(
 ) -> tuple[Model, PassReport]:
     """Apply the pass `name`; return the new model and the report of its changes.
 
-    `search_arguments`: workers, progress and budget, for passes that search. `options`: texts by
-    name. `registry`: by default that of the current run. Raises `UsageError` (`subject`) if the
-    pass is for the other kind of model (algorithm or workload), `HubError` for an unknown pass or
-    option and for errors of the pass, and `PluginError` if it fails or returns other types than
-    (model of the same kind, `PassReport`).
+    `search_arguments`: workers, progress and budget in this order for a pass that searches; none
+    for any other pass. `options`: texts by name. `registry`: by default that of the current run.
+    Raises `UsageError` (`subject`) if the pass is for the other kind of model (algorithm or
+    workload), `HubError` for an unknown pass or option and for errors of the pass, and
+    `PluginError` if it fails or returns other types than (model of the same kind, `PassReport`).
     """
     algorithm_pass = (registry or run_registry()).find(AlgorithmPass, name)
     subject = Subject(type(model).__name__.lower())
@@ -188,8 +188,8 @@ def execute(
     `inputs`: the content of INPUT of each rank; they are not changed. `in_place`: by default True
     unless the algorithm claims to work out of place. `reduce_op`: by default that of the
     collective. `repeats`, `warmups`: timed runs and runs before them. `timeout_s`: limit in
-    seconds. Raises `InputError` for an algorithm that cannot run, and `UsageError` for another
-    number of inputs than ranks and for inputs of wrong sizes.
+    seconds. `registry`: by default that of the current run. `options` and errors are those of
+    `run_executor`; an executor raises `UsageError` for inputs of wrong sizes.
     """
     request = ExecutionRequest(
         algorithm,

@@ -245,9 +245,10 @@ def check_runtime(
 def _describe_misfit(check: Check, opened: Input, registry: Registry) -> str | None:
     """Return why a runtime's rules do not apply to a file; None if they apply.
 
-    They do not apply if the file is recognized as formats none of which the runtime reads. They
-    apply if the file is not recognized, and if the check does not declare the formats that it
-    reads.
+    They do not apply if the check declares the formats that it reads, the file is recognized
+    (`recognize_formats`), and none of the recognized formats is declared. The text is `reads A (its
+    description) or B; the file is C or D`, or `of another format` after `is` if the file may have
+    more than `_MAX_NAMED_FORMATS` formats.
     """
     recognized = recognize_formats(opened, registry)
     if not check.reads or not recognized or {format.name for format in recognized} & {*check.reads}:

@@ -60,10 +60,12 @@ class JsonHead:
 def scan_json_head(head: bytes) -> JsonHead | None:
     """Scan the first bytes of a JSON text; None if it begins with neither an object nor a list.
 
-    The bytes may end anywhere. The result has the names of the members of the outermost object, in
-    their order, and its member `schema` if that begins with `collhub/`, else "". `searched` has the
-    bytes in which signatures of formats are searched: that schema in quotes or, without one, the
-    bytes without the value of `extensions`, which may contain data of other formats.
+    A byte order mark of UTF-8 and white space may precede. The bytes may end anywhere, and the text
+    need not be valid. The result has the names of the members of the outermost object in their
+    order, as in the text (escapes stay), none for a list; and its member `schema` if that begins
+    with `collhub/`, else "". `searched` has the bytes in which signatures of formats are searched:
+    that schema in quotes or, without one, the bytes without the value of the outermost
+    `extensions`, which may contain data of other formats.
     """
     start = _START.match(head)
     if start is None:
@@ -104,21 +106,24 @@ def scan_json_head(head: bytes) -> JsonHead | None:
 def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     """Find the only reader for an input.
 
-    A reader that executes its input is considered only for a single file that the user named with
-    its suffix. A signature is searched in the first 4096 bytes (`scan_json_head`: not in the value
-    of `extensions`). The first of these rules that applies decides:
+    Only readers of `kind` take part whose format has a suitable layout (file, folder, ranks). A
+    reader that executes its input takes part only for a single file that the user named with its
+    suffix. A signature is searched in the first 4096 bytes (`scan_json_head`: not in the value of
+    `extensions`). The first of these rules that applies decides:
 
-    - Exactly one reader has the suffix of the input: this reader. Exception: its signature does not
-      match, and exactly one reader has a matching signature and its format has no suffixes: then
-      that other reader.
-    - Some signatures match: only these readers compete or, if some of them have the suffix, only
-      those. If exactly one is a reader of algorithms: that one, or instead the first reader of
-      workloads that claims the content. If a single reader competes, of workloads: that one.
-    - No signature matches: the only reader of algorithms with the suffix and without a signature;
-      if there is none, the only reader of algorithms with the suffix.
+    1. Exactly one reader has the suffix of the input: this reader. Exception: its format has a
+    signature that does not match, exactly one reader has a matching signature, and the format of
+    that reader has no suffixes: that reader. 2. Competitors are the readers with a matching
+    signature and the suffix or, without such readers, all with a matching signature. Exactly one
+    competitor is a reader of algorithms: the first reader of workloads that claims the content or,
+    if none does, this competitor. Readers of workloads are asked if they have the suffix or, if no
+    reader has the suffix, all of them. 3. There is exactly one competitor: this competitor. 4.
+    There is no competitor: the only reader of algorithms with the suffix and without a signature;
+    if no reader is of this kind, the only reader of algorithms with the suffix.
 
-    Otherwise raises `InputError`: no reader or several readers fit. Raises `PluginError` instead if
-    a plugin that is not loaded may provide the reader.
+    Otherwise raises the error of `_create_json_error` for JSON without competitors if all plugins
+    are loaded, else that of `_create_ambiguity_error`: `InputError`, or `PluginError` if no reader
+    has the suffix or a matching signature and a plugin is not loaded.
     """
     name = opened.source.parts[0].name
     able = [
@@ -167,8 +172,10 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
 def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
     """Return the formats of algorithms and workloads that an input may have, sorted by name.
 
-    These are the formats whose signature is in the first 4096 bytes. If there are none, they are
-    the formats with the suffix of the input's name. Empty if no format has either.
+    Only formats whose layout (file, folder, ranks) suits the input are considered. These are the
+    formats whose signature is in the first 4096 bytes (`scan_json_head`: not in the value of
+    `extensions`). If there are none, they are the formats with the suffix of the first file's name.
+    Empty if no format has either.
     """
     formats = {
         provided.offer.format.name: provided.offer.format
@@ -275,7 +282,14 @@ def _create_ambiguity_error(
 ) -> HubError:
     """Create the error for an input of which no reader or several readers recognize the format.
 
-    `fitting`: readers whose signature matches; `named`: readers with the suffix.
+    `fitting`: readers whose signature matches; `named`: readers with the suffix; `noun`: the kind
+    of readers in messages. The error is the first of these that applies:
+
+    - `InputError` (`unknown-format`): nothing in `fitting`, and the text is in UTF-16.
+    - `InputError` (`ambiguous-format`) with the names of `fitting`, or of `named` if `fitting` is
+      empty; the remedy is `--from`.
+    - `PluginError` (`not-available`): a plugin that is not loaded may have the reader.
+    - `InputError` (`unknown-format`): no reader; the remedy is `--from`.
     """
     location = Location(opened.source.name)
     if not fitting and opened.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

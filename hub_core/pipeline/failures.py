@@ -43,13 +43,18 @@ def simulate_failures(
 ) -> list[FailureTime]:
     """Simulate an algorithm without each link of a network; return one result per pair of nodes.
 
-    All links between two nodes, in both directions, fail together. `time_ns`: the time on the
-    complete network, which is also the time without a link that no message uses. Messages use
-    the remaining routes. There is no time, but a reason, if NPUs are separated, if the
-    algorithm does not finish, and if a message would have to pass through an NPU that does not
-    forward messages on the complete network. Raises `InputError` for messages without a route
-    on the complete network, and `HubError` for an unknown simulator or option and for a
-    simulation that fails.
+    The results are in the order of `list_failures`: all links between two nodes, in both directions
+    and on all planes, fail together. `time_ns`: the time on the complete network, None if unknown;
+    it is also the result, with `is_used` False, if no message uses the failed links. Otherwise the
+    messages use the remaining routes. The time is None, with a reason, in these cases:
+
+    - NPUs are separated.
+    - A message would have to pass through an NPU, but passes through none on the complete network.
+    - The failed links were all links of a plane.
+    - The algorithm does not finish.
+
+    Raises `InputError` for messages without a route on the complete network, and `HubError` for an
+    unknown simulator or option and for a simulation that fails.
     """
     messages = MessageRoutes.of(algorithm, topology)
     times = []

@@ -213,14 +213,17 @@ def read_topology(
 ) -> Topology:
     """Build the topology that a text such as `torus:4x4`, or a file, describes.
 
-    `format`: name of the reader; the text is then always a file. Without it, the name of a builder
-    takes precedence over a file. A text that is neither a file nor looks like a path is parsed as a
-    topology text, so that its error is reported.
+    `-` is standard input. With `format`, the name of a reader, the text is always a file. Without
+    `format`, the text is a topology text in these cases: its start up to `:`, `?` or `*` is the
+    name of a builder (even if a file has this name); or no file has the path and the path does not
+    look like one (no `/`, no suffix of a reader). All other texts are files.
 
-    Options of the reader may follow the name of a file, as in `machine.xml?profile=h100&nodes=2`;
-    `options` take precedence over them. `npus=0-3` selects NPUs. Then `without=3-4` and
-    `degrade=5-6=0.5` remove links and slow them down, with node numbers after the selection. The
-    name of a topology with any of these is the text. Raises `HubError`.
+    Options of the reader may follow the name of an existing file, as in
+    `machine.xml?profile=h100&nodes=2`; `options` take precedence over them. Changes are made in
+    this order, independent of their order in the text: `npus=0-3` selects NPUs, `degrade=5-6=0.5`
+    slows links down, `without=3-4` removes links. Node numbers are those after the selection. The
+    name of a topology of a file with any option or change is the text, and so is that of a topology
+    text with `without` or `degrade`. Raises `HubError`.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()
@@ -316,9 +319,10 @@ def _list_builders(registry: Registry) -> list[str]:
 def _split_query(text: str) -> tuple[str, dict[str, str]]:
     """Split a text into the path of a file and the `key=value` pairs after the first `?`.
 
-    The entire text is returned without pairs if it is itself the path of a file, or if the part
-    before `?` is not one. Empty parts between `&` are ignored. Raises `UsageError` for a part
-    without `=` or without a key, and for a repeated key.
+    The entire text is returned without pairs if it has no `?`, if it is itself an existing path
+    (also of a folder or a broken link), or if the part before `?` is no existing path. Pairs are
+    separated by `&`, empty parts are ignored, and a value may contain `=` or be empty. Raises
+    `UsageError` for a part without `=` or without a key, and for a repeated key.
     """
     path, mark, query = text.partition("?")
     if not mark or os.path.lexists(text) or not os.path.lexists(path):

@@ -257,10 +257,12 @@ class _AlgorithmCache:
     def _synthesize(self, rule: CollectiveRule, call: _Call, network: GroupNetwork) -> Algorithm:
         """Synthesize and verify the algorithm for a collective on the NPUs of a group.
 
-        `rule`: the synthesizer and its options. `call`: kind, ranks, root, counts, and the bytes as
-        nodes count them. If the network has more NPUs than the group, the algorithm is restricted
-        to the members. Raises `HubError` if synthesis or verification fails, and if a step is on
-        another NPU.
+        `rule`: the synthesizer and its options. `call`: kind, ranks, root (position in the group),
+        counts, and the bytes of the node, from which `full_buffer_bytes` computes the size to
+        synthesize for. If the synthesizer returns an algorithm with more ranks, such as one on all
+        NPUs of the network, it is verified first and then restricted to the members. Raises
+        `HubError` if synthesis or verification (`admit`) fails, and `InputError`
+        (`algorithm-does-not-fit`) if a step is on an NPU outside the group.
         """
         kind, ranks = call.kind, call.num_ranks
         collective = collective_of_call(kind, ranks, call.root, call.counts)

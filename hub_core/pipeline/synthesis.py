@@ -200,17 +200,18 @@ def run_synthesizer(
 
     `options`: texts by name. The steps are, in this order:
 
-    - Limits of the budget that ended parts of the search are listed in the result.
+    - Parts of the search that limits of the budget ended are listed in the result.
     - If the request has a target, the result is converted to an algorithm that its runtime
       executes (`fit_to_runtime`). This is omitted if the result has been fitted already, if the
       caller does it later (`target.is_fitted_later`), and for a partial result, which has only
       the steps of some ranks.
-    - If the time is below a bound, the algorithm is simulated in ps and the time rounded up,
-      because simulators truncate to ns. Then bounds that still exceed the time are removed,
-      each with a warning in the result, except bounds for messages of one size.
+    - If the time of the result is below one of its bounds, the algorithm is simulated again in ps,
+      because simulators truncate to ns. The result gets the simulated time, rounded up to ns. Then
+      bounds that still exceed this time are removed, each with a warning in the result, except
+      bounds for messages of one size.
 
     The last step is omitted if `request.backend` is "", if the result is partial, or if the
-    simulation gives no time; then all bounds remain.
+    simulation gives no time or raises `InputError`; then the time and all bounds remain.
 
     Raises `UsageError` for a size below 1 and for wrong NPUs. Raises `InputError` for a
     collective that the synthesizer does not support, (`disconnected`) if data cannot reach an NPU
@@ -309,9 +310,10 @@ def _search_with(
 def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry) -> int | None:
     """Return the time in ns that the synthesizer `name` expects with its default options.
 
-    None if the synthesizer has no estimate, or cannot estimate this request. Raises `HubError` for
-    a collective that it does not support, and `PluginError` if the estimate fails or is neither an
-    integer nor None.
+    None if the synthesizer offers no estimates (its collectives are not checked in this case), or
+    cannot estimate this request. Raises `HubError` for an unknown synthesizer and for a collective
+    that the synthesizer does not support. Raises `PluginError` if the estimate fails or is neither
+    an integer nor None.
     """
     synthesizer = registry.find(Synthesizer, name)
     if not synthesizer.offer.estimate:
@@ -354,10 +356,12 @@ def _count_simulations(
 def _call_within_limits(
     synthesizer: Provided[Synthesizer], request: SynthesisRequest, options: object
 ) -> SynthesisResult:
-    """Call the synthesizer; the result lists the parts of the search that a limit ended.
+    """Call the synthesizer; return its result with the record of the searches that a limit ended.
 
-    If a limit was reached, the synthesizer itself is the last of these parts. Raises `InputError`
-    (`limit-reached`) if a limit was reached before the first algorithm was complete.
+    `cuts` of the result becomes that of `request.budget`, in the order of the recording. If a limit
+    was reached, the synthesizer is appended to both as the last entry. Without any entry, the
+    result is returned as it is. Raises `InputError` (`limit-reached`) if a limit was reached before
+    the first algorithm was complete; the budget gets the entry in this case, too.
     """
     budget = request.budget
     try:

@@ -103,12 +103,9 @@ class RunExcerpt:
         """Return why the excerpt does not fit a run, as a text; None if it fits.
 
         The run has the ranks 0 to `num_ranks` - 1 and ends at `last_ns`. The first of these reasons
-        is returned:
-
-        - A rank is `num_ranks` or more.
-        - The start of the window is given and after the end of the run.
-        - A start or an end is given, and the start (default 0) is not before the end (default
-          `last_ns`). An end after the end of the run is allowed.
+        is returned: a rank is `num_ranks` or more (negative ranks are not checked); `start_ns` is
+        given and after `last_ns`; `start_ns` or `end_ns` is given, and the start (default 0) is not
+        before the end (default `last_ns`). An end after the end of the run is allowed.
         """
         from hub_core.model.quantities import format_time
 

@@ -105,10 +105,11 @@ def format_size(size: int) -> str:
 
 
 def describe_multiple(multiple: int, runtime: str, size: int) -> str:
-    """Describe why a runtime does not serve a size, with the nearest sizes that it serves.
+    """Return the sentence that a runtime does not serve a size; "" if it serves the size.
 
-    "" if it serves the size. `multiple`: the algorithm serves multiples of this number of bytes, 0
-    for every size. `size`: in bytes. `runtime`: its name, or several joined by `and`.
+    `multiple`: the algorithm serves multiples of this number of bytes, 0 for every size. `size`: in
+    bytes. `runtime`: its name, or several joined by `and`. The sentence ends with the next smaller
+    and the next larger multiple or, if `size` is below the first multiple, with this minimum.
     """
     if not multiple or size % multiple == 0:
         return ""
@@ -173,11 +174,13 @@ class UnitLimits:
         return max((one for one in counts if one <= number), default=counts[0] if counts else None)
 
     def build_error(self, units: int) -> InputError:
-        """Build the error (`size-not-served`) for a size that an algorithm does not serve.
+        """Build the error (`size-not-served`) for an algorithm with a forbidden number of units.
 
-        The algorithm needs a multiple of `units` units. If the size is not such a multiple, the
-        message has the nearest sizes that are. Otherwise it says that the units do not suit all
-        sizes of the window, or exceed `max_units`.
+        `units`: units into which the algorithm divides the full buffer; above 0. The message is the
+        first that applies: `size` (or the bytes of all granules if `size` is 0) is no multiple of
+        the bytes of `units` granules, with the nearest multiples; `units` does not divide
+        `granules`, that is, not all sizes of the window; `units` exceeds `max_units`, which is not
+        checked. The error is only returned.
         """
         size = self.size or self.granules * self.unit_bytes
         message = describe_multiple(units * self.unit_bytes, self.runtime, size)

@@ -72,9 +72,12 @@ def bind_options(
 def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
     """Convert a value to the type of the option, and check its choices and range.
 
-    Choices are compared after the conversion. The limits of the range are allowed values. An
-    integer must also be within +-`MAX_INTEGER` (2^31 - 1) on a side without a limit. Raises
-    `ValueError` with the reason, which names the closest choice.
+    A number is accepted as such or as text without `_`; it must be finite. A text for BOOL is a
+    word of `BOOL_WORDS` in any case. SIZE becomes bytes, TIME s and BANDWIDTH bytes/s: from a text
+    with a unit, or a number without one (for SIZE an integer above 0). Choices are compared after
+    the conversion. The limits of the range are allowed values. A value of type INT must also be
+    within +-`MAX_INTEGER` (2^31 - 1) on a side without a limit. Raises `ValueError` with the
+    reason, as the end of a sentence about the value (`is not one of ...`, then the closest choice).
     """
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:
@@ -273,11 +276,12 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe an error in one line: its type, its message, and the file and line that raised it.
+    """Describe an error in one line: `TYPE: MESSAGE (FILE:LINE)`, `: MESSAGE` only if it has one.
 
-    For a `HubError`, only the message of its first finding is returned. `SystemExit` is described
-    as an attempt to end the program with its status. White space in a message is reduced to single
-    spaces, and the message is truncated to 300 characters.
+    FILE is the name without its folder, and LINE where the error was raised; both are omitted
+    without a traceback. White space in the message is reduced to single spaces, and the message is
+    truncated to 300 characters. For a `HubError`, the unchanged message of its first finding is the
+    result. For `SystemExit`, it is `it tried to end the program with status STATUS (FILE:LINE)`.
     """
     origin = _format_origin(error)
     if isinstance(error, SystemExit):

@@ -133,10 +133,16 @@ def _load_all(
 ) -> Registry:
     """Load the core and then the candidates in order; return the registry of all plugins.
 
-    `switches`: reasons by name of disabled plugins (entry point or distribution, in any spelling).
-    With `use_plugins` False, all are disabled. A disabled plugin is not imported. A candidate whose
-    name occurs twice, or is that of the core, is broken and not imported. Otherwise `admission` may
-    refuse a plugin with a reason, which the settings of the registry record by name.
+    The registry has the core first, then every candidate with the status of the first rule that
+    applies:
+
+    - DISABLED: `use_plugins` is False, or `switches` has its entry point or distribution.
+      `switches`: the reason by name, in any spelling.
+    - BROKEN: several candidates have its name, or it has the name of the core.
+    - The status of `_load`, which calls `admission` with the plugin: a text is the reason to refuse
+      it, and the settings of the registry record this reason by the plugin's name.
+
+    A plugin is imported only in the last case.
     """
     refused: dict[str, str] = {}
 

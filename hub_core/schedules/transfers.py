@@ -198,11 +198,16 @@ class _RankBlocks:
     def from_collective(cls, collective: Collective) -> _RankBlocks:
         """Build the blocks of a standard collective, in the order of chunk ids.
 
-        A block is the part of one rank, in an all-to-all that of one pair of ranks (number `source
-        * num_ranks + destination`), or all data if they are not split. The origin is `ALL_RANKS`
-        for a reduction, else the root, else the rank of the part. The target is the root, if data
-        go to it; else the rank of the part, if data are split by target; else `ALL_RANKS`. Indices
-        are the position of the block in INPUT and OUTPUT, counted in parts.
+        Block b is, by the kind of collective: all data if they are not split; the data of the pair
+        (source b // num_ranks, destination b % num_ranks) for an all-to-all; otherwise the part of
+        rank b. The columns are:
+
+        - `origin`: `ALL_RANKS` for a reduction; else the root, if data come from it; else the
+          source or b.
+        - `target`: the root, if data go to it; else the destination or b, if data are split by
+          target; else `ALL_RANKS`.
+        - `input_index`: the destination or b, if data are split by target; else 0.
+        - `output_index`: the source or b, if data are split by source; else 0.
         """
         ranks, traits = collective.num_ranks, collective.kind.traits
         if traits.split_by_source and traits.split_by_target:

@@ -130,8 +130,9 @@ def _convert_from(
 ) -> Iterator[Conversion]:
     """Yield the conversions of the models of one reader to `formats` (None for all).
 
-    Every sample that the reader can read is written by each writer and read back by the reader of
-    that format, if there is one. Yields nothing if no writer is installed for `formats`.
+    The conversions are ordered by writer, then by sample. Every model of `_read_samples` is written
+    by each writer of the family in `formats`, and read back by the reader of that format, if there
+    is one (`_write_and_read_back`). Without such a writer, the samples are not read.
     """
     writers: list[AnyWriter] = [provided.offer for provided in registry.all(family[2])]
     targets = [writer for writer in writers if formats is None or writer.name in formats]

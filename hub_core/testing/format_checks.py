@@ -157,11 +157,13 @@ def formats_leave_the_system_alone(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _find_side_effects(offer: Reader | FormatWriter, work: Callable[[], object]) -> Iterator[str]:
-    """Call `work`; yield its output, and its accesses to files, processes and the network.
+    """Call `work` three times; yield a text per side effect, as a problem of the offer.
 
-    Each is described as a problem of the offer. `work` is called several times; the first call does
-    the imports and is not observed. A `HubError` is ignored. For an offer that executes its input,
-    only output is checked. Files of the plugin and of the core may be read.
+    The first call does the imports and is not observed. The second call is observed for output,
+    which is one problem. The third call is observed for accesses to files, processes and the
+    network, one problem each, except reads of files of the offer's package and of the core. It is
+    omitted for an offer that executes its input. A `HubError` of `work` is ignored; other
+    exceptions are raised.
     """
     tolerant = partial(_ignore_refusal, work)
     # The first call does the imports, so that they are not reported.

@@ -91,12 +91,15 @@ class _Simulation:
         )
 
     def advance(self, now_ns: float, row: int, hop: int) -> None:
-        """Process an event: start a step (hop 0), or send its message over the next link.
+        """Process an event: row `row` starts (hop 0), or its message has arrived before link `hop`.
 
-        `now_ns`: time of the event. A message waits until the link is free and then occupies it;
-        its arrival at the next hop is a new event. After the last link it releases its receive. A
-        SEND finishes when its message has left its first link; all other steps, and a message
-        without a link, finish at once.
+        `now_ns`: time of the event. A message waits until link `hop` of its path is free, occupies
+        it, and arrives before the next link in a new event. An event after the last link releases
+        the receive of the row. Rows without a path, such as receives, have only the event of hop 0.
+
+        In the event of hop 0, the row finishes: a SEND when its message has left its first link,
+        any other row and a SEND without links now. `num_done` and `end_ns` count it, and its
+        children are released.
         """
         path = self.paths.get(row, [])
         departure_ns = now_ns
