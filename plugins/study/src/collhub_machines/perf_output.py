@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from collhub_machines.reading import (
     PlaceOptions,
@@ -20,12 +21,11 @@ from collhub_machines.reading import (
     refuse_without_results,
     text_of,
     whole_number,
+    without_rank,
 )
 from hub_core.model import Diagnostic
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet
 
-# Rank before each line: of mpirun (Open MPI), of mpiexec (Hydra), and of srun.
-_PREFIX = re.compile(r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d{1,6}\][ \t]|\d{1,6}: ?(?=[# \t]))")
 # Comment lines of a test that a web page, such as an issue, has stripped of their `#`.
 _BARE_COMMENT = re.compile(
     r"nThread\s+\d+\s|minBytes\s+\d+\s|Rank\s+\d+\s+(?:Group|Pid)\s+\d|size\s+count\s|\(B\)\s"
@@ -39,6 +39,8 @@ _PROGRAM = re.compile(
 )
 _TEST_NAME = re.compile(r"#\s*Collective test (starting|concluded):\s*(\S+)")
 _VERSION = re.compile(r"#\s*(?:nccl|rccl)-tests version .*?(nccl|rccl)-library=(\d+)")
+# Printed by NCCL with NCCL_DEBUG=VERSION and higher levels.
+_LIBRARY_VERSION = re.compile(r"\b(NCCL|RCCL) version (\d+\.\d+\.\d+)")
 _RANK = re.compile(
     r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s*(.*)"
@@ -51,6 +53,15 @@ _ROW = re.compile(
 )
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
 _MIN_FIELDS = 3
+
+
+class _Rank(NamedTuple):
+    """A line of the list of ranks."""
+
+    number: int
+    group: str
+    host: str
+    device: str
 
 
 @dataclass(slots=True)
@@ -66,7 +77,7 @@ class _Test:
     version: str = ""
     variant: str = ""
     is_mscclpp: bool = False
-    ranks: list[tuple[str, str, str]] = field(default_factory=list)
+    ranks: list[_Rank] = field(default_factory=list)
     has_cut_ranks: bool = False
     places: tuple[str, ...] = ("out", "in")
     prefix: tuple[str, ...] = ()
@@ -127,7 +138,7 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
 def _find_row(text: str) -> int | None:
     """Return the number of the first line with a row of a table; None without one."""
     for number, raw in enumerate(text.splitlines(), 1):
-        if _ROW.match(_PREFIX.sub("", raw).lstrip()):
+        if _ROW.match(without_rank(raw).lstrip()):
             return number
     return None
 
@@ -146,7 +157,7 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
     tests = [_Test(first_line=1)]
     noise: list[int] = []
     for number, raw in enumerate(text.splitlines(), 1):
-        line = _PREFIX.sub("", raw.rstrip())
+        line = without_rank(raw.rstrip())
         stripped = line.strip()
         if not stripped:
             continue
@@ -165,6 +176,9 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
         else:
             noise.append(number)
             _note_program(tests, stripped, number)
+            version = _LIBRARY_VERSION.search(stripped)
+            if version is not None and not tests[-1].version:
+                tests[-1].library, tests[-1].version = version.groups()
     if noise:
         message = f"{counted(len(noise), 'line')} of other programs skipped, from this line on"
         skipped.append(note(file, noise[0], message))
@@ -218,7 +232,7 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
         test.has_cut_ranks = True
     rank = _RANK.match(stripped)
     if rank:
-        test.ranks.append((rank[2] or "0", rank[3], rank[4].strip()))
+        test.ranks.append(_Rank(int(rank[1]), rank[2] or "0", rank[3], rank[4].strip()))
     elif "out-of-place" in stripped and "in-place" in stripped.replace("out-of-place", ""):
         first_is_in = stripped.find("in-place") < stripped.find("out-of-place")
         test.places = ("in", "out") if first_is_in else ("out", "in")
@@ -357,7 +371,7 @@ def _points(
         return
     ranks, nodes = _shape(test, file, facts)
     collective = _collective(test, file, facts, ranks)
-    names = [name for _, _, name in test.ranks if name]
+    names = [rank.device for rank in test.ranks if rank.device]
     machine = names[0] if names else ""
     if len(set(names)) > 1:
         device_names = ", ".join(sorted(set(names))[:4])
@@ -392,11 +406,17 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
     """Return the numbers of ranks and of nodes of a test.
 
     These are the ranks of the first group of the printed list, and the number of their different
-    hosts. If the list is missing or cut, both are those of the request `facts` (1 node by default).
-    Raises `InputError` (`missing-facts`) if the request has no ranks either.
+    hosts. If the list is missing or cut (also at its start), both are those of the request `facts`
+    (1 node by default). Raises `InputError` (`missing-facts`) if the request has no ranks either,
+    and for a rank that is listed twice: then several tests ran at once, each on its own ranks.
     """
-    first = [rank for rank in test.ranks if rank[0] == test.ranks[0][0]]
-    if test.has_cut_ranks or not first:
+    first = [rank for rank in test.ranks if rank.group == test.ranks[0].group]
+    numbers = {rank.number for rank in first}
+    if len(numbers) < len(first):
+        message = "a rank is listed twice: each process has measured its own GPUs only"
+        cure = "build the tests with MPI=1, and measure again"
+        raise refuse(file, test.first_line, message, cure, "missing-facts")
+    if test.has_cut_ranks or not first or max(numbers) >= len(first):
         if facts.ranks is None:
             reason = "is cut" if first else "is missing"
             message = f"the list of ranks {reason}"
@@ -404,7 +424,7 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
                 file, test.first_line, message, "give --ranks N and --nodes M", "missing-facts"
             )
         return facts.ranks, facts.nodes or 1
-    return len(first), len({host for _, host, _ in first})
+    return len(first), len({rank.host for rank in first})
 
 
 def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -> str:

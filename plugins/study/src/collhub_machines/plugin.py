@@ -93,7 +93,8 @@ _READERS = (
     _reader(
         "osu",
         "OSU micro-benchmarks",
-        r"^(?:#?\s*OSU .*Test\b|#?\s*Size\s{2,}.*(?:Latency|Bandwidth))",
+        r"^(?:\[[\w.@-]+,\d+\]<std\w+>:\s*|\[\d+\]\s+|\d+: ?)?(?:\\?#?\s*OSU .*Test\b"
+        r"|\\?#?\s*Size\s{2,}.*(?:Latency|Bandwidth))",
         "tabular_results:read_osu",
     ),
     _reader(

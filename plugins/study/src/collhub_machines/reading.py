@@ -64,6 +64,8 @@ class InspectorOptions:
 
 MAX_WHOLE = 2**62
 
+# Rank before each line: of mpirun (Open MPI), of mpiexec (Hydra), and of srun.
+_RANK_PREFIX = re.compile(r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d{1,6}\][ \t]|\d{1,6}: ?(?=[# \t]))")
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?\Z")
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,19}\Z")
 
@@ -84,6 +86,11 @@ def text_of(source: Source) -> str:
     if not text.strip():
         raise refuse(source.name, 1, "the file is empty", "give the output of a run")
     return text
+
+
+def without_rank(line: str) -> str:
+    """Return a line without the rank that a launcher writes before it, as in `[1,0]<stdout>:`."""
+    return _RANK_PREFIX.sub("", line)
 
 
 def finite_number(text: str) -> float | None:

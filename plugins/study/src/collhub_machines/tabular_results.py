@@ -15,14 +15,20 @@ from collhub_machines.reading import (
     refuse_without_results,
     text_of,
     whole_number,
+    without_rank,
 )
 from hub_core.model import Diagnostic
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet, NoOptions
 
+# A web page may write `\\#` for the sign of a comment.
 _OSU_TITLE = re.compile(
-    r"#?\s*OSU (MPI\S*|\w*CCL\S*) (.*?) (?:Latency |Bandwidth )?Test(?:\s+v\S+)?"
+    r"\\?#?\s*OSU (MPI\S*|\w*CCL\S*) (.*?) ?(?:Latency |Bandwidth )?Test(?:\s+v\S+)?"
 )
-_OSU_HEADER = re.compile(r"#?\s*Size\s{2,}")
+_OSU_HEADER = re.compile(r"\\?#?\s*Size\s{2,}")
+# Title of a test between two ranks, before "Test".
+_OSU_PAIRS = re.compile(
+    r"(?:|Multi|Multi-\w+|Multiple .*|Bi-Directional|Persistent)\Z", re.IGNORECASE
+)
 _OSU_NAMES = {
     "all-to-all personalized exchange": "all-to-all",
     "reduce_scatter": "reduce-scatter",
@@ -45,23 +51,27 @@ def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     collective of the request), a header line the columns. Lines that begin with a digit are
     measurements: the size, for all-gather and all-to-all times the ranks, and the average
     latency in us, otherwise the first latency. Unusable ones give a note. Other lines are
-    ignored. Raises `InputError` for a bandwidth test, for rows without a header of latencies,
-    if collective or ranks are unknown (each only if there is a row), if no point remains, and
-    for an empty file.
+    ignored. Raises `InputError` for a test of bandwidth, of two ranks or of a non-blocking
+    collective, for rows without a header of latencies, if collective or ranks are unknown (each
+    only if there is a row), if no point remains, and for an empty file.
     """
     lines, file = text_of(facts.source).splitlines(), facts.source.name
     collective, library, header, header_line = facts.collective, "MPI", [""], 1
     points: list[Measurement] = []
     skipped: list[Diagnostic] = []
     for number, raw in enumerate(lines, 1):
-        line = raw.strip()
+        line = without_rank(raw).strip()
         title = _OSU_TITLE.match(line)
         if title:
             library = title[1]
+            if _OSU_PAIRS.match(title[2]):
+                message = "the test measures messages between two ranks, not a collective"
+                raise refuse(file, number, message, "give an OSU collective latency test")
             named = _OSU_NAMES.get(title[2].lower()) or collective_name(title[2])
-            collective, header_line = named or collective, number
+            # The rows of an unknown test do not belong to the test before it.
+            collective, header_line = named or facts.collective, number
         elif _OSU_HEADER.match(line):
-            header = re.split(r"\s{2,}", line.lstrip("# "))
+            header = re.split(r"\s{2,}", line.lstrip("\\# "))
             header_line = number
         elif line and line[0].isdigit():
             point = _osu_point(
@@ -90,13 +100,18 @@ def _osu_point(
     The time (us) is in the first column of average latency, otherwise in the first latency
     column. For all-gather and all-to-all, OSU prints bytes per peer, so the size is multiplied
     by the ranks. The nodes are those of the request `facts`, otherwise 1. Raises `InputError`
-    for a bandwidth test, for a header without latency, and if collective or ranks are unknown.
+    for a test of bandwidth or of a non-blocking collective, for a header without latency, and if
+    collective or ranks are unknown.
     """
     if any("MB/s" in name for name in header):
         message = "the test measures bandwidth, not the time of a collective"
         raise refuse(file, header_line, message, "give an OSU collective latency test")
     columns = [index for index, name in enumerate(header) if "Latency" in name]
     average = [index for index in columns if "Avg" in header[index]] or columns
+    if any(name.startswith("Overall") for name in header):
+        message = "the test overlaps a non-blocking collective with computation"
+        cure = "give the test of the blocking collective, such as osu_allgather for osu_iallgather"
+        raise refuse(file, header_line, message, cure)
     if not average:
         raise refuse(file, header_line, "no column is a latency", "keep the header of the test")
     if collective is None:

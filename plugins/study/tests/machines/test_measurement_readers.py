@@ -130,6 +130,53 @@ def test_results_of_amd_gpus_without_a_version_are_of_rccl() -> None:
     assert str(points[0].library) == "RCCL"
 
 
+def test_a_list_of_ranks_without_its_start_needs_the_number_of_ranks() -> None:
+    text = HEADER.replace("Rank  0", "Rank 70").replace("Rank  1", "Rank 71") + ROW + END
+    with pytest.raises(InputError, match="list of ranks is cut; give --ranks"):
+        _read(text)
+    assert _read(text, ranks=72, nodes=18)[0][0].ranks == 72
+
+
+def test_a_rank_that_is_listed_twice_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a rank is listed twice: .*MPI=1"):
+        _read(HEADER.replace("Rank  1", "Rank  0") + ROW + END, ranks=2)
+
+
+def test_the_version_that_nccl_prints_is_that_of_the_test() -> None:
+    text = "NCCL version 2.8.4+cuda10.1\n" + HEADER.split("\n", 1)[1] + ROW + END
+    assert str(_read(text)[0][0].library) == "NCCL 2.8.4"
+
+
+OSU = "# OSU MPI{} Test v7.4\n# Size       Avg Latency(us)\n1024                  12.31\n"
+
+
+def test_rows_of_an_unknown_osu_test_do_not_belong_to_the_test_before_it() -> None:
+    text = OSU.format(" Allreduce Latency") + OSU.format(" Scatterv Latency")
+    with pytest.raises(InputError, match=r"run\.txt:5: the collective is not named"):
+        _read(text, ranks=8)
+
+
+@pytest.mark.parametrize("title", [" Latency", "-CUDA Multi Latency", "_Put Latency"])
+def test_osu_tests_of_two_ranks_are_refused_also_with_a_collective(title: str) -> None:
+    with pytest.raises(InputError, match=r"run\.txt:1: .*between two ranks.*collective latency"):
+        _read(OSU.format(title), collective="all-reduce", ranks=2)
+
+
+def test_an_osu_test_of_a_non_blocking_collective_is_refused() -> None:
+    text = OSU.format(" Non-blocking Allgather Latency").replace("Avg Latency", "Overall")
+    with pytest.raises(InputError, match=r"run\.txt:2: .*overlaps.*osu_allgather for osu_iall"):
+        _read(text, ranks=8)
+
+
+@pytest.mark.parametrize("change", ["[1,0]<stdout>: ", "[0] ", "\\"])
+def test_osu_lines_with_a_rank_or_an_escaped_comment_are_read(change: str) -> None:
+    lines = OSU.format(" Allgather Latency").splitlines(keepends=True)
+    is_escape = change == "\\"
+    text = "".join(line if is_escape and line[0] != "#" else change + line for line in lines)
+    (point,) = _read(text, ranks=8)[0]
+    assert (point.collective, point.size_bytes, point.time_us) == ("all-gather", 8192, 12.31)
+
+
 def test_noise_of_other_programs_is_reported_with_its_line() -> None:
     _, skipped = _read("alpha:1:1 [0] NCCL INFO Bootstrap\n" + HEADER + ROW + END)
     assert skipped == ["run.txt:1: 1 line of other programs skipped, from this line on"]
