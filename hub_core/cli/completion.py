@@ -32,9 +32,10 @@ class BashWords(BashComplete):
         """Join the words that bash split: return (words before the last one, last word as typed).
 
         bash splits words at `=` and `:`. A part that consists only of these characters is joined to
-        the word before it, and so is the part after it: `a`, `=`, `b` become `a=b`. At the start
-        such a part begins a word. bash replaces only the part after the last break, so `_typed` is
-        set to the number of characters of the last word before that part.
+        the word before it, and the part after such a part is joined too: `a`, `=`, `b` become
+        `a=b`. Without a word before it, such a part begins a word. bash replaces only the
+        characters after the last `=` or `:` of the last word; `_typed` becomes the number of
+        characters up to and including this one, 0 if the last word was not joined.
         """
         parts, last = super().get_completion_args()
         words: list[str] = []

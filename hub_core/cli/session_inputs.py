@@ -52,11 +52,13 @@ class SessionInputs(SessionState):
     ) -> OpenedAlgorithm:
         """Open IN and find its reader; only the first bytes are read.
 
-        The reader is chosen by `pipeline.detection.find_reader`, which lists the rules.
-        `source_format`: name of the reader; None chooses it by suffix and content. `more`: further
-        files of the same job; by default those that follow IN on the command line. Findings are
-        printed. As a side effect, the process keeps freed memory. Raises `HubError` if the input
-        cannot be opened, and if no reader or several readers fit.
+        `source_format`: name of the reader; None chooses it by suffix and content
+        (`pipeline.detection.find_reader`). `more`: further files of the same job. If `more` is
+        empty and `source` is the first of `rank_files`, the others of `rank_files` are used.
+
+        Findings are printed. From the first call on, the process reuses freed memory instead of
+        returning it to the operating system. Raises `HubError` if the input cannot be opened, and
+        if no reader or several readers fit.
         """
         from hub_core.pipeline.inputs import open_algorithm
 

@@ -48,8 +48,10 @@ class SessionState:
         """Return the plugins of this run; the first call discovers and imports them.
 
         Later calls return the same object. A plugin during whose import an earlier start of the
-        program ended is skipped with a warning. Plugins that are disabled for this run are not
-        imported.
+        program ended is skipped with a warning if it fails again in a separate process. Plugins in
+        `disabled_plugins` and in `refused_plugins` are not imported. While plugins are imported,
+        file descriptor 1 is standard error. Raises `UsageError` for a disabled name that no plugin
+        has.
         """
         if self._registry is None:
             from hub_core.cli.start_record import data_kept_apart, recorded_start
@@ -67,11 +69,12 @@ class SessionState:
     def unloaded_registry(self) -> tuple[Registry, list[Plugin]]:
         """Discover all plugins without importing any; return the registry and the importable ones.
 
-        Importable are those that are neither disabled nor share a name; also those that `registry`
-        skips because of `refused_plugins` or a failed earlier start. In the registry, they are
-        refused with the reason `not imported`; it has the offers of the core only. The list is in
-        the order of discovery. The registry of the session is not changed. Raises `UsageError` for
-        a disabled name that no plugin has.
+        A plugin is importable unless it is disabled or has the name of another plugin. Plugins that
+        `registry` skips, because of `refused_plugins` or a failed earlier start, are importable
+        too. In the returned registry, all importable plugins are refused with the reason `not
+        imported`, so that it has the offers of the core only. The list is in the order of
+        discovery. The registry of the session is not changed. Raises `UsageError` for a disabled
+        name that no plugin has.
         """
         from hub_core.registry.discovery import discover
 

@@ -151,8 +151,11 @@ def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
 def recorded_start(refused: Mapping[str, str], report: Report) -> Iterator[Admission]:
     """Yield the function that decides which plugins are imported; the body imports them.
 
-    A locked mark file of this start exists during the body and is removed afterwards. It remains if
-    the body is ended by Ctrl-C, because the user may have interrupted an import that hangs.
+    `refused`: reasons by name of plugin. `report` gets the warnings on skipped plugins. The record
+    of earlier starts is read first (`read_record`). A locked mark file of this start exists during
+    the body and is removed afterwards, also after an error. It remains if the body is ended by
+    Ctrl-C, because the user may have interrupted an import that hangs. If the file cannot be
+    created, the start is not recorded.
     """
     record = read_record(report, refused)
     path = record.folder / f"{_MARK}{os.getpid()}-{os.urandom(4).hex()}"
@@ -174,7 +177,8 @@ def data_kept_apart() -> Iterator[None]:
     """Redirect output of the body to file descriptor 1 to standard error.
 
     Native code and child processes of a plugin write there without `sys.stdout`, and would mix
-    their output with data. No effect if one of the streams is closed.
+    their output with data. `sys.stdout` is flushed before, and the descriptor is restored after the
+    body, also after an error. Without effect if one of the two descriptors is closed.
     """
     if sys.stdout is not None:
         sys.stdout.flush()

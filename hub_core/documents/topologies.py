@@ -233,9 +233,10 @@ def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tupl
 def _read_measured_switches(file: str, root: JsonObject, nodes: _Nodes) -> MeasuredSwitches | None:
     """Return the switches that multicast and reduce at a measured rate, None without the member.
 
-    The switches are sorted, without repetitions; the rate in bytes/s is at most `_MAX_CONSTANT`, to
-    which higher ones are reduced. Raises `InputError` with the JSON path for an entry that is no
-    node.
+    The member `measured_switches` of `root` must match the schema. The switches are node numbers in
+    ascending order, without repetitions. The rate is in bytes/s; rates above `_MAX_CONSTANT` become
+    `_MAX_CONSTANT`. Raises `InputError` with the JSON path for an entry that is no node of the
+    topology.
     """
     entry = root.get("measured_switches")
     if entry is None:
@@ -315,12 +316,12 @@ def _read_links(file: str, entries: list[object], nodes: _Nodes) -> Links:
 def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
     """Return the rows of one entry of the list of links: one row, or two if it is duplex.
 
-    A row is (source, destination, bandwidth in bytes/s, latency in s, plane); the plane is 0
-    and `duplex` false by default. The second row of a duplex link is the opposite direction.
-    Raises `InputError` without a location for the first defect: an entry that is no object,
-    unknown keys, a missing `from` or `to`, unknown nodes, a link from a node to itself, an
-    invalid or missing bandwidth or latency, a `duplex` that is no boolean, a plane that is no
-    integer from 0 on.
+    A row is (source, destination, bandwidth in bytes/s, latency in s, plane); source and
+    destination are node numbers, the plane is 0 and `duplex` false by default. The second row of a
+    duplex link is the opposite direction. Raises `InputError` without a location for the first
+    defect: an entry that is no object, unknown keys, a missing `from` or `to`, unknown nodes, a
+    link from a node to itself, an invalid or missing bandwidth or latency, a `duplex` that is no
+    boolean, a plane that is no integer or is outside 0..`MAX_LINKS` - 1.
     """
     if not isinstance(entry, dict):
         raise InputError(f"expected an object, got {TYPE_NAMES[type(entry)]}")

@@ -155,8 +155,9 @@ class Collective:
     def _counts_defect(self) -> str | None:
         """Return the first defect of the table of counts as a text, or None.
 
-        Checked in this order: uneven collectives need a table, and others must have none; one count
-        per rank, or per ordered pair of ranks; the number of ranks; a sum of `unit_count`.
+        The conditions are checked in this order: a table is present exactly if the kind is uneven
+        (without both, the result is None); the table has one count per rank or per ordered pair of
+        ranks, as the kind requires; it is for `num_ranks` ranks; its sum is `unit_count`.
         """
         traits, counts = self.kind.traits, self.counts
         if (counts is not None) != traits.is_uneven:

@@ -89,11 +89,15 @@ class TokenRouting:
     def count_layer(self, num_ranks: int, num_nodes: int) -> LayerCounts:
         """Count the copies of tokens that ranks and nodes receive, and the work of every rank.
 
-        A node consists of an equal number of consecutive ranks; experts are divided equally among
-        the ranks in order. A token with several experts on one rank (node) is sent there once. A
-        token for a replicated expert stays on its rank and counts as no copy. The work is the
-        number of (token, expert) pairs that a rank computes. Returns copies int64[ranks, ranks] and
-        int64[ranks, nodes] by (source, target), including those that stay, and work int64[ranks].
+        `num_ranks` must divide the number of experts, which are divided among the ranks in order.
+        `num_nodes` must divide `num_ranks`; a node consists of consecutive ranks. The tokens are
+        drawn by the seed, so that equal calls give equal results. A token with several experts on
+        one rank (node) is sent there once. A token for a replicated expert stays on its rank and
+        counts as no copy. The work is the number of (token, expert) pairs that a rank computes,
+        those of replicated experts included.
+
+        Returns copies int64[ranks, ranks] and int64[ranks, nodes] by (source, target), including
+        copies from a rank to itself or to its node, and work int64[ranks].
         """
         chosen = self.draw(num_ranks)
         table = self._count_by_expert(chosen)

@@ -102,8 +102,10 @@ def pair_in_order(
     """Match the k-th of `sends` with the k-th of `receives`, separately for every key.
 
     `sends`, `receives`: row numbers in the order of matching. `send_keys`, `receive_keys`: the key
-    of each row, for example from `connection_keys`. Rows without a partner are the unmatched
-    (lonely) rows of the result. Takes two sorts, or linear time if the keys are sorted.
+    of each row, for example from `connection_keys`. The pairs of the result (`send[i]`,
+    `receive[i]`, row numbers) are ordered by key, then k. Rows without a partner are the unmatched
+    (lonely) rows of the result, also by key. Takes two sorts, or linear time if the keys are sorted
+    and equal on both sides.
     """
     sends, send_keys = _sorted_by_key(sends, send_keys)
     receives, receive_keys = _sorted_by_key(receives, receive_keys)

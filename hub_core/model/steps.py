@@ -275,10 +275,10 @@ def typed_column(
 ) -> Array:
     """Return a column in its dtype; a missing column is filled with its default.
 
-    The result is a copy if the array is writeable or has another dtype. Raises `InputError`, which
-    names `file`, if the column has another number of rows than `rows`, and for values outside the
-    bounds of the column, or outside its dtype if it has no bounds. A boolean column is converted
-    without a check of its values.
+    The given array itself is returned if it has the dtype and is read-only; otherwise a copy.
+    Raises `InputError`, which names `file`, if the column has another number of rows than `rows`,
+    and for values outside the bounds of the column (`rules.bounds`), or outside its dtype if it has
+    no bounds. A boolean column is converted without a check of its values.
     """
     dtype, column = rules.dtypes[name], columns.get(name)
     if column is None:

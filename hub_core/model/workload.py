@@ -140,12 +140,16 @@ class NodeColumns(RankTable):
     ) -> NodeColumns:
         """Build the table of nodes from columns whose rows may be in any order.
 
-        Rows are grouped by rank and keep their order within it. `rank` and `kind` are required;
-        other missing columns get defaults, and `identity` the position of the row within its rank.
-        `data`, `control`: pairs (parent rows, child rows) of dependencies, as indices of the given
-        rows. Takes linear time, plus a sort if rows or children are not in order. Raises
-        `InputError`, which names `file`, for columns of different lengths, values out of range, and
-        dependencies on missing nodes (`dangling`) or between ranks (`crossing-dependency`).
+        Rows are grouped by rank and keep their order within it. `rank` and `kind` are required
+        (else `KeyError`); other missing columns get defaults, and `identity` the position of the
+        row within its rank. `data`, `control`: pairs (parent rows, child rows) of dependencies, as
+        indices of the given rows; the parents of a node keep the given order. A parent may be after
+        its child, and cycles are not checked. Takes linear time, plus a sort if rows or children
+        are not in order.
+
+        Raises `InputError`, which names `file`, for columns of different lengths, values out of
+        range (`rank-range` for ranks), and dependencies on missing nodes (`dangling`) or between
+        ranks (`crossing-dependency`).
         """
         rows = len(np.asarray(columns["rank"]))
         order = np.argsort(np.asarray(columns["rank"]), kind="stable")

@@ -217,10 +217,10 @@ class _Links:
 
         A block must send its traffic over the links that leave it, and receive over those that
         enter it; only the blocks that `_slowest` returns are examined. All blocks together must
-        exchange their traffic over all links between blocks; blocks without a rank only forward, so
-        links that leave them do not count for sending, links that enter them not for receiving.
-        With multicasting switches the needs of the blocks to send, with reducing ones those to
-        receive, are added up instead. `label`: block of every node, from 0.
+        exchange their traffic over all links between blocks, except links that leave blocks without
+        a rank (for sending) or enter them (for receiving). With multicasting switches the needs of
+        the blocks to send, with reducing ones those to receive, are added up instead. `label`:
+        block of every node from 0, or `NO_BLOCK` (negative) for a switch outside all blocks.
         """
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)

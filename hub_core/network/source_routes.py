@@ -63,9 +63,10 @@ def _trace_paths(
     """Return the routes of pairs as (row pointer, links), int64; every pair must have a path.
 
     `distance`: int32[sources, nodes], hops from every searched source; `row`: the row of each pair
-    in it. `entering`: links that enter each node, as a CSR table. Of several links on shortest
-    paths, an NPU takes the first. A switch with n such links takes number d mod n, and d becomes d
-    // n; d begins as the destination.
+    in it. `entering`: links that enter each node, as a CSR table. Links are chosen along the path
+    from the source. Of several links on shortest paths, an NPU takes the first in link order. A
+    switch with n such links takes number d mod n, and d becomes d // n for the next switch; d
+    begins as the node number of the destination.
     """
     length = distance[row, destinations].astype(np.int64)
     indptr = row_pointer(length)

@@ -375,14 +375,14 @@ class Topology(NotebookDisplay):
     ) -> Routes:
         """Find shortest paths by number of links for pairs of nodes, int64[pairs] each.
 
-        A pair uses the plane of its channel (`channels`, int64[pairs], default 0). Ties: an NPU
-        uses the first link in link order that is on a shortest path; on a ring whose links are
-        listed clockwise first, opposite nodes are thus reached clockwise, as in ASTRA-sim. Switches
-        spread paths: successive switches with ties use successive digits of the destination's
-        number, each in the base of its number of tied links (D-mod-k routing on a fat tree; Zahavi,
-        JPDC 2012). A pair with a direct link uses the first such link. Cost: other pairs need one
-        breadth-first search per destination, or per source if sources are much fewer, done for many
-        at once. Raises `InputError` with a pair that has no path.
+        A pair uses the plane `channels[i] % num_planes` (`channels`, int64[pairs], default 0).
+        Ties: an NPU uses the first link in link order that is on a shortest path; on a ring whose
+        links are listed clockwise first, opposite nodes are thus reached clockwise, as in
+        ASTRA-sim. Switches spread paths: successive switches with ties use successive digits of the
+        destination's number, each in the base of its number of tied links (D-mod-k routing on a fat
+        tree; Zahavi, JPDC 2012). A pair with a direct link uses the first such link. Cost: other
+        pairs need one breadth-first search per destination, or per source if sources are much
+        fewer, done for many at once. Raises `InputError` with a pair that has no path in its plane.
         """
         sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
         if self.num_planes == 1:

@@ -333,9 +333,9 @@ def _parse_kind(text: str) -> CollectiveKind | None:
 def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
     """Parse a condition on the size, such as `<1MiB` or `1KiB..1MiB`: (first, last + 1) in bytes.
 
-    Both ends of a range belong to it; a size without a comparison means exactly this size. None
-    means all sizes: (0, 2^63). `rule`: the rule for messages. Raises `UsageError` for an invalid
-    size, and for a range whose end is below its start.
+    A comparison is `<`, `<=`, `>` or `>=`. Both ends of a range belong to it; a size without a
+    comparison means exactly this size. None means all sizes: (0, 2^63). `rule`: the rule for
+    messages. Raises `UsageError` for an invalid size, and for a range whose end is below its start.
     """
     if text is None:
         return 0, _NO_LIMIT

@@ -48,13 +48,14 @@ class LimitedSearch:
     def find_results(self, target: SynthesisTarget, budget: SearchBudget) -> list[SynthesisResult]:
         """Return the results of the search for a target, those with the fewest steps first.
 
-        The list is empty if the search fails with a `HubError`. Results are cached by the largest
-        numbers of units and chunks that the target allows; other limits do not matter.
+        Results with equally many steps keep the order of the search. The list is empty if the
+        search fails with a `HubError`. Results are cached by the largest numbers of units and
+        chunks that the target allows; other limits do not matter.
 
-        `budget`: limits the work of a search that is not cached. It counts the work of the search,
-        and at least the steps of the results plus `STEPS_OF_A_SIMULATION` for each of them and for
-        the end. Raises `BudgetReached` if the limit is reached; then no result is cached, because
-        the search may be incomplete.
+        `budget`: limits the work of a search that is not cached, and counts the work. The work of a
+        search with n results is at least the steps of the results plus (n + 1) times
+        `STEPS_OF_A_SIMULATION`. Raises `BudgetReached` if the limit is reached; then no result is
+        cached, because the search may be incomplete.
         """
         key = target.units.max_units, target.max_chunks
         if key not in self._known:
@@ -103,12 +104,12 @@ def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource
 
     - `chunks`: the parts of the collective, because ranks send and receive parts; 1 for a custom
       collective and for uneven counts.
-    - `operations` of a rank: 2 for an even, unrooted collective of several ranks without reduction
-      whose data is split by source, as an all-gather; else 1. In these, every rank sends its own
-      data and receives other data, and an operation that forwards sends only the data that it
-      receives.
-    - `blocks` and `block_operations`: that number of operations divided by the other limit in
-      `limits`, rounded up; 1 if there is no other limit.
+    - `operations` of a rank: 2 for an even collective of several ranks that is unrooted, does not
+      reduce, and whose output is split by source, such as an all-gather; else 1. The reason for 2:
+      every rank of such a collective sends its input and receives other data, and one operation
+      cannot do both, because an operation that forwards sends only the data that it receives.
+    - `blocks` and `block_operations`: the minimum of `operations` divided by the limit of the other
+      one of these two in `limits`, rounded up; 1 if the other one has no limit.
     """
     traits, ranks = collective.kind.traits, collective.num_ranks
     is_even = collective.counts is None and collective.contract is None
@@ -126,17 +127,17 @@ def find_sufficient_limits(error: LimitError, searches: Sequence[LimitedSearch])
     """Return the error of a failed synthesis, extended by the least limits that suffice.
 
     A trial succeeds if one of `searches`, which have equal targets, has a result that the runtime
-    executes within the limits of the trial. First the resource of the error gets no limit; as long
-    as every result exceeds a further limit, that is removed too. Then each removed limit, in the
-    order of `RESOURCES`, is reduced by bisection to a number with which a trial succeeds although
-    it fails with one less. Trials end after `_MAX_WORK` steps of work (`_Trials`) and at Ctrl-C
-    (`KeyboardInterrupt`, which is not raised again); then the message has the numbers that were not
-    tried.
+    executes within the limits of the trial. First the limit of the resource of `error` is removed;
+    after each failed trial, the limit that the last refused result exceeds is removed too. Then
+    each removed limit, in the order of `RESOURCES`, is reduced by bisection to a number with which
+    a trial succeeds although it fails with one less. The bisection ends early after `_MAX_WORK`
+    steps of work (`_Trials`) and at Ctrl-C (`KeyboardInterrupt`, which is not raised again); the
+    message then has the numbers that were not tried.
 
     A number that suffices is a result of the search: another search may need less. The message also
     has the proven minimum (`find_necessary_limit`) if that is above 1. `error` is returned
-    unchanged if the request has several runtimes, or no limits were found before the end of the
-    trials.
+    unchanged if the request has several runtimes or none, if a trial fails for another reason than
+    a limit, and if the work or Ctrl-C ends the trials before the bisection.
     """
     target = searches[0].request.target
     if target is None or target.replace_limits is None or target.limits is None:
@@ -177,8 +178,10 @@ class _Trials:
         """Return the resources of the first result that fits into the limits; None if none does.
 
         `limits`: new limits by resource, None for no limit. Searches and their results are tried in
-        order. The last exceeded limit is stored in `last_error` (None if none was exceeded). The
-        progress of the first search is called with the fraction of the work that is done. Raises
+        order, and each result spends budget in proportion to its steps. `last_error` becomes the
+        `LimitError` of the last tried result that exceeds a limit, None if no result does; results
+        that are refused for another reason (`InputError`) are ignored. The progress callback of the
+        first search is called with the fraction of the work that was done before. Raises
         `BudgetReached` if the budget is used up.
         """
         target = self.replace_limits(limits)

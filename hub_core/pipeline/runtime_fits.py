@@ -155,12 +155,12 @@ def _choose_variant(
 ) -> FittedAlgorithm:
     """Return the form of an algorithm with the best merit that the runtime executes.
 
-    `rows`: (form, time in ns, text) by ascending time. The merit compares time, steps and how far a
-    form exceeds the limits that the runtime prefers. The first executed form is a candidate; a
-    later one only if it has fewer steps than all candidates and its time is within a tolerance
-    (`find_tolerance`) of the first candidate, which is larger while all exceed the preferred
-    limits. After a form was refused as `TOO_LARGE`, forms with as many or more steps are skipped.
-    Raises the `InputError` of the first refused form if none is executed.
+    `rows`: (form, time in ns, text) by ascending time. The merit compares time, steps and excess of
+    the limits that the runtime prefers. Candidates are the first executed form, and later ones with
+    fewer steps than all candidates and a time within a tolerance (`find_tolerance`) of the first;
+    the tolerance is larger while all exceed the preferred limits. After a form was refused as
+    `TOO_LARGE`, forms with as many or more steps are skipped. Raises the `InputError` of the first
+    refused form if none is executed, and `InputError` (`TOO_LARGE`) without `rows`.
     """
     fitted: list[FittedAlgorithm] = []
     reason: InputError | None = None
@@ -228,8 +228,8 @@ def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> Ru
 def count_least_operations(algorithm: Algorithm) -> int:
     """Return a lower bound on the operations of the rank that needs the most; 0 without steps.
 
-    Each send and each receive is one operation. Per rank, as many are saved as sends have a data
-    dependency on a receive, but at most as many as there are such receives.
+    A rank needs its sends plus its receives minus x: the smaller one of the number of sends with a
+    data dependency on a receive and the number of receives that such a send depends on.
     """
     steps = algorithm.steps
     ranks = algorithm.num_ranks

@@ -275,13 +275,14 @@ def choose_timing(
 ) -> TimingSource:
     """Return the simulator and the machine for the options `--machine` and `--backend`.
 
-    `machine`: name or content of a profile, `none`, or None if the option is not given. None
-    selects no machine, except with `uses_known` and the default backend: then the machine that the
-    topology names is used, if it is known. The result has the simulator `backend` and no machine if
-    there is no topology, no profile, or no plugin that models machines. `tries_instances`: on a
-    machine, the time of an algorithm is that of its fastest number of copies. Raises `HubError` for
-    an unknown profile, for one of another machine than the topology, and for options that
-    contradict each other.
+    `machine`: name or content of a profile, `none`, or None if the option is not given. With a
+    profile, the result has the simulator that models machines and this profile. With None and
+    `none`, the machine that the topology names, if it is known, is used in two cases: `backend` is
+    the simulator that models machines, or `machine` is None, `uses_known` is True and `backend` is
+    the default. Otherwise, and without a topology or a plugin that models machines, the result has
+    the simulator `backend` and no machine. `tries_instances`: on a machine, the time of an
+    algorithm is that of its fastest number of copies. Raises `HubError` for an unknown profile, for
+    one of another machine than the topology, and for options that contradict each other.
     """
     name = simulator_name(machine, backend, registry)
     machine_simulator = _find_simulator(registry)

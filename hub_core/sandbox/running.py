@@ -192,12 +192,12 @@ class _Run:
         these:
         - `error`, if the program raises an exception, exits with another status than 0, or a result
           cannot be reported.
-        - `answer` with the lines printed on standard output, if the program exits with status 0 by
-          `sys.exit`, has printed text, and has no result (as for `--help`).
+        - `answer` with the lines of the last 8000 characters on standard output, if the program
+          exits with status 0 by `sys.exit`, has printed text, and has no result (as for `--help`).
         - The results of the selected programs.
 
-        Except for an answer, `printed` has the first line on standard output and the program line
-        that printed it; it is missing if nothing was printed.
+        A report without `answer` has the member `printed` if anything was printed on standard
+        output: the first line of the first printed text, and the program line that printed it.
         """
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (

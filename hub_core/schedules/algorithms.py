@@ -60,8 +60,9 @@ def algorithm_of(
     Every transfer becomes a SEND and a RECV or RECV_REDUCE, on its channel in `transfers.channel`
     or, without channels, on that of `link_channels`. A received chunk is stored in OUTPUT if the
     rank needs it, otherwise in SCRATCH, and is forwarded from there. A SEND has a data dependency
-    on the arrival of its chunk, and a control dependency on the message `window` positions before
-    it on its link. A chunk that a rank both contributes and needs is copied at the end.
+    on the arrival of its chunk, and control dependencies that keep the order on its link
+    (`order_links`, by `transfers.window`). A chunk that a rank both contributes and needs is copied
+    at the end.
 
     An all-to-all, also an uneven one, supports only out-of-place mode, because in place, arriving
     chunks would overwrite chunks that are still to be sent. Takes three sorts of the transfers.
@@ -138,11 +139,12 @@ def build_steps(
 ) -> tuple[StepTable, Int64Array]:
     """Build the step table of a schedule; also return the SCRATCH units per NPU (int64[num_npus]).
 
-    The table has the start-up steps, the messages and the local copies, in this order. A send or
-    reduction has a data dependency on the last arrival of its chunk. Start-up steps, the order on
-    links and copies give control dependencies. Channels are those of the transfers, if given;
-    otherwise each link of a pair of NPUs has its own. `startup_ns`: int64 per plane. Raises
-    `InputError` (`schedule-acausal`) for a chunk that is sent before its source has it.
+    The steps of an NPU are its start-up steps, its messages and its local copies, in this order,
+    unless a dependency requires another one. A send or reduction has a data dependency on the last
+    arrival of its chunk. Start-up steps, the order on links and copies give control dependencies.
+    Channels are those of the transfers, if given; otherwise each link of a pair of NPUs has its own
+    channel. `startup_ns`: int64 per plane. Raises `InputError` (`schedule-acausal`) for a chunk
+    that is sent before its source has it.
     """
     check_causality(message_ends, transfers, holders)
     channels = link_channels(transfers) if transfers.channel is None else transfers.channel

@@ -79,10 +79,11 @@ def build_startup_steps(
 def build_copies(message_ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns, RowPairs]:
     """Build COPY steps from INPUT to OUTPUT for chunks that their rank contributes and needs.
 
-    Chunks that are adjacent in both buffers are copied by one step. Returns (columns of the copies,
-    control edges). The edges lead from the sends that read these chunks in INPUT to their copy,
-    because a copy in place may overwrite INPUT. In the edges, the rows of `message_ends` come first
-    and the k-th copy has row `len(message_ends) + k`.
+    Only ranks in `message_ends.wanted` get copies (None: all ranks). Chunks that are adjacent in
+    both buffers are copied by one step; the steps are sorted by rank, then by offset in INPUT.
+    Returns (columns of the copies, control edges). The edges lead from the sends that read these
+    chunks in INPUT to their copy, because a copy in place may overwrite INPUT. In the edges, the
+    rows of `message_ends` come first and the k-th copy has row `len(message_ends) + k`.
     """
     chunks = holders.chunks
     npu, chunk = _find_local_chunks(message_ends, holders)

@@ -188,12 +188,15 @@ def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: Ch
 def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
     """Return control edges (parents, children) that keep the order of messages on every link.
 
-    They are int64 rows of `message_ends`; children are sends. A send depends on the send `window`
-    positions before it on its link. If the window is above 1, it also depends on the arrival that
-    the preceding send of the link waits for, and on the latest arrival that any earlier send of the
-    link waits for. Each of these two edges is omitted if the send waits for this arrival already or
-    it finishes before the send `window` positions before starts. Messages with a window of 0 are
-    not ordered.
+    They are int64 rows of `message_ends`; children are sends. Messages with a window of 0 are not
+    ordered. Every other send k gets an edge from the send P, `window` positions before k on its
+    link, if there is one. A send k with a window above 1 also gets edges from these arrivals:
+
+    - the arrival that the send directly before k on the link waits for
+    - the latest arrival that any earlier send of the link waits for
+
+    The edge from an arrival A is omitted if k itself waits for A, and if A finishes before P
+    starts.
     """
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.

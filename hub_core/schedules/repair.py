@@ -159,7 +159,7 @@ def _choose_paths(
 def _find_path(
     topology: Topology, source: int, destination: int, time_ns: Float64Array
 ) -> list[int]:
-    """Return the links of a fastest path; of equally fast ones, the first links from its end.
+    """Return the links of a fastest path; of equally fast links into a node, the first is taken.
 
     `time_ns`: float64[links], infinite for unusable links. Raises `UsageError` (`not-connected`).
     """

@@ -58,9 +58,9 @@ def find_switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups
 def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
     """Return (SEND rows, group numbers), both int64, of sends that a switch can multicast.
 
-    A group consists of two or more sends of a rank, without another send between them, that have
-    the same source region and the same dependencies (compared by a hash). Sends with an unknown
-    buffer are omitted. Group numbers are ascending, but may have gaps.
+    Sends with an unknown source buffer are omitted first. A group consists of two or more
+    consecutive ones of the remaining sends of a rank that have the same source region and the same
+    dependencies (compared by a hash). Group numbers are ascending, but may have gaps.
     """
     rows = np.flatnonzero(steps.sends & (steps.src_buffer != Buffer.UNKNOWN))
     columns = (
@@ -94,9 +94,11 @@ def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.u
 def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return (SEND rows, group numbers), int64, of messages that chains of additions receive.
 
-    A group is a chain of two or more additions; its number is the row of the first one. The sends
-    of a group are in the order of the rows of their receives. Messages whose sends are in
-    `multicast_sends` are omitted.
+    A chain consists of RECV_REDUCE steps of which each depends only on the preceding one, and adds
+    to the same units (`_find_chain_heads`). The messages of a chain with two or more of them are a
+    group; its number is the row of the first step of the chain. The sends of a group are in the
+    order of the rows of their receives. Messages whose sends are in `multicast_sends` are omitted
+    before they are counted.
     """
     head = _find_chain_heads(steps)
     messages = matched_messages(steps)

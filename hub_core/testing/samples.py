@@ -206,7 +206,8 @@ def direct_all_to_all(num_ranks: int) -> Algorithm:
 def uneven_all_to_all(num_ranks: int) -> Algorithm:
     """Build a direct all-to-all-v: rank r sends (r + 2 t) mod 3 units to rank t, itself included.
 
-    Pairs without units send no message; units that stay on their rank are copied.
+    Pairs without units send no message; units that stay on their rank are copied. The algorithm
+    supports only out-of-place mode.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     table = (np.arange(n)[:, None] + 2 * np.arange(n)) % 3

@@ -30,9 +30,11 @@ _SIZES = (1 << 10, 1 << 14, 1 << 20)
 
 
 def sample_selection(num_ranks: int = 4, num_nodes: int = 1) -> Selection:
-    """Build a selection for tests: two in-place all-reduces and one all-gather.
+    """Build a selection for tests on a ring: an in-place all-reduce and an all-gather.
 
-    Each all-reduce is the fastest at some sizes. `num_ranks`: a power of two.
+    The all-reduce has two algorithms: at the first two of the three sizes in `_SIZES`, halving and
+    doubling is the fastest, at the last one the ring. The all-gather has only the ring.
+    `num_ranks`: a power of two. `num_nodes`: only stored in the selection.
     """
     samples = {
         "halving-doubling": halving_doubling_all_reduce(num_ranks),
@@ -63,10 +65,12 @@ def selected(
     """Build a `SelectedCollective` that selects the fastest algorithm at every size.
 
     `sizes`: ascending, in bytes. `times_ns`: by name of the algorithm, its time at every size.
+    `get_algorithm`: returns the algorithm for a name and a size. The two other functions of the
+    result are `windows` and `slowdowns` below.
+
     A window starts at every size at which the fastest algorithm changes, and ends one byte
     before the next one. The first window starts at 0 bytes, the last one has no end. Of equally
-    fast algorithms, the first in `times_ns` is selected. `get_algorithm`: returns the algorithm
-    for a name and a size.
+    fast algorithms, the first in `times_ns` is selected.
     """
 
     def slowdowns(requested_sizes: Collection[int]) -> dict[str, float]:

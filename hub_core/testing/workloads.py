@@ -155,9 +155,10 @@ def topology_samples() -> Sequence[Source]:
 def sample_topologies() -> Mapping[str, Topology]:
     """Build sample topologies by name.
 
-    They are four regular ones, two planes, a two-level fat tree with node names and groups, a
-    switch that multicasts and reduces, a ring with links in one direction, and two cables between
-    two nodes.
+    The names are `ring:4`, `switch:4`, `ring:2*switch:2` and `torus:3x3` (regular), `two planes`,
+    `two leaves` (a two-level fat tree with node names and groups), `multiplying switch` (it
+    multicasts and reduces), `one way` (a ring with links in one direction), and `two cables` (two
+    links in each direction between two NPUs).
     """
     samples = {
         text: _build_regular(text)

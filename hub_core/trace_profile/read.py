@@ -185,11 +185,14 @@ class _Reader:
     def _check_foreign(self, metadata: Metadata, file: str) -> None:
         """Raise `InputError` (`rank-files`) for a file of another origin than that of rank 0.
 
-        Call this after the file's metadata and profile were appended. Nothing is checked if all
-        files so far have a profile. If only some have one, rank 0 has none and this file has one
-        (the converse was refused before): that is an error. Without profiles, `collective`,
-        `schema` and `input_file` in the metadata must equal those of rank 0; a missing one equals
-        only a missing one.
+        Call this after the metadata of the file, and its profile if it has one, were appended to
+        `_metadata` and `_profiles`. The cases are:
+
+        - All files so far have a profile: nothing is checked.
+        - Some have one: an error. Rank 0 has none and this file has one, because a file without a
+          profile after one with a profile was refused before.
+        - None has one: `collective`, `schema` and `input_file` in `metadata` must equal those of
+          rank 0; a missing one equals only a missing one.
         """
         if len(self._profiles) == len(self._metadata):
             return

@@ -154,8 +154,9 @@ def irregular_ranks(
 
     `links.irregular` marks these files. Only such ranks need an entry in the extension of the
     algorithm. `row_of_node`: step of every node of the batch, -1 for the placeholder of a rank
-    without steps. In the result, rows count from the step of the file's first node, so that a
-    placeholder has row 0.
+    without steps. The result has one entry per marked file, by rank. In an entry, the row of a node
+    is the number of its step minus the number of the step of the file's first node; the row of a
+    placeholder is 0.
     """
     nodes_by_rank = {}
     for file in np.flatnonzero(links.irregular).tolist():
@@ -251,7 +252,9 @@ def _check_tags(
 
     Between a source and a destination, messages with equal `expected` tags must have equal tags,
     and vice versa; an `expected` tag of -1 marks steps that are no messages. The error (code
-    `tag-mismatch`) is at the first message that violates this.
+    `tag-mismatch`) is at the first message that violates this, in the order of source, destination,
+    expected tag and sends last; if there is none, in that order with the tag in place of the
+    expected tag.
     """
     rows = np.flatnonzero(expected >= 0)
     is_send = steps.sends[rows]

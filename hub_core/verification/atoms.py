@@ -147,12 +147,17 @@ class Accesses:
     ) -> tuple[Int64Array, Int64Array]:
         """Find the accesses of other steps at the position that blocks have in their own regions.
 
-        Block i is `shift[i]` blocks after the first block of the atom of `access[i]`. Its position
-        counts from the start of the region (operand) of the step of this access. Step `row[i]` must
-        have an operand of the kind (source with `is_read`, else destination), which must reach this
-        position; not checked. Returns two int64 arrays: the access of step `row[i]` to the block at
-        the same position in this operand, a read with `is_read`, else a write; and the distance of
-        that block from the start of its atom.
+        For each i, take these in turn:
+
+        - the block `shift[i]` blocks after the first block of the atom of `access[i]`
+        - its position: its distance from the start of the region (operand) of the step of
+          `access[i]`
+        - the operand of step `row[i]`: its source with `is_read`, else its destination; the step
+          must have this operand, and the operand must be longer than the position (not checked)
+        - the block at the same position in this operand
+
+        Returns two int64 arrays: the access of step `row[i]` to the last block, a read with
+        `is_read`, else a write; and the distance of the last block from the start of its atom.
         """
         atoms, own_row = self.atoms, self.row[access]
         target = atoms.source if is_read else atoms.destination

@@ -61,3 +61,11 @@ def test_a_misspelt_plugin_to_disable_is_refused(collhub) -> None:
 def test_a_default_size_is_shown_with_its_unit(collhub, msccl: None) -> None:
     run = collhub("formats", "mscclang")
     assert "(default 4GiB)" in run.out
+
+
+def test_a_default_size_of_zero_is_listed_in_bytes() -> None:
+    # Users cannot give this size, but a plugin may declare it as the default.
+    from hub_core.cli.reports.installation_records import default_text
+    from hub_core.plugin_api.options import Option, OptionType
+
+    assert default_text(Option("limit", OptionType.SIZE, 0, "0: no limit")) == "0B"

@@ -13,6 +13,8 @@ import pytest
 
 from hub_core.cli.jobs.job_path import critical_path, job_partners
 from hub_core.cli.jobs.job_report import job_report
+from hub_core.cli.jobs.simulate_job import _merge_findings
+from hub_core.model import Diagnostic, Location
 from hub_core.testing import pipeline, training_step
 
 # Two ranks of: compute, all-reduce, compute, all-reduce. Rank 1 begins its first all-reduce late.
@@ -102,3 +104,13 @@ def test_paths_of_symbolic_traces_account_for_all_of_their_time(
     truth = json.loads((corpus / "workload" / "truth.json").read_text("utf-8"))[name]["A"]
     assert report["rank_finish_ns"] == truth["cycles"]
     assert sum(report["critical_path"]["ns_by_kind"].values()) == report["time_ns"]
+
+
+def test_merged_findings_name_every_further_rank() -> None:
+    # The first finding has no rank; the rank of the second one must not get lost.
+    findings = [
+        Diagnostic("slow", "waits", location=Location("job", rank=rank)) for rank in (None, 3, 1)
+    ]
+    (merged,) = _merge_findings(findings)
+    assert merged.message == "waits (the same on rank 1,3)"
+    assert merged.location.rank is None

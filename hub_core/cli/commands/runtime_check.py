@@ -171,10 +171,10 @@ class AllRuntimesVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print how many runtimes use the file, and a table: runtimes by ranges of versions.
+        """Print how many runtimes use the file in some version, and a table of all outcomes.
 
-        Then follow a line `not applicable: REASON` for each distinct reason of verdicts that are
-        not applicable, unless it is among `diagnostics`, and the findings of `diagnostics`.
+        A cell without a verdict is empty. Then follow `not applicable: REASON` per distinct first
+        finding of verdicts that are not applicable and not in `diagnostics`, and the `diagnostics`.
         """
         used = len({verdict.runtime for verdict in self.verdicts if verdict.ok})
         names = list(dict.fromkeys(verdict.runtime for verdict in self.verdicts))

@@ -271,12 +271,12 @@ def _run_synthesizer(
 ) -> SynthesizedAlgorithm:
     """Run the synthesizer on the topology of the request; measure elapsed and CPU time in seconds.
 
-    With chosen NPUs and without `relays`, the network is reduced to these. If the timing has a
-    machine (from `--machine`, or recognized for `auto`), candidates are compared by simulated times
-    on it. A result with the steps of all ranks that was not fitted to a runtime is then replaced by
-    its fastest simulated variant, with the simulated time if it is known; both measured times
-    include this. If the machine has measured switches, bounds are computed on the network with
-    these. Raises `HubError` if the topology, the options or the search fail.
+    With chosen NPUs and without `relays`, the network is reduced to these. If a machine is known
+    (`--machine`, or recognized for `auto`), candidates are compared by their simulated times on it.
+    A complete result that was not fitted to a runtime is then replaced by its fastest simulated
+    variant, with the simulated time if it is known. The times include the search and this step. If
+    the machine has measured switches, bounds are computed on the network with these. Raises
+    `HubError` if the topology, the options or the search fail.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
@@ -331,7 +331,7 @@ def _run_synthesizer(
 def _create_simulation(
     timing: TimingSource, topology: Topology, request: SynthesisArguments, session: Session
 ) -> Callable[[Algorithm], SimulationResult]:
-    """Return a function that simulates an algorithm on the machine of `timing`."""
+    """Return a function that simulates an algorithm for `request.size` bytes as in `timing`."""
     from hub_core.pipeline.simulation import simulate
 
     return lambda algorithm: simulate(

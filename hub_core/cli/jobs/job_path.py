@@ -197,10 +197,11 @@ def _find_last_members(
 ) -> tuple[Int64Array, Int64Array]:
     """Return (rows of finished collectives, for each the row of the member that began last).
 
-    Both arrays are parallel and ordered by group, then number of the call, then start. A collective
-    is finished if `end` is not negative. The k-th collective of a group on a rank, in the order of
-    start and then row, belongs to the same call as the k-th one on every other rank. Of several
-    members with the latest start, the one with the highest rank is taken.
+    Both arrays contain rows of `nodes`. They are parallel and ordered by group, then number of the
+    call, then start. A collective is finished if `end` is not negative; all others are ignored,
+    also as members and in the numbers of calls. The k-th finished collective of a group on a rank,
+    in the order of start and then row, belongs to the same call as the k-th one on every other
+    rank. Of several members with the latest start, the one with the highest rank is taken.
     """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (end >= 0))
     group = nodes.group[rows]

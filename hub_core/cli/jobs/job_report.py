@@ -73,12 +73,13 @@ def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobRep
     """Compute where the time of a run goes: computation, communication, critical path.
 
     `start`, `end`: int64 by node in ns, -1 for never. Nodes without an end are ignored, and so are
-    computations on the host. Overlapping computations of a rank count once.
+    computations on the host. Overlapping computations of a rank count once. Communications are
+    sends, receives and collectives:
 
-    - The time of a receive is from the start of its send to its own end; if the send began before
-      the receive, or has not begun, from its own start. Other communication: from start to end.
-    - Waiting is the part of a communication before its send (of a receive) or its last member (of a
-      collective) began; 0 for sends. It is not part of the time of a receive, but of a collective.
+    - Waiting ends when the send of a receive, or the last member of a collective, has begun, and at
+      the latest at the end of the node. It is 0 for sends, and if the partner has not begun.
+    - The time of a receive is from the end of its waiting to its own end. The time of a send or of
+      a collective is from its start to its end, and includes the waiting.
     - Exposed is the part of the time in which the rank does not compute.
     """
     nodes = workload.nodes

@@ -143,19 +143,22 @@ def simulate_and_report(
 def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Merge findings that differ only in rank and place within the file into the first one.
 
-    The order is that of first appearance. The message of a merged finding names the distinct ranks
-    of the other findings in ascending order; findings without a rank add none.
+    The order is that of first appearance. The distinct ranks of the findings after the first one
+    are appended to its message in ascending order, as in ` (the same on rank 1-3,5)`; findings
+    without a rank add none.
     """
-    ranks: dict[Diagnostic, list[int]] = {}
     first: dict[Diagnostic, Diagnostic] = {}
+    more_ranks: dict[Diagnostic, set[int]] = {}
     for finding in diagnostics:
         key = replace(finding, location=Location(finding.location.file))
-        first.setdefault(key, finding)
-        ranks.setdefault(key, []).extend([] if (rank := finding.location.rank) is None else [rank])
+        if key not in first:
+            first[key], more_ranks[key] = finding, set()
+        elif finding.location.rank is not None:
+            more_ranks[key].add(finding.location.rank)
     folded = []
     for key, finding in first.items():
-        more_ranks = format_ranks(sorted(set(ranks[key][1:])))
-        more = f" (the same on rank {more_ranks})" if more_ranks else ""
+        ranks = format_ranks(sorted(more_ranks[key]))
+        more = f" (the same on rank {ranks})" if ranks else ""
         folded.append(replace(finding, message=finding.message + more))
     return folded
 
@@ -281,7 +284,7 @@ def _print_report(workload: Workload, report: JobReport) -> None:
     The table has the first `_LISTED_SORTS` (8) kinds of `report.spent`, which has the longest
     exposed time first; it is omitted without communication. For the critical path, its numbers of
     nodes and ranks, the percentage of its time per kind of node, and its 8 longest nodes (ties in
-    the order of the path) are printed. Nothing is printed for an empty path.
+    the order of the path) are printed. If the path is empty, only the table is printed.
     """
     from hub_core.cli.jobs.job_report import node_name, node_sort, path_shares
 

@@ -110,10 +110,11 @@ class _Counts:
     def add(self, nodes: NodeColumns) -> None:
         """Count the nodes of a batch: types, dependencies, and attributes by type of node and kind.
 
-        A dependency on a node that is missing is counted as dangling, not refused; one whose parent
-        does not come before its child counts as forward. Data and control dependencies are counted
-        as the nodes list them, dangling ones included. The counts are added to those of earlier
-        batches.
+        A dependency on a node that is missing in the file is counted as dangling, not refused; one
+        whose parent does not come before its child counts as forward. Data and control dependencies
+        are counted as the nodes list them, dangling ones included. The counts are added to those of
+        earlier batches. Raises `TraceError` (`duplicate-id`), without counting the batch, if two
+        nodes of a file have the same id.
         """
         links = link(nodes, drop_dangling=True)
         self._edges["dangling"] += links.dropped

@@ -157,13 +157,13 @@ def print_workload(
 
 
 def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
-    """Count the collectives of a job: one row per kind, number of ranks and bytes.
+    """Count the collectives of a job: one row per kind, number of ranks, bytes, and evenness.
 
-    Uneven collectives have rows of their own, with `-v` after the kind; unknown kinds are
-    called `unknown`. A row has the number of different groups and of calls; a call counts once
-    for each rank that takes part. A node without a group runs on all ranks of the job. Unknown
-    bytes (negative) are reported as 0. Rows are sorted by bytes times calls, highest first;
-    equal ones by the code of the kind, then by ranks.
+    Uneven collectives (with counts) have `-v` after the kind; unknown kinds are called `unknown`. A
+    row has the number of distinct groups, and as `calls` the number of nodes, so that a call of n
+    ranks counts n times. A node without a group runs on all ranks of the job. Unknown bytes
+    (negative) are reported as 0. Rows are sorted by bytes times calls, highest first; equal ones by
+    the code of the kind, then by ranks, then by bytes.
     """
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np

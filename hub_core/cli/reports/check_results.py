@@ -85,12 +85,14 @@ class Baseline(Report, tag="collhub/baseline-1", frozen=True, kw_only=True):
 def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
     """Return the findings of all inputs with URI, line and fingerprint, in the order of the inputs.
 
-    Findings of an input keep their order. An input that failed without an error gets, as its
-    last finding, the error `not-verified`. A note of a rule that has errors in this input
-    becomes an error, because it gives the number of errors that are not listed. The line is 1
-    if it is unknown. A fingerprint identifies a finding in later runs, also if lines move: it
-    is a hash (32 hexadecimal digits) of code, file, rank, message without line numbers, and the
-    number of equal findings before.
+    Findings of an input keep their order. If an input failed and none of its findings is an error,
+    the error `not-verified` is added as its last finding. A note becomes an error if the same input
+    has an error with the code of the note, because such a note gives the number of errors that are
+    not listed. The line is 1 if it is unknown.
+
+    A fingerprint identifies a finding in later runs, also if lines move. It is a hash (32
+    hexadecimal digits) of code, URI, rank, message without line numbers, and the number of findings
+    before it, in all inputs, that are equal in these four.
     """
     located: list[FileFinding] = []
     occurrences: dict[str, int] = {}
@@ -171,7 +173,9 @@ def read_baseline(path: str) -> Baseline:
 def build_baseline(findings: Sequence[FileFinding]) -> bytes:
     """Return the JSON text (UTF-8) of a baseline that accepts all these findings.
 
-    The entries are sorted by URI, then by fingerprint.
+    The entries are listed under `accepted`, sorted by URI, then by fingerprint. An entry has
+    `rule` (the code), `file` (the URI), `message` and `fingerprint`. The text has an indentation of
+    2 and a final line break.
     """
     accepted = [
         AcceptedFinding(
@@ -186,11 +190,12 @@ def build_baseline(findings: Sequence[FileFinding]) -> bytes:
 
 
 def build_sarif(findings: Sequence[FileFinding], rules: Mapping[str, Sequence[Rule]]) -> bytes:
-    """Return a SARIF 2.1.0 log with one result per finding.
+    """Return a SARIF 2.1.0 log (UTF-8) with one result per finding, in the order of `findings`.
 
-    `rules`: declarations by identifier; their pages are the help of the rules. A rule without a
-    declaration has its identifier as description. URIs of files below the current folder are
-    relative to `%SRCROOT%`, the root of the checked repository.
+    The log declares each rule that occurs in `findings`, by ascending identifier. `rules`:
+    declarations by identifier; their pages are the help of the rules. A rule without a declaration
+    has its identifier as description. URIs of files below the current folder are relative to
+    `%SRCROOT%`, the root of the checked repository.
     """
     names = sorted({finding.diagnostic.code for finding in findings})
     positions = {name: position for position, name in enumerate(names)}

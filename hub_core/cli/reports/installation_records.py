@@ -260,7 +260,8 @@ def default_text(option: Option) -> str:
 
         text = format_bytes(option.default).replace(" ", "")
         # `format_bytes` rounds sizes of many digits, but a default must be exact.
-        return text if parse_size(text) == option.default else f"{option.default}B"
+        is_exact = option.default > 0 and parse_size(text) == option.default
+        return text if is_exact else f"{option.default}B"
     if option.type is OptionType.BANDWIDTH and isinstance(option.default, float):
         from hub_core.model import format_bandwidth
 

@@ -87,10 +87,12 @@ def _collect_fields(
 ) -> dict[str, str]:
     """Return the lines of the text report by name, in their order.
 
-    The bandwidth is the size in bytes divided by the time in ns, that is, in GB/s; a time of 0
-    counts as 1 ns. The statistics of the synthesizer follow the size. Lines on skipped variants and
-    on parts of the search that a limit ended are present only if there are any. `bounds` is `none
-    known` without bounds.
+    The names are `algorithm`, `topology`, `size`, those of the synthesizer's statistics, those of
+    skipped variants and of parts of the search that a limit ended (each only if there are any),
+    `time`, `bandwidth`, `bounds`, `synthesis` (elapsed and CPU time) and `verification`. The
+    bandwidth is the size in bytes divided by the time in ns, that is, in GB/s; a time of 0 counts
+    as 1 ns. Statistics that are floats have 4 significant digits. `bounds` is `none known` without
+    bounds. If the result is partial, `algorithm` ends with the number of requested ranks.
     """
     result, topology = synthesis.result, synthesis.topology
     algorithm = result.algorithm
