@@ -203,9 +203,10 @@ class OrderGraph:
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:
     """Add a finding (`deadlock`) if some steps never run; it describes one cycle.
 
-    It also gives the number of steps that never run, and is located at the step of the cycle with
-    the lowest row. For the first such step of each of at most `CAP` ranks, unless it is in the
-    cycle, another finding (`blocked`) names a step that it waits for.
+    Its message has the numbers of steps and ranks that never run, and its location is the step of
+    the cycle with the lowest row. Further findings (`blocked`) follow: for each of the first `CAP`
+    ranks with steps that never run, the first such step and a step that it waits for. A rank whose
+    first such step is in the cycle counts as one of these ranks, but gets no finding.
     """
     order = relation.order
     if order.is_complete:

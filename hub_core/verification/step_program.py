@@ -217,9 +217,10 @@ def _generate_operations(
 def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _UnitOperations:
     """Expand the entries `borders[0]:borders[-1]` of a program to operations on single cells.
 
-    `borders`: entries at which batches begin. `stops`: number of cells before each entry. An entry
-    of `count` cells becomes `count` operations on consecutive cells. An operand that is missing
-    (below 0) is -1.
+    `borders`: entries at which batches begin, and the end of the last batch. `stops`: number of
+    cells before each entry. An entry of `count` cells becomes `count` operations on consecutive
+    cells. An operand that is missing (below 0) is -1. In the result, `batches` are numbers of
+    operations that count from the first one, and `entry` are numbers of entries of the program.
     """
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]

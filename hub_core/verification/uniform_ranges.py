@@ -155,12 +155,13 @@ def _run_steps(
 ) -> tuple[int, int]:
     """Run all valid steps on the values in `memory`, uint64[atoms, 2], which is changed.
 
-    An atom is a block of units that no step divides. Every region that a step reads must have one
-    value in all of its atoms. The run ends at the first step for which this fails, or whose
-    region has an atom without a value. Returns (address, compared): `address` is the start of the
-    first atom of that region that has no value or another one than the region's start, or -1 if
-    all steps run. `compared`: number of atoms that were compared with the start of their region.
-    Compute steps are skipped.
+    An atom is a block of units that no step divides. Every receive must be matched with a send, and
+    the order of the steps must be complete. Every region that a step reads must have one value in
+    all of its atoms. The run ends at the first step for which this fails, or whose region has an
+    atom without a value. Returns (address, compared): `address` is the start of the first atom of
+    that region that has no value or another one than the region's start, or -1 if all steps run.
+    `compared`: number of atoms that were compared with the start of their region. COMPUTE steps and
+    steps with invalid regions are skipped.
     """
     steps = verification_input.algorithm.steps
     messages: Messages = verification_input.messages

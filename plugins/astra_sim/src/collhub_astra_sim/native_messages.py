@@ -141,7 +141,8 @@ def direct(task: NativeTask) -> NativePlan:
     most `width` messages of a rank are in flight (0: one per peer). Each received message is
     followed by that delay, and if it will be reduced by the time of the reduction. When all parts
     have arrived they are added, that of rank r - 1 first. An all-reduce is a reduce-scatter and
-    an all-gather (in a small group with the times of reductions, too).
+    an all-gather; with `task.is_small`, each message of the all-gather is followed by the time of a
+    reduction too, as in ASTRA-sim.
 
     The full buffer has one unit per rank. All-reduce and reduce-scatter need SCRATCH of one unit
     per rank. An all-to-all is not valid in place.

@@ -258,9 +258,10 @@ class AstraFolder:
     def _build_system(self) -> dict[str, object]:
         """Return the content of system.json.
 
-        For each collective kind that a program runs as (`run_as`), the value is a list of one
-        prefix: that of the traces of the first program of this kind. With several programs, the
-        file of `PER_NODE`, which maps nodes to programs, is named too; ASTRA-sim gives it
+        The keys are `scheduling-policy` ("FIFO"), `preferred-dataset-splits` (1), and the key of
+        each collective kind that a program runs as (`run_as`). The value of such a key is a list of
+        one prefix: that of the traces of the first program of this kind. With several programs, the
+        file of `PER_NODE`, which maps nodes to programs, is named too; ASTRA-sim gives this file
         precedence.
         """
         system: dict[str, object] = {

@@ -52,7 +52,10 @@ _MICRO_NS = 1000
 def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
     """Change a workload so that ASTRA-sim can run it; return it with a description of each change.
 
-    - Process groups get numbers as names if their names are none.
+    The changes are, in this order:
+
+    - Process groups get new names, which are numbers, if a name is not a number
+      (`_assign_numbers`).
     - If there are collectives of groups and of all ranks, the latter get a group of all ranks.
     - On ranks with host computations, memory nodes or markers, a computation of 1 ns is appended.
 

@@ -311,11 +311,11 @@ def _check_instant_messages(
 ) -> Loss | None:
     """Return the loss of messages that cause an event at time 0, on which ASTRA-sim aborts.
 
-    These are SENDs without dependencies whose first event comes after less than 1 ns on the
-    dimension of the network where it is earliest. The first event is the release of the link if the
+    These are SENDs without data and control dependencies whose first event comes after less than 1
+    ns on at least one dimension of the network. The first event is the release of the link if the
     backend is congestion-aware, else the arrival. Latencies are rounded to 1e-6 ns, as in the
-    network file. The loss contains the number of such messages and the first step; None without
-    any.
+    network file. The loss contains the number of such messages and the step of the first one; None
+    without any.
     """
     # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)

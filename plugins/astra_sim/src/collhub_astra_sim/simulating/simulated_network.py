@@ -188,8 +188,8 @@ def find_private_links(
 
     In a topology with dimensions only the hops in the first dimension in which the NPUs differ
     count, as in ASTRA-sim's congestion-unaware network. In other topologies they are the minimum
-    bandwidth and the sum of the latencies of the route; `channels` select its plane. Raises
-    `InputError` for a pair without a path.
+    bandwidth and the sum of the latencies of the route; `channels` select its plane, and the NPUs
+    of each pair must differ (not checked). Raises `InputError` for a pair without a path.
     """
     if topology.dimensions:
         return _measure_first_dimension(topology.dimensions, sources, destinations)

@@ -147,14 +147,14 @@ def choose_algorithms(
 ) -> Choices:
     """Choose the algorithm of each collective node in the rows `is_running`.
 
-    `is_running`: row numbers or a mask. `kind`: native type by node. `dimensions`: sizes of the
-    network's dimensions. `algorithms`: custom ones by prefix of their traces. `per_node`: prefixes
-    by node identity. `named`: prefixes parallel to the running rows. `named` takes precedence, then
-    `per_node`, then the system's custom algorithm of the type, then the native one. In the result,
-    `choice` is per node: 0 or more is a plan of native phases, -2 or less a custom algorithm, and
-    `NO_CHOICE` any other node. Collectives of equal type, group, dimensions and prefix share one
-    plan. Raises `InputError` if a collective has no algorithm, or if its group lacks the rank of
-    the node.
+    `is_running`: ascending row numbers, not a mask. `kind`: native type by node. `dimensions`:
+    sizes of the network's dimensions. `algorithms`: custom ones by prefix of their traces.
+    `per_node`: prefixes by node identity. `named`: prefixes parallel to `is_running`. `named` takes
+    precedence, then `per_node`, then the system's custom algorithm of the type, then the native
+    one. In the result, `choice` is per node: 0 or more is a plan of native phases, -2 or less a
+    custom algorithm, and `NO_CHOICE` any other node. Collectives of equal type, group, dimensions
+    and prefix share one plan. Raises `InputError` if a collective has no algorithm, or if its group
+    lacks the rank of the node.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
@@ -247,12 +247,14 @@ def _collect_members(
 ) -> tuple[Int64Array, Records, Int64Array]:
     """Collect the pairs of a process group and a rank that run its collectives.
 
-    `rows`: nodes of collectives. Returns the pair's index by node of the job (-1 for nodes
-    without a group, and outside of `rows`), the records of the pairs (`MEMBER`: position in the
-    group, size of the group, and so on), and the ranks of all groups, concatenated. Pairs are
-    sorted by group, then rank. There is at least one record, with zeros if there are no pairs.
-    Raises `InputError` (`group`), located at a node of the first such pair, if a group lacks
-    the rank of its node.
+    `rows`: row numbers of collectives. Returns the pair's index by node of the job (-1 for nodes
+    without a group, and outside of `rows`), the records of the pairs (`MEMBER`), and the ranks of
+    all groups, concatenated in the order of the groups. A record has the base of the group's stream
+    numbers, the number of streams so far (0), the index of the group's first rank in the third
+    result, the position in the group, the size of the group, and whether the group lacks a rank of
+    the job. Pairs are sorted by group, then rank. There is at least one record, with zeros if there
+    are no pairs. Raises `InputError` (`group`), located at a node of the first such pair, if a
+    group lacks the rank of its node.
     """
     nodes = workload.nodes
     groups = workload.groups
