@@ -12,7 +12,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hub_core import InputError, Location
 from hub_core.chakra import Kind, Metadata, MetadataEntry
@@ -82,10 +82,11 @@ def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
 
     `files`: metadata by rank; `name`: of the job, for errors. The rows of a table are collected
     from all files in the order of ranks. Tables are returned by number, from 0; () without
-    tables. Raises `InputError` (`invalid-counts`) for rows that are no JSON and if the numbers
-    have gaps, and the `InputError` of `UnitCounts` for invalid counts.
+    tables. Raises `InputError` (`invalid-counts`) for rows that are no JSON, for rows of a table
+    per pair that are no list with one count per rank of the table, and if the numbers have gaps,
+    and the `InputError` of `UnitCounts` for invalid counts.
     """
-    tables: dict[int, list[object]] = {}
+    tables: dict[int, dict[int, object]] = {}
     for rank, metadata in enumerate(files):
         for attribute in metadata.attributes:
             match = _COUNTS_ENTRY.fullmatch(attribute)
@@ -97,14 +98,32 @@ def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
                 message = f"the metadata {attribute!r} is no JSON list of integers"
                 location = Location(name, rank=rank)
                 raise InputError(message, location=location, code="invalid-counts") from None
-            tables.setdefault(int(match[1]), []).append(row)
+            tables.setdefault(int(match[1]), {})[rank] = row
     if sorted(tables) != list(range(len(tables))):
         message = f"of its {len(tables)} tables of counts the highest is {max(tables)}"
         raise InputError(message, location=Location(name), code="invalid-counts")
-    return tuple(
-        UnitCounts.from_table(rows, isinstance(rows[0], list), f"{name}: counts.{number}")
-        for number, rows in sorted(tables.items())
-    )
+    return tuple(_counts_of_rows(rows, number, name) for number, rows in sorted(tables.items()))
+
+
+def _counts_of_rows(rows: Mapping[int, object], number: int, name: str) -> UnitCounts:
+    """Return the counts of table `number`, of which the file of each rank has one row.
+
+    A rank without a row is at fault only if a row of the table has a count for it.
+    """
+    first = next(iter(rows.values()))
+    is_per_pair = isinstance(first, list)
+    missing = next((rank for rank in range(len(rows)) if rank not in rows), len(rows))
+    if isinstance(first, list) and len(first) > missing:
+        message = f"the file has no metadata 'counts.{number}', which other ranks have"
+        raise InputError(message, location=Location(name, rank=missing), code="invalid-counts")
+    for rank, row in rows.items() if is_per_pair else ():
+        if not isinstance(row, list) or len(row) != len(rows):
+            length = f"{len(row)} counts" if isinstance(row, list) else "no list"
+            message = f"the metadata 'counts.{number}' has {length}, expected {len(rows)} counts"
+            cure = "state one count per rank of the group in the file of each of its ranks"
+            location = Location(name, rank=rank)
+            raise InputError(message, location=location, cure=cure, code="invalid-counts")
+    return UnitCounts.from_table(list(rows.values()), is_per_pair, f"{name}: counts.{number}")
 
 
 def _traces(algorithm: Algorithm) -> tuple[Artifact, ...]:

@@ -26,7 +26,7 @@ from collhub_job_traces.groups import (
 )
 from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder
 from collhub_job_traces.options import JobReadOptions
-from hub_core import HubError, InputError, Location, Provenance
+from hub_core import Diagnostic, HubError, InputError, Location, Provenance
 from hub_core.chakra import (
     Batch,
     Metadata,
@@ -146,6 +146,22 @@ def read(
         raise InputError(
             error.reason, location=location, code=error.code, cure=error.cure
         ) from None
+    except InputError as error:
+        raise InputError([_name_file(found, source) for found in error.diagnostics]) from None
+
+
+def _name_file(finding: Diagnostic, source: Source) -> Diagnostic:
+    """Return a finding on a rank of the source with the file of this rank as its location.
+
+    Checks of the entire job know only the name of the source. Findings on other inputs, without a
+    rank, and on ranks without a file are returned unchanged.
+    """
+    location = finding.location
+    files = {part.rank or 0: part.name for part in source.parts}
+    names = (source.name, source.name.rsplit("/", 1)[-1])
+    if location.file not in names or location.rank not in files:
+        return finding
+    return replace(finding, location=replace(location, file=files[location.rank]))
 
 
 class _Reader:
@@ -184,7 +200,8 @@ class _Reader:
             heads.append(file.content[: start - len(varint(stop - start))].hex())
             which.append(self._nodes(file))
         text = self._options.groups or metadata[0].text(ATTRIBUTE)
-        stand = choose_stand_ins(ranks, self._num_ranks(ranks, text))
+        groups_file = self._source.name if self._options.groups else parts[0].name
+        stand = choose_stand_ins(ranks, self._num_ranks(ranks, text, groups_file))
         report(stand, self._source)
         by_rank = dict(zip(ranks, which, strict=True))
         table = RecordTable(self._decoded, [by_rank[rank] for rank in stand.of])
@@ -216,16 +233,16 @@ class _Reader:
     def _assumes(self) -> bool:
         return self._options.ranks_missing == "assume-same"
 
-    def _num_ranks(self, file_ranks: Sequence[int], groups: str) -> int:
+    def _num_ranks(self, file_ranks: Sequence[int], groups: str, groups_file: str) -> int:
         """Return the number of ranks of the job.
 
         `file_ranks`: ranks with a file, ascending, at least one; `groups`: JSON of the groups, `""`
-        for none. It is the number of files. If missing ranks are assumed, it is the option `ranks`,
-        else the largest rank of files and groups + 1. Raises `InputError` if a group names a rank
-        above the last file and ranks are not assumed (`rank-files`), or if the option is too small
-        (`rank-range`).
+        for none; `groups_file`: its origin, for errors. The result is the number of files. If
+        missing ranks are assumed, it is the option `ranks`, else the largest rank of files and
+        groups + 1. Raises `InputError` if a group names a rank above the last file and ranks are
+        not assumed (`rank-files`), or if the option is too small (`rank-range`).
         """
-        members = parsed_groups(groups.encode(), self._source.name).values() if groups else ()
+        members = parsed_groups(groups.encode(), groups_file).values() if groups else ()
         named = max((max(ranks, default=0) for ranks in members), default=0)
         if not self._assumes:
             if named > file_ranks[-1]:

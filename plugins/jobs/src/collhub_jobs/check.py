@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from collhub_job_traces import EXTENSION, collectives_in_order
 from collhub_waits.workloads import find_deadlock
@@ -44,13 +42,14 @@ def run(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _make_finding(
     workload: Workload, row: int, code: str, message: str, cure: str = ""
 ) -> Diagnostic:
-    """Create an error about the node in `row`, located in its rank and the source file.
+    """Create an error about the node in `row`, located in its rank and the file of this rank.
 
-    The description of the node is prepended to the message. `cure`: advice, `""` for none.
+    A job that is not read from traces has one file for all ranks, or none. The description of the
+    node is prepended to the message. `cure`: advice, `""` for none.
     """
-    nodes, file = workload.nodes, workload.provenance.source_name or None
+    file = _file(workload, int(workload.nodes.rank[row])) or workload.provenance.source_name
     text = f"{describe_node(workload, row)}: {message}"
-    return Diagnostic(code, text, location=nodes.location(row, file), cure=cure)
+    return Diagnostic(code, text, location=workload.nodes.location(row, file or None), cure=cure)
 
 
 def describe_node(workload: Workload, row: int) -> str:
@@ -67,19 +66,16 @@ def describe_node(workload: Workload, row: int) -> str:
     return f"node {nodes.identity[row]} ({action.lower().replace('_', '-')}{name and ' ' + name})"
 
 
-def _limit_findings(findings: list[Diagnostic]) -> list[Diagnostic]:
+def _limit_findings(workload: Workload, findings: list[Diagnostic]) -> list[Diagnostic]:
     """Return at most `MAX_LISTED` (8) findings of one kind, and one that counts the others.
 
-    The last finding has the code and file of the others.
+    The last finding has the code of the others, and is located in the source of the job.
     """
     if len(findings) <= MAX_LISTED:
         return findings
-    last = findings[MAX_LISTED - 1]
     more = f"{len(findings) - MAX_LISTED} more of this kind are not listed"
-    return [
-        *findings[:MAX_LISTED],
-        Diagnostic(last.code, more, location=Location(last.location.file)),
-    ]
+    location = Location(workload.provenance.source_name or None)
+    return [*findings[:MAX_LISTED], Diagnostic(findings[0].code, more, location=location)]
 
 
 def _find_cycles(workload: Workload) -> list[Diagnostic]:
@@ -99,7 +95,11 @@ def _find_cycles(workload: Workload) -> list[Diagnostic]:
     message = "it waits for itself, or for nodes that do"
     cure = "take away one of the dependencies"
     return _limit_findings(
-        [_make_finding(workload, int(row), "cycle", message, cure) for row in stuck[np.sort(first)]]
+        workload,
+        [
+            _make_finding(workload, int(row), "cycle", message, cure)
+            for row in stuck[np.sort(first)]
+        ],
     )
 
 
@@ -134,9 +134,8 @@ def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
             verb = "receives" if surplus[label] > 0 else "sends"
             message = f"rank {nodes.peer[row]} {verb} no such message: {size}"
             lonely.append(_make_finding(workload, row, "unmatched", message))
-    return _limit_findings(wrong) + _limit_findings(
-        sorted(lonely, key=lambda finding: finding.location.rank or 0)
-    )
+    by_rank = sorted(lonely, key=lambda finding: finding.location.rank or 0)
+    return _limit_findings(workload, wrong) + _limit_findings(workload, by_rank)
 
 
 def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
@@ -170,7 +169,7 @@ def _collectives(workload: Workload) -> list[Diagnostic]:
     for group in distinct(nodes.group[issued]).tolist():
         rows = issued[nodes.group[issued] == group]
         findings += _check_group(workload, group, rows)
-    return _limit_findings(findings)
+    return _limit_findings(workload, findings)
 
 
 def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
@@ -235,19 +234,19 @@ def _find_difference(
         f"it is {describe_node(workload, first_row)} of {first_bytes} bytes"
         f"{' with other counts' if is_of_counts else ''}"
     )
-    finding = _make_finding(workload, row, "collectives-differ", message, cure)
-    stated = _file(workload, ranks[1]) or finding.location.file
-    return replace(finding, location=replace(finding.location, file=stated))
+    return _make_finding(workload, row, "collectives-differ", message, cure)
 
 
 def _file(workload: Workload, rank: int) -> str:
-    """Return the name of a rank's trace file, `SOURCE.<rank>.et`.
+    """Return the name of a rank's trace file, `SOURCE.<rank>.et`, or that of a single file.
 
     "" if the job was not read from traces or has no source name.
     """
     name = workload.provenance.source_name
     # Only readers of traces store the metadata records.
-    return f"{name}.{rank}.et" if name and EXTENSION in workload.extensions else ""
+    if not name or EXTENSION not in workload.extensions:
+        return ""
+    return name if name.endswith(".et") else f"{name}.{rank}.et"
 
 
 def _in_file(workload: Workload, rank: int) -> str:

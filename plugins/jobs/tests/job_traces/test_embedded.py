@@ -73,3 +73,38 @@ def test_what_is_no_algorithm_or_table_is_refused(
     with pytest.raises(InputError, match=says) as caught:
         read(Source.of_bytes("job.0.et", content), JobReadOptions())
     assert caught.value.diagnostics[0].code == rule
+
+
+@pytest.mark.parametrize(
+    ("rows", "file", "says"),
+    [
+        (("[1, 2]", "%"), "job.1.et", "no JSON list of integers"),
+        (("[1, 2]", "[1, 2, 3]"), "job.1.et", "has 3 counts, expected 2"),
+        (("[1, 2]", "7"), "job.1.et", "has no list, expected 2"),
+        (("[1, 2]", ""), "job.1.et", "the file has no metadata 'counts.0'"),
+    ],
+)
+def test_errors_in_rows_of_counts_name_the_file_of_their_rank(
+    rows: tuple[str, ...], file: str, says: str
+) -> None:
+    parts = []
+    for rank, row in enumerate(rows):
+        attributes = [{"name": "counts.0", "string_val": row}] if row else []
+        content = encoded_record("GlobalMetadata", version="0.0.4", attr=attributes)
+        content += encoded_record("Node", id=0, type=4, duration_micros=7)
+        parts.append(SourcePart(f"job.{rank}.et", content.__bytes__, rank, len(content)))
+    with pytest.raises(InputError, match=says) as caught:
+        read(Source("job", tuple(parts)), JobReadOptions())
+    location = caught.value.diagnostics[0].location
+    assert (location.file, location.rank) == (file, 1)
+
+
+def test_errors_in_groups_name_the_file_that_states_them() -> None:
+    parts = []
+    for rank in range(2):
+        attribute = {"name": "process_groups", "string_val": "no JSON"}
+        content = encoded_record("GlobalMetadata", version="0.0.4", attr=[attribute])
+        content += encoded_record("Node", id=0, type=4, duration_micros=7)
+        parts.append(SourcePart(f"job.{rank}.et", content.__bytes__, rank, len(content)))
+    with pytest.raises(InputError, match=r"^job\.0\.et: the process groups are no JSON"):
+        read(Source("job", tuple(parts)), JobReadOptions())

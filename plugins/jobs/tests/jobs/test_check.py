@@ -74,6 +74,14 @@ def test_both_files_of_a_difference_are_named(tmp_path: Path) -> None:
     assert "on rank 0 (job.0.et) it is node 1" in found.message
 
 
+def test_every_finding_names_the_file_of_its_rank(tmp_path: Path) -> None:
+    hub_core.write(_changed(pipeline(), 1, bytes=4097), tmp_path / "job")
+    request = CheckRequest(workload=hub_core.read_workload(tmp_path / "job"))
+    first, second = run(request, NoOptions()).diagnostics
+    assert (first.location.file, first.location.rank) == ("job.0.et", 0)
+    assert (second.location.file, second.location.rank) == ("job.2.et", 2)
+
+
 def test_a_missing_collective_is_named() -> None:
     (message,) = _find_unmatched_messages(_changed(training_step(), 7, kind=6, collective=-1))
     assert "collective 2 of the job is missing on rank 1" in message
