@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hub_core.cli.reports.installation_records import default_text
+from hub_core.plugin_api.options import Option, OptionType
+
 
 def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
     report = collhub("--no-plugins", "formats", "--json").report()
@@ -63,9 +68,8 @@ def test_a_default_size_is_shown_with_its_unit(collhub, msccl: None) -> None:
     assert "(default 4GiB)" in run.out
 
 
-def test_a_default_size_of_zero_is_listed_in_bytes() -> None:
-    # Users cannot give this size, but a plugin may declare it as the default.
-    from hub_core.cli.reports.installation_records import default_text
-    from hub_core.plugin_api.options import Option, OptionType
-
-    assert default_text(Option("limit", OptionType.SIZE, 0, "0: no limit")) == "0B"
+@pytest.mark.parametrize(("size", "text"), [(0, "0B"), (1234567, "1234567B"), (1 << 30, "1GiB")])
+def test_a_default_size_is_exact(size: int, text: str) -> None:
+    # 1234567 bytes are rounded to 1.177 MiB, which is no whole number of bytes; users cannot give
+    # a size of 0, but a plugin may declare it as the default.
+    assert default_text(Option("limit", OptionType.SIZE, size, "")) == text

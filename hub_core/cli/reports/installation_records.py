@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 from hub_core.plugin_api import API_VERSION, OFFER_KINDS, Offer, Option, OptionType
@@ -256,12 +257,15 @@ def default_text(option: Option) -> str:
         return str(option.default).lower()
     if option.type is OptionType.SIZE and isinstance(option.default, int):
         # Imported here: most lists show no size.
-        from hub_core.model import format_bytes, parse_size
+        from hub_core.model import UsageError, format_bytes, parse_size
 
         text = format_bytes(option.default).replace(" ", "")
-        # `format_bytes` rounds sizes of many digits, but a default must be exact.
-        is_exact = option.default > 0 and parse_size(text) == option.default
-        return text if is_exact else f"{option.default}B"
+        # `format_bytes` rounds sizes of many digits, but a default must be exact. The rounded text
+        # need not be a whole number of bytes.
+        with suppress(UsageError):
+            if parse_size(text) == option.default:
+                return text
+        return f"{option.default}B"
     if option.type is OptionType.BANDWIDTH and isinstance(option.default, float):
         from hub_core.model import format_bandwidth
 

@@ -31,12 +31,17 @@ def summarize_packing(
 ) -> Statistics:
     """Collect the statistics of the chosen packing of trees and of its schedule, by name.
 
-    `best`: the chosen schedule with its packing. `packings`: all candidates; "trees x depth" lists
-    those without `is_shallow`. Rates are in GB/s. "fewest trees" is a number if the packing is
-    proved to have the fewest trees, otherwise the text "at least N". "rate on routes GB/s" is
-    present only if it is less than `_MIN_ROUTED_FRACTION` of the rate of the trees: trees are
-    packed on the links, but simulators choose one route through switches per pair of NPUs.
-    `interrupted` is added if Ctrl-C ended the choice of the schedule or the search for fewer trees.
+    `best`: the chosen schedule with its packing. `packings`: all candidates. The names are, in this
+    order:
+
+    - "method", "trees" (their number), "fewest trees" (a number if the packing is proved to have
+      the fewest trees, else the text "at least N"), "depth", "chunks"
+    - "rate GB/s" of the packing and "best rate GB/s", its bound
+    - "trees x depth" of each candidate that is not `is_shallow`
+    - "rate on routes GB/s", only if it is less than `_MIN_ROUTED_FRACTION` of the rate of the
+      trees: trees are packed on the links, but simulators choose one route through switches per
+      pair of NPUs
+    - "interrupted", only if Ctrl-C ended the choice of the schedule or the search for fewer trees
     """
     packing = best.packing
     is_proved = packing.status == "optimal"
@@ -109,10 +114,10 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
     """Build the certificate of one packing: problem, rate, bound, and proof of the number of trees.
 
-    `tree_count` has the number of trees, the proved minimum `at_least`, the unit of the weights
-    (exact fraction as text), the status and the reason. Trees are listed only if their number times
-    the number of NPUs is at most `_MAX_NUMBERS`. The same limit applies to the links of the
-    network, at `_NUMBERS_PER_LINK` numbers per link.
+    The result has the fields of `_build_head` and `tree_count` with `trees` (their number), the
+    proved minimum `at_least`, `unit` of the weights (exact fraction as text), `status` and
+    `reason`. The member `trees` lists the trees, only if their number times the number of NPUs is
+    at most `_MAX_NUMBERS`.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {
@@ -134,10 +139,12 @@ def build_planes_certificate(
 ) -> JsonObject:
     """Build the certificate of trees on several planes.
 
-    `bound`: the bound for the links of all planes. The rate is the sum of the planes' rates, and
-    `planes` lists number, share, rate and bound of each share. The fewest trees across planes are
-    not searched, so `at_least` is 1 and the status `feasible`. Trees are listed, each with its
-    plane, only if their number times the number of NPUs is at most `_MAX_NUMBERS`.
+    `bound`: the bound for the links of all planes. The result has the fields of `_build_head`, with
+    the sum of the planes' rates as rate; `tree_count` without `unit`, whose `at_least` is 1 and
+    whose `status` is `feasible`, because the fewest trees across planes are not searched; and
+    `planes`, which lists `plane` (number), `share`, `rate` (fractions as text) and `bound` of each
+    share. The member `trees` lists the trees, each with its plane, only if their number times the
+    number of NPUs is at most `_MAX_NUMBERS`.
     """
     packings = [share.packing for share in shares]
     rate = sum((packing.rate for packing in packings), Fraction(0))
@@ -170,9 +177,10 @@ def build_planes_certificate(
 def _build_head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
     """Build the fields that all certificates have: problem, rate and bound.
 
-    Rates are exact fractions as text. `is_optimal` is true if `rate` is exactly that of the bound.
-    The links of the network are listed only if they have at most `_MAX_NUMBERS` numbers. `root` is
-    an NPU, and present only for a rooted collective.
+    They are `schema`, `collective`, `ranks` (the NPU of each rank), `network`, `collective_bytes`,
+    `rate` (exact fraction as text), `bound`, `is_optimal` (whether `rate` is exactly that of the
+    bound), `lower_bound_ns`, and `root`, an NPU, only for a rooted collective. The links of
+    `network` are listed only if they have at most `_MAX_NUMBERS` numbers, `_NUMBERS_PER_LINK` each.
     """
     topology = task.topology
     has_links = topology.num_links * _NUMBERS_PER_LINK <= _MAX_NUMBERS

@@ -273,10 +273,14 @@ _GB = 1e9
 def build_system(options: SystemOptions) -> dict[str, object]:
     """Return the content of a system.json with the values of the options.
 
-    Defaults are ring, FIFO, an endpoint delay of 10 ns, one split, one active chunk per
-    dimension, and localBWAware. The algorithms of a collective, separated by commas, become a
-    list, one per dimension. `local-mem-bw` is the memory bandwidth in GB/s (the option is in
-    bytes/s). It is left out without the option, as is the roofline without `peak_tflops`.
+    - `all-reduce-implementation` and so on: the algorithms of each collective, which the option
+      separates by commas, as a list, one per dimension; ["ring"] by default.
+    - `scheduling-policy` "FIFO", `endpoint-delay` (10 ns by default), `preferred-dataset-splits`
+      and `active-chunks-per-dimension` (1 if the option is missing or 0), `collective-optimization`
+      ("localBWAware" by default).
+    - `local-mem-bw`: the option `memory_bandwidth`, which is in bytes/s, in GB/s. Left out without
+      the option.
+    - `roofline-enabled` 1 and `peak-perf`: only with the option `peak_tflops`.
     """
     content: dict[str, object] = {
         f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")

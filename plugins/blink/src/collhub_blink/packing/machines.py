@@ -34,12 +34,15 @@ _RATE_TOLERANCE = Fraction(1, 5000)
 def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
     """Build packings of trees for several equal hosts with narrower links between them.
 
-    There is one for every partition of the ranks into hosts that `_find_hosts` yields. Blink's plan
-    (Wang et al., MLSys 2020) has one tree per rank, over the ranks with the same local index on the
-    other hosts: reduction within hosts, exchange between hosts and broadcast within hosts are one
-    pipeline. After such a packing follows a mix of these trees with trees that leave the root's
-    host from all its ranks, if the rate of the first packing is below the bound, and that of the
-    mix higher than it, by at least `_MIN_GAIN_OF_TWO_KINDS`.
+    For every partition of the ranks into hosts that `_find_hosts` yields, there is one packing by
+    Blink's plan (Wang et al., MLSys 2020), which has one tree per rank, over the ranks with the
+    same local index on the other hosts: reduction within hosts, exchange between hosts and
+    broadcast within hosts are one pipeline.
+
+    A second packing follows it if the rate of the first one is below the bound by more than
+    `_MIN_GAIN_OF_TWO_KINDS`, and the rate of the second one is above that of the first by at least
+    this fraction. The second packing mixes the trees of the first one with trees that leave the
+    root's host from all its ranks. Without such partitions the list is empty.
     """
     packings = []
     for hosts in _find_hosts(task.network.graph):

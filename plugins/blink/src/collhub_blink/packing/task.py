@@ -189,10 +189,11 @@ class PackingTask:
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
         """Build the packing task of a request and its options, after checking both.
 
-        Data must be able to reach the ranks that need them (`check_paths`). The unit count of the
-        task's collective is divided by the units per rank, which gives the smallest possible one.
-        `depth` 0 and `within` 0 become None: no limit. `time_limit` (s) becomes `STEPS_PER_SECOND`
-        search steps per second, rounded down; the steps also count for the request's budget.
+        Data must be able to reach the ranks that need them (`check_paths`). The collective of the
+        task has the smallest possible unit count: that of the request, divided by its units per
+        rank. `depth` 0 and `within` 0 become None: no limit. `time_limit` (s) becomes
+        `STEPS_PER_SECOND` search steps per second, rounded down; the steps also count for the
+        request's budget.
 
         Raises `UsageError` for a single rank, and for `chunks` that are neither `auto` nor 1 to
         2^20. Raises `InputError` for collectives that do not run on trees, for ranks that data

@@ -226,9 +226,11 @@ class Algorithms:
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
     """Count the bytes of the full buffer on which the algorithm of a collective works.
 
-    For a ReduceScatter, AllGather and AllToAll it has the blocks of all ranks along the operation's
-    axes; if blocks differ, all count as the longest. For other collectives it has the size of a
-    rank's operand, and for a reduction to a scalar (no collective itself) that of the scalar.
+    - AllToAllV, ReduceScatterV and the other uneven collectives: the sum of their counts in bytes.
+    - ReduceScatter, AllGather and AllToAll: the blocks of all ranks along the operation's axes; if
+      blocks differ, all count as the longest.
+    - Other collectives: a rank's operand.
+    - A reduction to a scalar, which is completed by an all-reduce: the scalar.
     """
     kind = program.types[operation.name]
     ranks = count_ranks(program, binding, operation)

@@ -416,9 +416,10 @@ class _FlatBuilder:
 
         Partners have the same position in both groups. Of a sliced value, a chunk is sent only by
         its owner, otherwise by every rank. Each chunk has a unique tag, the same on all ranks. The
-        size of a message is that of the value on a rank divided by its number of chunks there,
-        rounded up, divided by the data share of the choice, plus its bytes per step. A SEND waits
-        for its chunk of the operand; the RECV makes the chunk of the result available.
+        size of a message is computed in these steps: the bytes of the value on a rank, divided by
+        the number of its chunks there, rounded up; divided by the choice's `data_share`, rounded
+        up, at least 1; plus the choice's `step_bytes`. A SEND waits for its chunk of the operand;
+        the RECV makes the chunk of the result available.
         """
         kind = self.program.types[operation.name]
         ours = self._ranks(self.program.types[operation.reads[0]].group)
