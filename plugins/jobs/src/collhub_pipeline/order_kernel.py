@@ -160,6 +160,36 @@ def _fits_memory(
 
 
 @part
+def _count_passes(orders: Int64Array) -> Int64Array:
+    """Return the number of passes of each device, int64[devices]; rows of `orders` end with -1."""
+    lengths = np.zeros(len(orders), np.int64)
+    for device in range(len(orders)):
+        for at in range(orders.shape[1]):
+            if orders[device, at] >= 0:
+                lengths[device] = at + 1
+    return lengths
+
+
+@part
+def _all_fit_memory(
+    orders: Int64Array,
+    lengths: Int64Array,
+    kept: Int64Array,
+    restored: Int64Array,
+    limits: Int64Array,
+    units: int,
+) -> bool:
+    """Return whether the activations of every device fit its memory (`_fits_memory`).
+
+    Device d runs the first `lengths[d]` passes of `orders[d]` and has the memory `limits[d]`.
+    """
+    for device in range(len(lengths)):
+        if not _fits_memory(orders[device], lengths[device], kept, restored, limits[device], units):
+            return False
+    return True
+
+
+@part
 def _draw_move(state: int, lengths: Int64Array) -> tuple[int, int, int, int]:
     """Draw a random move of a pass within the order of a device.
 
@@ -219,7 +249,8 @@ def improve_orders(
 
     - `orders`: [devices, positions], passes as numbers (kind x stages + stage) x `units` + unit,
       with kind 0 forward, 1 input gradient, 2 weight gradient; shorter rows end with -1. They
-      must fit the memory and not deadlock, otherwise the value is -1. They are not changed.
+      must fit the memory of each device and not deadlock, otherwise the value is -1. They are
+      not changed.
     - `device_of`: [stages]; `durations`: [kinds, stages, slices]; `transfer`: time between devices
     - `is_blocking`: the sender waits for the end of a transfer
     - `kept`, `restored`: [stages], memory of an activation from the forward pass on, and additional
@@ -238,16 +269,14 @@ def improve_orders(
     free = np.empty(devices, np.int64)
     first_start = np.empty(devices, np.int64)
     position = np.empty(devices, np.int64)
-    lengths = np.zeros(devices, np.int64)
-    for device in range(devices):
-        for at in range(count):
-            if orders[device, at] >= 0:
-                lengths[device] = at + 1
+    lengths = _count_passes(orders)
 
     current = np.empty((devices, count), np.int64)
     best = np.empty((devices, count), np.int64)
     _copy(orders, current)
     _copy(orders, best)
+    if not _all_fit_memory(orders, lengths, kept, restored, limits, units):
+        return best, -1
     best_value = 1 << 60
     best_cost = 1 << 60
     current_cost = 1 << 60
