@@ -26,6 +26,7 @@ from collhub_coconet import (
     update,
 )
 from collhub_coconet.program.operations import ElementType, Rule
+from collhub_coconet.program.program import check_binding
 
 from hub_core.model import InputError
 
@@ -136,3 +137,11 @@ def test_split_and_reordered_step_with_an_opaque_gradient_is_equal() -> None:
     scattered = split(program, "total", 0).program
     moved = reorder(scattered, "total", movable(scattered, "total")).program
     assert compare(program, moved, Binding(4, {}), 1).differences == ()
+
+
+def test_rows_of_several_dimensions_may_have_any_sizes() -> None:
+    # `count` is the number of dimensions of a row here, not a number of elements.
+    builder = ProgramBuilder("rows")
+    heads = builder.argument("q", "float32", 1, 8, 6, layout=sliced(1))
+    program = builder.program(apply([heads], "rows", 1, 8, 6, count=2).named("y"))
+    check_binding(program, Binding(4, {}))

@@ -386,7 +386,8 @@ def check_binding(program: Program, binding: Binding) -> None:
                 message = f"argument {argument.name}: root {layout.root} is no rank of {ranks}"
                 raise InputError(message, location=location, cure="count ranks from 0", code="root")
     for line, operation in enumerate(program.operations, 1):
-        if operation.count is not None:
+        # The count of an opaque operation is a number of dimensions, which its typing rule checks.
+        if operation.count is not None and operation.kind is not Kind.OPAQUE:
             shape = program.types[operation.reads[0]].shape
             (length,) = binding.shape(shape[operation.dimension or 0 :][:1])
             start = operation.start or 0
