@@ -261,11 +261,16 @@ def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[s
     """Build the JSON object of a profile, with times of a chunk of `chunk_bytes` in small units.
 
     A unit is 10^-k seconds, where k is the smallest number from 6 for which the shortest time has
-    at least `_MIN_UNITS` (100) units, because the solver truncates times. `alpha` is the largest
-    latency between GPUs of a node. A node of several GPUs whose pairs have one equal link each is
-    written as one time. Any other node is written as matrices of links, betas (time per chunk) and
-    invbws (alpha + beta), whose rows are destinations. With several nodes, the values for other
-    nodes follow.
+    at least `_MIN_UNITS` (100) units, because the solver truncates times. The members are, in this
+    order:
+
+    - `name`, `gpus_per_node`, `chunk_bytes`, `units_per_second`, and `alpha`, the largest latency
+      between GPUs of a node
+    - for a node of several GPUs whose pairs have one equal link each: `node_betas_list` and
+      `node_invbws_list`, with one time each
+    - for any other node: the matrices `links`, `betas` (time per chunk) and `invbws` (alpha +
+      beta), whose rows are destinations
+    - with several nodes: `nics_per_node`, `remote_alpha`, `remote_beta` and `remote_invbw`
     """
     beta_s = np.zeros(machine.links.shape)
     is_link = machine.links > 0
@@ -321,10 +326,14 @@ def _round_number(value: float) -> float:
 def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[str, JsonValue]:
     """Build the JSON object of a sketch, which guides the search of TACCL's solver.
 
-    In a node with a switch (`is_switched`) all GPUs share one switch with the strategy
-    `hyperedges`; any other node has the strategy `none`. `chunks` is written as `input_chunkup`.
-    With several nodes, the receivers of every GPU in other nodes are added, and the nodes are
-    declared symmetric.
+    The members are:
+
+    - `nnodes`: the number of nodes
+    - `intranode_sketch`: in a node with a switch (`is_switched`), all GPUs share one switch with
+      the strategy `hyperedges`; any other node has the strategy `none`
+    - `internode_sketch`, only with several nodes: the receivers of every GPU in other nodes
+    - `symmetry_offsets`: declares the nodes symmetric; an empty list for one node
+    - `hyperparameters`: `chunks` as `input_chunkup`
     """
     gpus = machine.gpus_per_node
     all_gpus: list[JsonValue] = list(range(gpus))

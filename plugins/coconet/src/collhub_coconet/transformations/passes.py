@@ -217,10 +217,11 @@ def run_fuse(workload: Workload, options: FuseOptions) -> tuple[Workload, PassRe
 
 
 def run_coalesce(workload: Workload, options: CoalesceOptions) -> tuple[Workload, PassReport]:
-    """Put the collectives `members`, or all up to `bucket_size`, into buckets.
+    """Put the collectives `members` into one bucket, or all collectives into buckets of a size.
 
-    Returns the new workload and a report. Raises `UsageError` unless exactly one of both options is
-    given, and all exceptions of `rewrite_workload`.
+    With the option `bucket_size`, a bucket has at least this number of bytes (`coalesce_by_size`).
+    Returns the new workload and a report. Raises `UsageError` unless exactly one of `members` and
+    `bucket_size` is given, and all exceptions of `rewrite_workload`.
     """
     if bool(options.members) is (options.bucket_size is not None):
         message = "coalesce needs either members or bucket_size"
