@@ -131,11 +131,13 @@ class _Simulation:
 def _compute_paths(
     algorithm: Algorithm, topology: Topology, collective_bytes: int, occupancy: Occupancy
 ) -> dict[int, list[tuple[int, float, float]]]:
-    """Return the links of the route of every SEND row: (link, busy time, time until arrival) in ns.
+    """Return the route of every SEND row: list of (link, busy ns, ns until arrival) by row.
 
-    The links are those of the route for sender, receiver and channel, in their order. The transfer
-    time is the size in bytes divided by the bandwidth. The time until arrival also has the latency.
-    A link is busy for the transfer time or, with ALPHA_BETA, until the arrival.
+    The route is that of `Topology.routes` for sender, receiver and channel, where rank r is NPU r;
+    it is empty for a message of a rank to itself. The transfer time is the size in bytes divided by
+    the bandwidth. The time until arrival also has the latency. A link is busy for the transfer time
+    or, with ALPHA_BETA, until the arrival. Times are not rounded. Raises `InputError` for a message
+    without a route.
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)

@@ -179,20 +179,21 @@ def are_ordered_by_data(
     earlier: Int64Array,
     later: Int64Array,
 ) -> BoolArray:
-    """Return which reads happen before which writes because of the path of their data: bool[pairs].
+    """Return for which pairs data flow proves that the read happens before the write: bool[pairs].
 
-    `earlier`: reads, `later`: writes of the same atoms; all other pairs are False. The value that
-    is read is followed forwards to the end of the sum into which it flows: through the receive that
-    adds a sent part, and to the next addition to an atom, or its only read that is added elsewhere.
-    The value that is written is followed backwards to its source: to the send of a received
-    message, and to the last write before a read. A pair is ordered if both paths end at one step,
-    as for the read of a part and the write of the completed sum over it in an all-reduce.
+    `earlier`, `later`: accesses of pair i to the same atom. The result is False unless `earlier[i]`
+    is a read and `later[i]` a write. From the read, the path of sums is followed forwards to its
+    end (`_find_ways_of_sums`). From the write, the path of copies is followed backwards to its end:
+    from a received part to its send, and from a read to the last write of the atom before it. The
+    pair is ordered if both paths end at accesses of one step, as for the read of a part and the
+    write of the completed sum over this part in an all-reduce. False does not prove the contrary.
 
-    The paths pass messages, and conflicts of neighbours whose earlier access is a write. The result
-    is valid if all these conflicts are ordered, which the caller proves separately. Messages must
-    have equal counts. Cost: linear in accesses, times the logarithm of the longest path; then
-    remaining pairs are followed from their first unit, in at most `_MAX_FOLLOWED` hops of all
-    pairs.
+    The result is valid only if, for every pair of neighbouring accesses to an atom of which the
+    first is a write, the first happens before the second; the caller proves this separately.
+    Messages must have equal counts. First all pairs are decided with the first unit of every atom
+    on the paths (linear in accesses, times the logarithm of the longest path). Then pairs that are
+    not ordered are decided by exact paths of their first units; they stay False beyond
+    `_MAX_FOLLOWED` hops.
     """
     forwards = _find_ways_of_sums(accesses, steps, messages)
     backwards = _find_ways_of_copies(accesses, steps, messages)
@@ -230,10 +231,12 @@ class _Ways:
         return find_heads(self._advance(everything, np.zeros_like(everything))[0])
 
     def follow(self, access: Int64Array) -> Int64Array:
-        """Return, for some accesses, the access at the end of the path of their first units: int64.
+        """Return the access at the end of the path of each access's first unit: int64, in order.
 
-        The units are followed exactly, hop by hop. The result is -1 for paths that are not at their
-        end when all of them together have made `_MAX_FOLLOWED` hops.
+        `access`: indices of accesses. The first unit of the atom is followed exactly, also through
+        atoms of which it is not the first unit. All paths are followed together, one hop per round;
+        the hops of all paths are counted together. If the count exceeds `_MAX_FOLLOWED` before a
+        round, the paths that may still continue get -1. The arguments are not changed.
         """
         ends, going, shift = access.copy(), np.arange(len(access)), np.zeros_like(access)
         hops = 0
@@ -268,9 +271,12 @@ class _Ways:
 def _find_ways_of_sums(accesses: Accesses, steps: StepTable, messages: Messages) -> _Ways:
     """Build the next access on the path from each access to the sum into which its data flow.
 
-    A read of a sent region leads to the RECV_REDUCE of its message, and a read of a reduction to
-    the write of its result. A write leads to the next write of the atom, or to the only read
-    between them if that read is added elsewhere. Other accesses end the path.
+    - A read by the SEND of a valid message to a RECV_REDUCE leads to the write of this RECV_REDUCE.
+    - A read by a REDUCE or RECV_REDUCE leads to the write of the same step.
+    - A write leads to the next access to the atom, in the order of steps, if that is a write. If it
+      is a read, the write leads to it only if this is the only read before the next write (or the
+      end), and the read leads to a write by one of the rules above.
+    - Any other access ends the path: it leads to itself.
     """
     by_time, row = accesses.by_time, accesses.row
     hop = np.full(len(steps), -1)

@@ -214,12 +214,17 @@ class _Explanation:
             findings.add("wrong-output", message, steps.location(writer, findings.file))
 
     def _describe_difference(self, actual: Float64Array, contributions: Int64Array) -> str:
-        """Describe missing, duplicate and foreign contributions of a unit, joined by `and`.
+        """Describe how contributions of a unit differ from the expected ones; "" if they do not.
 
-        `actual`: float64[contributions], how often each is in the unit. `contributions`: numbers of
-        the expected ones, -1 for units that no INPUT has, which are only counted. A contribution is
-        missing if it occurs less often than expected, duplicate if it occurs more often, and
-        foreign if it is not expected at all. "" if there is no difference.
+        `actual`: float64[contributions], how often each contribution of the index is in the unit.
+        `contributions`: numbers of the expected contributions, each as often as expected; -1 stands
+        for an expected unit that no INPUT has. The text has these parts, joined by `and`, with
+        names as in `_list_names`:
+
+        - `lacks`: less often than expected
+        - `holds more than once`: expected, and more often than expected
+        - `holds as foreign`: not expected
+        - `should hold N contributions that no INPUT has`: N entries are -1
         """
         exists = contributions[contributions >= 0]
         expected_counts = np.bincount(exists, minlength=self.index.total)

@@ -153,10 +153,11 @@ def report_fifo_deadlock(
 
 
 def fused_pairs(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
-    """Return rows (receives, sends) that form one instruction of the source.
+    """Return rows (receives, sends) that form one instruction of the source: two int64 arrays.
 
-    The receive and the send must be matched, be consecutive steps of the same lane of a rank, and
-    have the same source line and count. Steps without a lane or a source line (-1) are never fused.
+    Pair i is the receive `receives[i]` and the send `sends[i]`. Both have a matched message, the
+    send is the next step of the same lane of the rank, and source line and count are equal. Steps
+    without a lane or a source line (-1) are never fused. Pairs are ordered by rank, lane and row.
     """
     by_lane = np.lexsort((steps.lane, steps.rank))
     receive, send = by_lane[:-1], by_lane[1:]

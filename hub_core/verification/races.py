@@ -53,10 +53,11 @@ def report_races(
     later: Int64Array,
     findings: Findings,
 ) -> None:
-    """Add findings for the first 8 races by later row, then earlier row; count the other ones.
+    """Add a finding (`race`) for the first 8 races by later row, then earlier row; count others.
 
-    Race i is between the rows `earlier[i]` and `later[i]`; its finding is at the later one, which
-    comes second in the text.
+    Race i is between the rows `earlier[i]` and `later[i]` of the step table, which no dependency
+    orders. The finding is at the step `later[i]`; its text names this step first and then
+    `earlier[i]`. The remedy is a dependency between both.
     """
     steps = verification_input.algorithm.steps
     first = np.lexsort((earlier, later))[:CAP]

@@ -190,10 +190,13 @@ def _reach(
 ) -> BoolArray:
     """Return whether a path from `earlier[i]` to `later[i]` exists within one part: bool[pairs].
 
-    `part`: int64[nodes]; a path must not leave its part. Edges lead only to higher nodes, so the
-    result is False unless `earlier[i]` is the lower one. Marks are propagated along the edges:
-    clocks of chains or bits of starts, whichever need less memory. Their columns are processed in
-    blocks of at most 256 MiB.
+    `part`: int64[nodes], the part of each node; every node of the path must have the part of its
+    ends. False for ends in different parts. Edges lead only to higher nodes, so the result is also
+    False unless `earlier[i]` is the lower one, which excludes equal nodes.
+
+    Marks are propagated from the starts along the edges within parts. They are clocks of chains if
+    every chain is in one part and clocks need at most as much memory per node, else bits of starts.
+    Columns are processed in blocks of `_CLOCK_BYTES`, or one at a time if a column is larger.
     """
     reached = np.zeros(len(earlier), np.bool_)
     # All edges lead to later nodes.
@@ -259,11 +262,14 @@ def _propagate(
     columns: tuple[int, int],
     targets: tuple[Int64Array, Int64Array],
 ) -> tuple[_Array, int]:
-    """Propagate marks along the edges over the levels of the targets; return (marks, first node).
+    """Propagate marks from marked nodes along the edges; return (block, number of its first node).
 
-    `edges`: parents of every node as (indptr, indices). `columns`: (first column, number of
-    columns). `targets`: (starts, ends). The marks have one row per node, from the level of the
-    first start to that of the last end, and an additional last row without marks.
+    `edges`: parents of every node as (indptr, indices). `columns`: (first, number) of the columns
+    of `marks` to compute. `targets`: nodes (starts, ends), at least one of each. Row r of the block
+    is node `first node + r`; rows begin with the level of the first start and end with the level of
+    the last end. An additional last row has no marks. Column c of the block is column `columns[0] +
+    c`; trailing columns that no node has are omitted. A row has the node's own mark, joined with
+    the marks of all nodes of these levels from which a path leads to the node.
     """
     # Columns of this block count from 0; all others fall outside 0..width-1.
     column = marks.column - columns[0]
@@ -291,11 +297,13 @@ def _join_parents(
     edges: tuple[Int64Array, Int64Array],
     join: np.ufunc,
 ) -> None:
-    """Combine the marks of all parents into each node of a level; `block` is changed in place.
+    """Join the marks of all parents of each node into its row; `block` is changed in place.
 
-    `block`: marks from node `base` on; its last row has no marks and stands for parents before
-    `base`. `level`: (first node, node after the last). `edges`: parents of every node as (indptr,
-    indices).
+    `block`: marks from node `base` on. The rows of the parents must be complete. The last row must
+    have no marks (the neutral value of `join`): it replaces parents before node `base`. `level`:
+    (first node, node after the last) of the nodes to compute, which must have no marks yet, and of
+    which none is a parent of another. `edges`: parents of every node as (indptr, indices). `join`:
+    how two marks are combined.
     """
     indptr, indices = edges
     nodes = np.arange(int(level[0]), int(level[1]))

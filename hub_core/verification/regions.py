@@ -49,9 +49,10 @@ class Regions:
 def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
     """Return which steps have a positive count and regions within their buffers: bool[rows].
 
-    Each violation is added to `findings`; the first `CAP` of a kind are listed, and the others
-    counted. COMPUTE steps may have any count. A step with an invalid count gets no finding about
-    its regions.
+    Violations become findings: `empty-step` for a count below 1 of any step except COMPUTE, whose
+    count is not checked, and `out-of-bounds` for the source and for the destination. The first
+    `CAP` of a rule are listed, and the others counted. A step with an invalid count gets no finding
+    about its regions.
     """
     steps = algorithm.steps
     is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)

@@ -306,9 +306,11 @@ def _judge_regions(
 ) -> ContentsComparison:
     """Add findings on races and contents of these regions; return the comparison of contents.
 
-    Races are searched unless `task.is_race_free`. They are ordered as in one sequential run before
-    contents are compared, so a race is not also a wrong result. Raises `InputError` (`too-large`)
-    for more than `MAX_CELLS` units of memory.
+    Races are searched only without `task.is_race_free`; their findings are added first. Contents
+    are those after one sequential run, in which the two steps of every race have a fixed order; so
+    a race is not reported as a wrong result, too. Raises `InputError` (`too-large`), after the
+    findings on races were added, for more than `MAX_CELLS` units of memory, and for the limits of
+    `check_contents`.
     """
     verification_input, units = task.given, task.memory_units
     algorithm = verification_input.algorithm
@@ -327,13 +329,17 @@ def _judge_regions(
 
 
 def _count_blocks(task: _Task) -> float:
-    """Return into how many blocks of units the algorithm must be divided, as in `_Task.blocks`.
+    """Return the value of `_Task.blocks`: the number of blocks of units to check separately.
 
-    Above the limit `MAX_CELLS` of memory and messages or `MAX_WORK` of operations, the number,
-    which may be a fraction, is the larger of memory and messages divided by `_CELLS_OF_BLOCK` and
-    operations divided by `MAX_WORK`. Within these limits it is 1, or 0 with at most
-    `_MIN_CELLS_OF_RANGES`. It is always 0 if an expectation is given, if some step never runs, and
-    if units are not independent (`is_divisible`).
+    The memory of a check is `task.memory_units` plus the units of all sent messages. The result is
+    the first that applies:
+
+    - 0 (all units at once): the expectation is that of the caller, or the memory is at most
+      `_MIN_CELLS_OF_RANGES` and the operations are at most `MAX_WORK`
+    - 0: some step never runs, or units are not independent (`is_divisible`)
+    - 1 (by ranges first): the memory is at most `MAX_CELLS` and the operations are at most
+      `MAX_WORK`
+    - the larger of memory / `_CELLS_OF_BLOCK` and operations / `MAX_WORK`; it may be a fraction
     """
     given, steps = task.given, task.given.algorithm.steps
     moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit

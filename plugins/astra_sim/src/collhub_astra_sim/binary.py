@@ -168,10 +168,11 @@ def _describe_status(status: int) -> str:
 
 
 def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
-    """Yield the losses of the folder as notes, then errors about a lost event and unfinished ranks.
+    """Yield the findings of a run: losses of the folder, then a lost event, then unfinished ranks.
 
-    A rank is unfinished if the output has no finish time of its NPU. `printed.lost_event`:
-    ASTRA-sim printed that it removed a callable before the call.
+    Losses are notes (`loss`). All others are errors: `lost-event` if ASTRA-sim printed that it
+    removed a callable before the call (`printed.lost_event`), and `never-finishes` for every rank,
+    ascending, for whose NPU the output has no finish time.
     """
     for loss in folder.losses:
         yield Diagnostic("loss", str(loss), Severity.NOTE)

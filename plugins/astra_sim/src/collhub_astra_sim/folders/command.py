@@ -74,12 +74,13 @@ def astra_sim(
 
 
 def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
-    """Read the algorithm of `PATH` or `PATH@SIZE,SIZE`; return it once per size.
+    """Read the algorithm of `PATH` or `PATH@SIZE,SIZE`; return it once per size, in order.
 
-    The text after the last `@` is the list of sizes. Without sizes there is one result; its size is
-    the one that the algorithm states, else the default of Chakra traces, and its name is the file
-    name up to the first dot. With sizes, "-SIZE" as typed is appended to this name. Raises
-    `HubError` for an unreadable file and for invalid sizes.
+    The text after the last `@` is the list of sizes, so a path with `@` must be followed by `@`.
+    Without sizes, also with nothing after `@`, there is one result; its size is the one that the
+    algorithm states, else the default of Chakra traces, and its name is the file name up to the
+    first dot. With sizes, "-SIZE" as typed is appended to this name. Raises `HubError` for an
+    unreadable file and for invalid sizes.
     """
     from collhub_astra_sim.folders.write import NamedAlgorithm
     from hub_core import chakra_bytes

@@ -55,9 +55,10 @@ _MOST_NPUS = 1 << 20
 
 
 def arguments(*, has_groups: bool) -> tuple[str, ...]:
-    """Return the command line options of the simulator, with paths relative to the folder.
+    """Return the simulator's options as texts `--OPTION=PATH`, relative to the folder.
 
-    The order is workload, system, network, memory, groups (if `has_groups`) and the folder of logs.
+    The order is workload (prefix of its traces), system, network, memory, groups (only if
+    `has_groups`), and the folder `log` for logs.
     """
     files = {
         "workload-configuration": WORKLOAD,
@@ -234,11 +235,14 @@ class AstraFolder:
             yield Artifact(f"{WORKLOAD}.{npu}.et", _make_loader(content))
 
     def _build_texts(self) -> dict[str, str]:
-        """Return the texts of the configurations and of run.sh by file name.
+        """Return the texts of the configurations and of the script by file name, in this order.
 
-        They are the system, network and memory configurations, a map of nodes if there are several
-        algorithms, and a groups file if some NPUs are not members. The memory configuration
-        declares no remote memory.
+        - `system.json`, `network.yml`
+        - `memory.json`, which declares no remote memory
+        - `algorithms.yml`, only with several algorithms: a line `NODE: PREFIX` per program, where
+          the node is the position of the program
+        - `groups.json`, only if some NPUs are not members: the group `GROUP` of the members
+        - `run.sh`
         """
         texts = {
             SYSTEM: _format_json(self._build_system()),
