@@ -140,6 +140,8 @@ def test_the_left_operand_of_a_product_is_the_one_of_its_shape() -> None:
         ("aten::add", [((4, 8), FLOATS), ((8,), FLOATS), (2.0, "Scalar")], "more than the 2 oper"),
         ("aten::mul", [((3, 3), FLOATS), ((3, 3), FLOATS)], r"reads n0 \(32,\), which its stated"),
         ("aten::mm", [((4, 8), FLOATS)], "lacks the shapes of its operands"),
+        # The maximum of two tensors, element by element, is no maximum over one tensor.
+        ("aten::max", [((32,), FLOATS), ((32,), FLOATS)], "more than the 1 operands of Max"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(
@@ -147,6 +149,13 @@ def test_inputs_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         infer_program(stating((name,), 4 * 8 * 4, io_extra(inputs)), "float32")
+
+
+def test_a_node_that_reads_a_statement_without_operations_is_refused() -> None:
+    empty = attributes_extra({ATTRIBUTE: json.dumps({"operations": []})})
+    stated = io_extra([((32,), FLOATS), (2.0, "Scalar")])
+    with pytest.raises(InputError, match=r"reads node 1 .*which has no operation"):
+        infer_program(stating(("aten::mul", "aten::mul"), 4 * 32, empty, stated), "float32")
 
 
 def test_an_inferred_trace_is_transformed() -> None:

@@ -76,8 +76,10 @@ class BoundProgram:
 def program_to_json(program: Program, more: Fields | None = None) -> str:
     """Format a program as a JSON document in ASCII; equal programs give equal texts.
 
-    Arguments, operations, stages and chains have one line per entry. `more`: additional fields
-    (`bound`, `num_ranks`, `transformations`), which come last in their own order.
+    The fields are, in this order: `schema`, `name`, `sizes` (lists of the bounds by symbol), `mesh`
+    (only if the program has axes), `arguments`, `operations`, `outputs`, `stages`, `chains`, and
+    the fields of `more` (`bound`, `num_ranks`, `transformations`) in their own order. Arguments,
+    operations, stages and chains have one line per entry. The text ends with a newline.
     """
     parts = [f'  "schema": {json.dumps(SCHEMA)}', f'  "name": {json.dumps(program.name)}']
     sizes = {name: list(bounds) for name, bounds in program.sizes.items()}
@@ -138,10 +140,11 @@ def _shorten(document: Fields) -> Fields:
 
 
 def _shorten_row(row: object) -> object:
-    """Copy a row of a document with every valid name replaced by `x`, to compare rows by form.
+    """Copy a row of a document with names replaced by `x`, so that rows can be compared by form.
 
-    `name` is replaced; all valid names in `members` become one `x`; every text in `operands`
-    becomes `x`. A row that is not an object is returned unchanged.
+    A valid `name` becomes `x`. In the list `members`, the first valid name becomes `x`, and all
+    further valid names are removed. In the list `operands`, every text becomes `x`. Everything else
+    is kept. A row that is not an object is returned unchanged.
     """
     if not isinstance(row, dict):
         return row
@@ -209,11 +212,12 @@ def _create_program(document: Fields) -> Program:
 
 
 def type_fields(kind: TensorType, mesh: Sequence[str] = ()) -> dict[str, object]:
-    """Convert a tensor type to fields: element type, shape and layout, in this order.
+    """Convert a tensor type to the fields `element`, `shape`, `layout` and their parameters.
 
-    A sliced layout also has its dimension, a partial one its reduction, one at a root the root; a
-    group other than 0 is included. On a mesh of several axes the layout is an object with these
-    fields by axis name, without replicated axes.
+    Without axes in the layout, `layout` is the placement; a sliced layout also has `dimension`, a
+    partial one `reduction`, and one at a root `root`. With several axes, `layout` is an object with
+    these fields by axis name, without replicated axes; `mesh` has the names, as many as the layout
+    has axes (`ValueError`). `group` comes last and is omitted for group 0.
     """
     fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
     if kind.layout.axes:

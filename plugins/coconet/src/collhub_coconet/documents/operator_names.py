@@ -17,6 +17,7 @@ from collhub_job_traces import INPUTS, OUTPUTS, StatedInput, tensors_of_extra
 from collhub_coconet.documents.from_workload import (
     build_program,
     create_error,
+    describe_node,
     get_attribute,
     parse_statement,
 )
@@ -191,6 +192,18 @@ class _StatementInference:
             f"filled in: node {name[1:]} is {kind}({', '.join(map(str, operands))}){argument_text}"
         )
 
+    def _get_parent_values(self, row: int) -> list[tuple[str, Shape | None]]:
+        """Return name and shape of the value of each parent of a node, in the stored order.
+
+        Raises `InputError` at the node if the statement of a parent has no operations.
+        """
+        parents = _parents(self.workload, row)
+        without_value = [parent for parent in parents if parent not in self.value]
+        if without_value:
+            parent_text = describe_node(self.workload, without_value[0])
+            raise create_error(self.workload, row, f"reads {parent_text}, which has no operation")
+        return [self.value[parent] for parent in parents]
+
     def _find_kind(self, row: int) -> tuple[Kind, Layout]:
         """Return the kind of operation of a node, and the layout of arguments created for it.
 
@@ -239,7 +252,7 @@ class _StatementInference:
             if len(shapes) < 2 or not all(shapes):
                 raise create_error(self.workload, row, "lacks the shapes of its operands")
             return (*shapes[0][:-1], shapes[1][-1])
-        known = [self.value[parent][1] for parent in _parents(self.workload, row)]
+        known = [shape for _, shape in self._get_parent_values(row)]
         known += [tensor.shape for tensor in self._get_tensors(row)]
         # The largest operand of a pointwise operation has the shape of the result.
         return max((shape for shape in known if shape is not None), key=prod, default=None)
@@ -321,9 +334,7 @@ class _StatementInference:
         if inputs and is_computed:
             return self._match_inputs(row, kind, inputs)
         # Operands that nodes produce come first, followed by new arguments.
-        operands: list[str | float] = [
-            self.value[parent][0] for parent in _parents(self.workload, row)
-        ]
+        operands: list[str | float] = [name for name, _ in self._get_parent_values(row)]
         missing = TRAITS[kind].operands - len(operands)
         if missing < 0:
             raise create_error(self.workload, row, f"reads {len(operands)} nodes, {kind} fewer")
@@ -344,21 +355,23 @@ class _StatementInference:
     ) -> tuple[list[str | float], list[Fields]]:
         """Match the recorded inputs of a node in order; return its operands and its new arguments.
 
-        A recorded number becomes a number operand. Another input is the first unused parent whose
-        value has the same shape or an unknown one; if there is none, a new replicated argument with
-        the recorded or the default element type (a scalar without a shape). Inputs beyond the
-        operands of `kind` are ignored if they are its neutral number (1 for add and subtract, 2 for
-        norm). Raises `InputError` for other surplus inputs, for too few inputs, and if a parent
-        remains unmatched.
+        A recorded number becomes a number operand. A recorded tensor becomes the first unused
+        parent whose value has the same shape or an unknown one; if there is none, a new replicated
+        argument with the recorded shape (none: a scalar) and the recorded or the default element
+        type. Inputs beyond the operands of `kind` are ignored if they are its neutral number (1 for
+        add and subtract, 2 for norm). Raises `InputError` for other surplus inputs, for too few
+        inputs, if a parent remains unmatched, and if the statement of a parent has no operations.
         """
         count = TRAITS[kind].operands
+        # A tensor has no number, and neither has a kind without a neutral one.
         if any(
-            stated_input.number != _IGNORED_OPERANDS.get(kind) for stated_input in inputs[count:]
+            stated_input.number is None or stated_input.number != _IGNORED_OPERANDS.get(kind)
+            for stated_input in inputs[count:]
         ):
             raise create_error(
                 self.workload, row, f"states more than the {count} operands of {kind}"
             )
-        waiting = [self.value[parent] for parent in _parents(self.workload, row)]
+        waiting = self._get_parent_values(row)
         operands: list[str | float] = []
         arguments: list[Fields] = []
         for stated_input in inputs[:count]:

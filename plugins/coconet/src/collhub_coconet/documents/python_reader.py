@@ -102,8 +102,11 @@ class _TensorLanguage:
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
         """Return the document of the chosen program as the child's report, or an error report.
 
-        `chosen`: name or number of a program, None if the file has only one. An error is reported
-        for no match, for several matches, and for a function that returns no `Program`.
+        `namespace`: the global variables of the executed file. `chosen`: name or number (from 1) of
+        a program, None if the file has only one. Without exactly one match, the error report lists
+        the programs or, if there are none, why each function is none. A function that returns no
+        `Program` gives the error `no-program`. Exceptions of the called function are raised. `end`
+        is the child's report of the end of the file and is not used.
         """
         functions = _find_program_functions(namespace)
         positions = chosen_places(list(functions), chosen)
