@@ -221,9 +221,10 @@ class _Levels:
     def _check_cores(self) -> None:
         """Raise `_NoFatTreeError` unless all pods are connected to equal groups of top switches.
 
-        A pod is a set of switches of tier 1 with the same switches of tier 0 below. A group is the
-        set of top switches to which one switch of tier 1 is connected. All pods must have the same
-        groups, and groups must not overlap. With two tiers the groups are not checked.
+        A pod is the set of all switches of tier 1 with the same switches of tier 0 below. A group
+        is the set of top switches to which one switch of tier 1 is connected; switches of a pod
+        with equal groups count as one. All pods must have the same groups, and different groups
+        must not overlap. Nothing is checked in a tree of two tiers.
         """
         if self._count == 2:
             return

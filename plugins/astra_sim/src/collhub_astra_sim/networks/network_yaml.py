@@ -83,9 +83,11 @@ def _format_decimal(value: float) -> str:
 def read(source: Source, options: NoOptions) -> Topology:
     """Read the topology that a network YAML of ASTRA-sim describes.
 
-    The keys of `_KEYS` have one entry per dimension; bandwidths are in GiB/s, latencies in ns.
-    Other keys are ignored. Raises `InputError` (`invalid-network-yaml`), with the line if it is
-    known, for invalid entries, lists of different lengths and files above 1 MiB.
+    The four keys of `_KEYS` are required, with one entry per dimension (a single value is a list of
+    one); bandwidths are in GiB/s, latencies in ns. Other keys are ignored. Raises `InputError`
+    (`invalid-network-yaml`), with the line if it is known, for a missing or repeated key of these,
+    invalid entries, lists of different lengths, networks that are too large for `grid`, and files
+    above 1 MiB.
     """
     del options
     name, content = source.name, source.content()
@@ -377,9 +379,11 @@ def _find_difference(topology: Topology) -> str | None:
 def _find_distant_pair(
     topology: Topology, sources: Int64Array, destinations: Int64Array
 ) -> str | None:
-    """Describe the first message between NPUs without a direct link; None without one.
+    """Return why a full mesh is wrong: a message between NPUs without a direct link; or None.
 
-    `sources`, `destinations`: ends of all messages; their order decides which one is first.
+    `sources`, `destinations`: NPUs of all messages, int64[messages]. The text names both NPUs of
+    the first such message in this order, and that they are no neighbours. A link must have the
+    direction of the message; a message of an NPU to itself has no link.
     """
     # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
     nodes = topology.num_nodes

@@ -76,9 +76,12 @@ class _Words:
     def topology(self) -> Topology:
         """Read the network from the header, the switches and the cables of the file.
 
-        NPUs keep their order; switches are numbered after them, in the order of the file. Another
-        number of cables than in the header is a warning. Raises `InputError` for invalid numbers
-        and a repeated switch.
+        Every cable is a link in each direction. Nodes that are not listed as switches are NPUs,
+        numbered from 0 in the order of their numbers in the file. Switches are numbered after them,
+        in the order in which the file lists them. All words are consumed. Another number of cables
+        than in the header is reported as a warning (`link-count`). Raises `InputError`
+        (`invalid-ns3-topology`) for invalid numbers, rates and delays, a repeated switch, and a
+        cable of a node to itself.
         """
         header = self._read_header()
         switches = [self._read_integer("a switch", header.nodes) for _ in range(header.switches)]
@@ -214,9 +217,11 @@ _MOST_JUDGED = 1 << 13
 def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
     """Write the topology as a file of cables for ns-3 (format `ns3`).
 
-    The header is that of ASTRA-sim, or of SimAI with `header=simai`. Losses are names, rounded
-    rates and latencies, and forwarding by NPUs. Raises `UsageError` for links without an equal link
-    in the opposite direction, and for servers that SimAI cannot describe.
+    A cable is a link with an equal link in the opposite direction. The header is that of ASTRA-sim,
+    or of SimAI with `header=simai`. Losses are multicast and reduction in switches, names of nodes,
+    groups, rounded rates and latencies, and forwarding by NPUs; dimensions and the order of links
+    are declared as restated. Raises `UsageError` for links that form no cables, and with
+    `header=simai` for servers that SimAI cannot describe.
     """
     cables = cables_of(topology)
     header = _format_simai_header if options.header == SIMAI else _format_header
@@ -318,10 +323,10 @@ def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
 
 
 def _report_forwarding(topology: Topology) -> Iterator[Loss]:
-    """Yield one loss if messages between some NPUs would have to pass another NPU.
+    """Yield one loss if some NPUs are connected only through other NPUs, or not at all.
 
     NPUs do not forward in ns-3. The loss has the number of ordered pairs of such NPUs and the first
-    one. Networks of more than `_MOST_JUDGED` NPUs are not checked.
+    pair by source, then destination. Networks of more than `_MOST_JUDGED` NPUs are not checked.
     """
     if topology.num_npus > _MOST_JUDGED:
         return
@@ -385,13 +390,14 @@ class Servers:
 
 
 def find_servers(topology: Topology) -> Servers:
-    """Return the number of NPUs of a server, and the switches that connect the NPUs of one server.
+    """Find the NVSwitches, which connect NPUs of one server only, and the NPUs per server.
 
-    Such a switch has links only to NPUs, to at least two of consecutive numbers, all of which have
-    other neighbours too. A switch of all NPUs counts only if there is no other. Without such
-    switches a server has one NPU. Raises `UsageError` (`uneven-servers`) for servers of different
-    sizes, or if a server's first NPU is no multiple of the size, because SimAI divides the number
-    of an NPU by the size.
+    An NVSwitch has links only to NPUs. These are at least two, have consecutive numbers, and each
+    of them has at least one other neighbour. A switch with links to all NPUs of the topology counts
+    only if no other switch is an NVSwitch. NVSwitches are in ascending order. The size is the
+    largest number of NPUs of an NVSwitch; without NVSwitches it is 1. Raises `UsageError`
+    (`uneven-servers`) if an NVSwitch has another number of NPUs, or its first NPU is no multiple of
+    the size, because SimAI divides the number of an NPU by the size.
     """
     npus = topology.num_npus
     ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)

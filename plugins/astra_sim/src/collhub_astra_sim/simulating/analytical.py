@@ -201,12 +201,12 @@ def simulate_nodes(
 
 
 def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
-    """Return the recorded transmissions of messages over links, one row each, in order of time.
+    """Return the recorded transmissions of messages over links, one row each, as recorded.
 
-    `row` is the SEND node of the message. Times are in ns. A message is ready for its first link
-    when this node starts, and for each later link when it arrives there. The ready time is limited
-    to the range from 0 to the start of the transmission. The recorded time of a link is how long
-    the message occupies it.
+    `row` is the row of the message's SEND in the table of trace nodes, not in the step table. Times
+    are in ns. A message is ready for its first link when its SEND starts, and for each later link
+    when it arrives at the end of the previous one. The ready time is limited to the range from 0 to
+    the start of the transmission. `busy_ns` is how long the message occupies the link.
     """
     records = world.transmission[: world.transmissions[0]]
     node, link, start = (records[name].copy() for name in ("node", "link", "start"))

@@ -148,11 +148,13 @@ def _run_machine(
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
     """Run the simulation; return the machine after it, and the reasons why ASTRA-sim aborts.
 
-    Exhausted pools of records are expanded, so the result may be another machine. At an event at
-    time 0, on which ASTRA-sim aborts, the run ends with `stops_at_abort`, otherwise it continues.
-    After a complete run with `stops_at_abort` the reasons are collectives without an algorithm at
-    the start, and ranks on whose statistics ASTRA-sim aborts. Raises `UsageError` (`too-large`) if
-    one event needs more records than the machine's margin.
+    Full pools of records are expanded, so the machine of the result may be another one than
+    `machine`. ASTRA-sim aborts at the first event at time 0. With `stops_at_abort`, the run ends
+    there, and the event is the only reason. If there is no such event, the reasons after the run
+    are collectives without an algorithm at time 0, and ranks on whose statistics ASTRA-sim aborts.
+    Without `stops_at_abort`, the run continues (`PASSES_ZERO` is set in the machine), and the event
+    is the only reason that is searched. Raises `UsageError` (`too-large`) if one event needs more
+    records than the machine's margin.
     """
     from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
     from collhub_astra_sim.workloads.layout import expand_pools

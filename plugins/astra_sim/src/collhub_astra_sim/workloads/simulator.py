@@ -92,12 +92,14 @@ def _simulate_folder(
     """Simulate a job that was read from a folder for ASTRA-sim, or report why ASTRA-sim aborts.
 
     `folder`: configurations of the folder. The network is that of the request, else that of the
-    folder. The backend is that of the options, else of the folder, else congestion-aware. If
-    neither names a backend and the congestion-aware one cannot run the network, it is
-    congestion-unaware, with a warning; this test is omitted for a network of several dimensions
-    in the request. If a hazard of the job or the network makes ASTRA-sim abort, no node has a time
-    and the findings give the reasons, unless the option `slots` differs from ASTRA-sim's. Raises
-    the errors of `simulate`.
+    folder. The backend is that of the options, else of the folder, else congestion-aware.
+
+    Aborts are hazards of the job, and a network that the backend cannot run. The network is not
+    checked if it is that of the request and has several dimensions. If neither options nor folder
+    name a backend, such a network is no abort: the backend becomes congestion-unaware, with a
+    warning. After an abort, no rank and no node has a time, and the findings are only the reasons;
+    but if the option `slots` differs from ASTRA-sim's, the job is simulated and the aborts are not
+    reported. Raises the errors of `simulate`.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)

@@ -378,9 +378,11 @@ def report_statistics_aborts(
 ) -> tuple[Diagnostic, ...]:
     """Return an error for each rank on whose statistics ASTRA-sim aborts, in the order of ranks.
 
-    These are ranks with host computations, memory or marker nodes that finish by a message: a SEND,
-    a RECV, or a custom algorithm whose last node is no computation. The statistics throw an
-    exception, which ASTRA-sim survives only outside of an event of the network.
+    ASTRA-sim aborts on a rank if both conditions hold: the rank has a host computation, LOAD, STORE
+    or marker; and the rank finishes, with one of these as its last node: a SEND, a RECV, or a
+    collective with a custom algorithm whose last node is no computation. The error is at this last
+    node. The statistics throw an exception, which ASTRA-sim survives only outside of an event of
+    the network.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)

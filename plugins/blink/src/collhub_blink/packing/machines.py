@@ -165,13 +165,18 @@ class _Hosts:
     ) -> SpanningTree:
         """Build a tree whose data reach the other hosts through one rank of host `first`.
 
-        `index`: local index of a rank in its host; `home`: the host of `root`. The root sends to
-        its host's rank `index`, and that one to rank `index` of host `first`. From there the data
-        go to rank `index` of every other host, and these ranks distribute the data within their
-        hosts. If the root itself is rank `index`, it sends to rank `index` of `first` and to only
-        one other rank of its host; from that one, each rank forwards to up to two others (in an
-        order rotated by `first`), to relieve the root. The host of the root must then have at least
-        two ranks.
+        `index`: local index of a rank in its host; `home`: the host of `root`. The edges are:
+
+        - from the root to rank `index` of `home`, and from this rank to rank `index` of host
+          `first`
+        - from rank `index` of `first` to rank `index` of every other host except `home`
+        - within every host, from rank `index` to the other ranks as in `_attach_below`, except the
+          root
+
+        If the root itself is rank `index` of `home`, the edges of `home` are others, to relieve the
+        root: from the root to rank `index` of `first`, and to the first of the other ranks of
+        `home`, which form a binary tree. Their order is ascending, rotated by `first`. The host of
+        the root must then have at least two ranks.
         """
         parent = np.full(self._num_ranks, -1, np.int64)
         for number, block in enumerate(self._blocks):

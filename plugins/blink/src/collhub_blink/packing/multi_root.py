@@ -39,9 +39,14 @@ from hub_core.schedules import LinkCapacities, directed_partition_rate, partitio
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings of trees for an all-gather, or for a reversed reduce-scatter.
 
-    In this order: trees of every rank at the optimal rate; only with switches, such trees whose
-    traffic is spread at switches, and the packings for several hosts (`build_machine_packings`); a
-    shallow tree per rank. All have the bound of the first one.
+    The list has, in this order:
+
+    - trees from every rank at the optimal rate (`SwitchSpread.NOWHERE`)
+    - only with switches: such trees with `SwitchSpread.EVERYWHERE`, then the packings for several
+      hosts (`build_machine_packings`)
+    - one shallow tree per rank
+
+    The last packing and those for several hosts have the bound of the first one.
     """
     network = task.oriented_network
     packings = [build_every_rank_packing(task, network, SwitchSpread.NOWHERE)]
@@ -60,10 +65,11 @@ def build_every_rank_packing(
 ) -> PlacedPacking:
     """Build a packing with trees from every rank to all other ranks at the optimal rate.
 
-    `spread`: where traffic is distributed at switches. For EVERYWHERE, `task.seeds_of_flat_trees`
-    random orders are tried, otherwise `task.seeds`; both begin with the seed `task.seed`. The bound
-    on the rate is by the data that must enter a set of nodes. `at_least` is the number of ranks,
-    because every rank needs a tree.
+    `network`: the network to pack, for a reduce-scatter the reversed one. `spread`: at which
+    switches traffic is distributed to all neighbours. With EVERYWHERE, `task.seeds_of_flat_trees`
+    random orders are tried, otherwise `task.seeds`; their seeds are consecutive from `task.seed`.
+    The bound on the rate is by the data that must enter a set of nodes. `at_least`, the minimum
+    number of trees, is the number of ranks, because every rank needs a tree.
     """
     is_flat = spread is SwitchSpread.EVERYWHERE
     packing = all_gather_trees(
@@ -174,10 +180,12 @@ def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> Placed
 
 
 def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
-    """Build all-reduce trees in which ranks forward instead of the removed switches.
+    """Build all-reduce trees of a network with switches, which direct arcs between ranks replace.
 
     `spread`: how traffic at switches is distributed to direct arcs. `task.seeds_of_flat_trees`
-    random orders are tried. The bound is that of the partition that limits the strength.
+    random orders are tried, from the seed `task.seed`. The trees are placed on the routes of the
+    arcs in the network with switches. The bound on the rate is that of the partition of the nodes
+    that limits the strength of the network.
     """
     network = task.network
     optimal_packing = all_reduce_packing(

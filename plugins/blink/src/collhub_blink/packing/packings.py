@@ -288,13 +288,14 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield `_MAX_TRIALS` (64) orders of the ranks for a chain: the root first, group by group.
+    """Yield `_MAX_TRIALS` (64) orders of the ranks for a chain, as int64[ranks]; they may repeat.
 
-    A rank belongs to the group of the lowest rank that is at most two links away in one of the two
-    directions, normally a rank at the same switch. The first group is that of the root. The next
-    one is always the nearest one that was not visited (`_find_path`); the random numbers of `seed`
-    decide between equal ones. The ranks of a group are in ascending order, except that the root is
-    the very first. Orders may repeat.
+    The group of a rank is named by the lowest rank from or to which its route has at most
+    `_HOPS_OVER_ONE_SWITCH` (2) links, normally a rank at the same switch. The distance of two
+    groups is the number of links of the route between the ranks that name them. An order visits
+    group by group as in `_find_path`, from the group of the root on, with new random numbers of
+    `seed` for each order. The ranks of a group are in ascending order, except that the root is the
+    very first. Raises `InputError` for ranks without a route.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute
@@ -319,9 +320,11 @@ def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int
 def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
     """Find a path through all positions from `first` that always continues to a nearest one.
 
-    `hops`: distances, int64[positions, positions]. Of equally near ones, the position with the
-    fewest unvisited positions at the minimum distance is taken (Warnsdorff's rule), then the one
-    with the lowest `noise`.
+    Returns all positions, each once, in the order of the path. `hops`: distances, int64[positions,
+    positions], 0 on the diagonal. Only positions that were not visited are candidates. Of equally
+    near ones, the position with the fewest unvisited positions at distance D is taken, where D is
+    the minimum distance above 0 in `hops` (Warnsdorff's rule); then the one with the lowest `noise`
+    (int64[positions]).
     """
     minimum_hops = np.where(hops > 0, hops, hops.max(initial=0)).min(initial=0)
     is_unvisited = np.ones(len(hops), np.bool_)
