@@ -273,7 +273,7 @@ def _move(program: Program, choice: random.Random) -> Rewrite:
         members = movable(program, target)
         return reorder(program, target, members[: choice.randint(0, len(members))])
     if kind == "state":
-        return as_slice(program, [choice.choice(sorted(program.states))])
+        return as_slice(program, [choice.choice(sorted(program.states) or operations)])
     if kind == "bucket":
         alike = _of_kind(program, choice.choice(sorted(BUCKET_KINDS))) or operations
         return coalesce(program, choice.sample(alike, min(len(alike), choice.choice([2, 2, 3]))))

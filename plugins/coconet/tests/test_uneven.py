@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +28,7 @@ from collhub_coconet import (
 from collhub_coconet.documents.from_workload import find_program
 from collhub_coconet.execution.ranks import simulate_ranks
 from collhub_coconet.lowering.algorithms import count_buffer_bytes
-from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.workload import lower
-from collhub_coconet.search import search_pass
 from collhub_coconet.search.collective_times import FormulaTimes, Rates, find_demand
 from collhub_coconet.search.hub_algorithms import HubAlgorithms
 from collhub_coconet.transformations.costs import costs
@@ -256,22 +253,6 @@ def test_the_formula_counts_every_part_as_the_longest() -> None:
     demands = [find_demand(program, RANKS, program.by_name[name]) for name in ("uneven", "even")]
     uneven, even = (times.find_fastest(demand) for demand in demands if demand is not None)
     assert uneven == even
-
-
-def test_graphs_of_chunks_are_refused() -> None:
-    with pytest.raises(InputError, match="AllToAllV is not divided into messages of chunks"):
-        flatten(mixture_of_experts(), RANKS, parse_topology("ring:4"))
-
-
-def test_a_search_by_simulation_refuses_them_before_it_times_a_program(
-    collhub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search_pass, "explore", None)
-    path = tmp_path / "moe.program.json"
-    path.write_text(program_to_json(mixture_of_experts()))
-    run = collhub("transform", path, "--search", "--topology", "ring:4", "--jobs", "1")
-    assert run.code == 1
-    assert run.error_lines[0].endswith("[uneven-unsupported]")
 
 
 @pytest.mark.once

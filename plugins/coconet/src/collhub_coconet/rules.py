@@ -322,11 +322,6 @@ _REQUESTS = (
         "The program cannot be written as a module of PyTorch.",
         "blocks of unequal length",
     ),
-    (
-        "uneven-unsupported",
-        "An uneven collective is not divided into messages of chunks.",
-        "a flat graph of an AllToAllV",
-    ),
     ("run", "The written modules failed or ran too long.", "`--run` without PyTorch"),
 )
 

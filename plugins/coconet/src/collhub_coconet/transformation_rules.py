@@ -107,6 +107,12 @@ _REFUSALS = (
         "`overlap` with a norm, which needs all chunks",
     ),
     (
+        "refused-row-blocks",
+        "An uneven collective reads its rows in other blocks than the collective before it in the "
+        "chain delivers.",
+        "`overlap` of a dispatch and a combine whose counts are not transposed",
+    ),
+    (
         "refused-no-other-order",
         "The chain and the rest of the program have no common order of execution.",
         "`overlap` of two operations with a reader between them",

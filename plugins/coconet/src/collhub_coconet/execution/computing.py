@@ -27,9 +27,8 @@ from collhub_coconet.execution.array_operations import (
 )
 from collhub_coconet.execution.row_operations import FUNCTIONS_OF_ONE_RANK
 from collhub_coconet.lowering.algorithms import INITIAL, Contents
-from collhub_coconet.lowering.flat_program import CollectiveRuns, find_viewed_value
+from collhub_coconet.lowering.flat_program import CollectiveRuns, RowRuns, find_viewed_value
 from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.lowering.nodes import number_chunks
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
@@ -273,7 +272,7 @@ class CollectiveRun:
     (source, destination, tag). `received`: messages by row, until their step is complete.
     """
 
-    part: CollectiveRuns
+    part: CollectiveRuns | RowRuns
     piece: int
     versions: dict[tuple[int, int], int]
     results: dict[int, list[tuple[int, int]]]
@@ -312,7 +311,7 @@ class CollectiveRun:
             for offset, values in enumerate(self._compute(row, kind)):
                 self.cells[first + offset] = row, values
             for unit, address in self.results.get(node, ()):
-                chunk = self._find_chunk(unit, rank, is_given=True)
+                chunk = self.part.find_chunk(self.piece, unit, rank, is_given=True)
                 self.deliver(rank, chunk, self.cells[address][1])
 
     def _compute(self, row: int, kind: StepKind) -> Payload:
@@ -370,21 +369,7 @@ class CollectiveRun:
             return values
         unit = int(contents.input_of[address])
         rank = int(contents.algorithm.steps.rank[row]) + self.part.first_rank
-        return self.initial(rank, self._find_chunk(unit, rank, is_given=False))
-
-    def _find_chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
-        """Return the chunk of the result's grid that contains a unit of the algorithm's buffer.
-
-        `rank`: the rank whose buffer it is. `is_given`: the chunk that the rank gets as its result;
-        otherwise the one that it needs as input.
-        """
-        # `number_chunks` expects columns.
-        part, units = self.part, np.array([unit])
-        position = np.array([rank - part.first_rank])
-        chunks = number_chunks(
-            part.grid, part.contents, units, self.piece, position, is_given=is_given
-        )
-        return int(chunks[0])
+        return self.initial(rank, self.part.find_chunk(self.piece, unit, rank, is_given=False))
 
 
 def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:

@@ -30,10 +30,18 @@ from collhub_coconet.execution.computing import (
     finish_scalar,
 )
 from collhub_coconet.execution.ranks import SimulatedRun, simulate_ranks
+from collhub_coconet.execution.row_runs import (
+    UnitRows,
+    count_row_elements,
+    find_terms,
+    find_unfilled,
+    locate_units,
+)
 from collhub_coconet.lowering.flat_program import (
     CollectiveRuns,
     FlatProgram,
     Message,
+    RowRuns,
     Segment,
     find_viewed_value,
 )
@@ -92,6 +100,13 @@ def find_waiting_edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
     return np.concatenate([parents, pairs.send]), np.concatenate([children, pairs.receive])
 
 
+# Collectives that reduce nothing.
+_MOVING = frozenset(
+    {
+        *(Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.BROADCAST),
+        *(Kind.ALL_GATHER_V, Kind.ALL_TO_ALL_V),
+    }
+)
 _ROUNDING_REDUCTIONS = (Reduction.SUM, Reduction.PROD, None)
 
 
@@ -172,7 +187,8 @@ class _ExecutionState:
     """State of an execution.
 
     `expected_values`: the values of `expected`, element by element. `runs`: by (number of the part,
-    piece). `mail`: messages in flight. `partials`: partial results of scalars, by (name, rank).
+    piece). `units`: rows of the units of an uneven collective, by number of the part. `mail`:
+    messages in flight. `partials`: partial results of scalars, by (name, rank).
     """
 
     flat: FlatProgram
@@ -180,6 +196,7 @@ class _ExecutionState:
     values: Values = field(init=False)
     expected_values: Values | None = field(init=False, default=None)
     runs: dict[tuple[int, int], CollectiveRun] = field(default_factory=dict)
+    units: dict[int, tuple[UnitRows, UnitRows]] = field(default_factory=dict)
     mail: dict[tuple[int, int, int], Payload] = field(default_factory=dict)
     partials: dict[tuple[str, int], Array] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
@@ -194,6 +211,10 @@ class _ExecutionState:
             elif isinstance(part, Message):
                 grids[part.operation.name] = part.grid
         self.values = Values(program, binding, grids, self.flat.pass_through)
+        for part in self.flat.parts:
+            if isinstance(part, RowRuns):
+                for operation in (part.operation, *part.others):
+                    self._write_unfilled(operation, part.first_rank)
         if self.expected is not None:
             self.expected_values = Values(program, binding, grids, {})
             for name, arrays in self.expected.values.items():
@@ -202,6 +223,15 @@ class _ExecutionState:
                 for position, array in enumerate(arrays):
                     elements = find_elements(kind, binding, position)
                     self.expected_values.write(name, first + position, elements, array.reshape(-1))
+
+    def _write_unfilled(self, operation: Operation, first_rank: int) -> None:
+        """Write zeros after the rows that each rank receives in an uneven collective."""
+        program, binding = self.flat.program, self.flat.binding
+        dtype = dtype_of(program.types[operation.name].element)
+        for position in range(binding.num_ranks):
+            elements = find_unfilled(program, binding, operation, position)
+            zeros = np.zeros(len(elements), dtype)
+            self.values.write(operation.name, first_rank + position, elements, zeros)
 
     # --- nodes ---
 
@@ -222,6 +252,9 @@ class _ExecutionState:
             piece, node = divmod(item, len(part.contents.template))
             run = self._find_run(int(self.flat.part[row]), part, piece)
             run.step(node, rank, int(nodes.peer[row]), int(nodes.tag[row]))
+        elif isinstance(part, RowRuns):
+            run = self._find_run(int(self.flat.part[row]), part, 0)
+            run.step(item, rank, int(nodes.peer[row]), int(nodes.tag[row]))
         elif isinstance(part, Message):
             is_send = nodes.kind[row] == NodeKind.SEND
             # Execute one side of a Send.
@@ -253,11 +286,16 @@ class _ExecutionState:
             if part.grid is None:
                 elements = find_elements(kind, binding, rank % binding.num_ranks)
             else:
-                elements = np.concatenate([part.grid.elements(chunk) for chunk in part.tiles[item]])
+                position = rank % binding.num_ranks
+                chunks = [part.grid.elements(chunk, position) for chunk in part.tiles[item]]
+                elements = np.concatenate(chunks)
+                if part.grid.row_blocks is not None and kind.layout.is_sliced:
+                    available = find_elements(kind, binding, position)
+                    elements = np.intersect1d(elements, available)
             values = compute_elements(self.values, operation, rank, elements)
             self.values.write(operation.name, rank, elements, values)
 
-    def _find_run(self, number: int, part: CollectiveRuns, piece: int) -> CollectiveRun:
+    def _find_run(self, number: int, part: CollectiveRuns | RowRuns, piece: int) -> CollectiveRun:
         """Return the state of one piece of a collective, which is created by the first call.
 
         A collective runs its algorithm once per piece, an equal share of the data. `number`:
@@ -268,15 +306,35 @@ class _ExecutionState:
         key = number, piece
         if key not in self.runs:
             contents = part.contents
+            if isinstance(part, RowRuns):
+                self.units[number] = locate_units(part)
             self.runs[key] = CollectiveRun(
                 part, piece, collect_versions(contents), collect_results(contents),
-                lambda rank, chunk: self._read_chunk(part, rank, chunk),
-                lambda rank, chunk, values: self._deliver(part, rank, chunk, values),
+                lambda rank, chunk: self._read_chunk(number, part, rank, chunk),
+                lambda rank, chunk, values: self._deliver(number, part, rank, chunk, values),
                 self.mail,
             )  # fmt: skip
         return self.runs[key]
 
-    def _read_chunk(self, part: CollectiveRuns, rank: int, chunk: int) -> Array:
+    def _list_elements(
+        self, number: int, part: CollectiveRuns | RowRuns, chunk: int, *, is_given: bool
+    ) -> list[tuple[Operation, Int64Array]]:
+        """Return the elements of a chunk for every member of a bucket, or for the only operation.
+
+        They are those of the results if `is_given`, otherwise of the operands; only an uneven
+        collective, whose chunks are units, has different ones. `number`: of the part.
+        """
+        if isinstance(part, CollectiveRuns):
+            return [(operation, grid.elements(chunk)) for operation, grid in part.members]
+        rows, program = self.units[number][is_given], self.flat.program
+        return [
+            (one, rows.find_elements(chunk, count_row_elements(program, self.flat.binding, one)))
+            for one in (part.operation, *part.others)
+        ]
+
+    def _read_chunk(
+        self, number: int, part: CollectiveRuns | RowRuns, rank: int, chunk: int
+    ) -> Array:
         """Return a chunk of the operands of a collective on a rank.
 
         For a bucket (several collectives that are performed as one) these are the chunks of all
@@ -288,12 +346,19 @@ class _ExecutionState:
             return self.partials[part.operation.name, rank]
         return np.concatenate(
             [
-                self.values.read(operation.reads[0], rank, grid.elements(chunk))
-                for operation, grid in part.members
+                self.values.read(operation.reads[0], rank, elements)
+                for operation, elements in self._list_elements(number, part, chunk, is_given=False)
             ]
         )
 
-    def _deliver(self, part: CollectiveRuns, rank: int, chunk: int, values: Array) -> None:
+    def _deliver(
+        self,
+        number: int,
+        part: CollectiveRuns | RowRuns,
+        rank: int,
+        chunk: int,
+        values: Array,
+    ) -> None:
         """Write a chunk of the result of a collective on a rank, for every member of a bucket.
 
         The bucket is the list of operations that the collective performs together. A scalar is
@@ -304,15 +369,14 @@ class _ExecutionState:
         they are.
         """
         start = 0
-        for operation, grid in part.members:
-            elements = grid.elements(chunk)
+        for operation, elements in self._list_elements(number, part, chunk, is_given=True):
             if part.is_scalar:
                 kind = self.flat.program.types[operation.name]
                 member_values = finish_scalar(operation, values, dtype_of(kind.element))
             else:
                 member_values = values[start : start + len(elements)]
                 start += len(elements)
-            is_moved = operation.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.BROADCAST)
+            is_moved = operation.kind in _MOVING
             is_reduced = part.is_scalar or not is_moved
             is_checked = self.expected_values is not None and is_reduced
             if is_checked and is_float_array(member_values):
@@ -323,7 +387,7 @@ class _ExecutionState:
 
     def _check_reduction(
         self,
-        part: CollectiveRuns,
+        part: CollectiveRuns | RowRuns,
         operation: Operation,
         rank: int,
         elements: Int64Array,
@@ -345,6 +409,10 @@ class _ExecutionState:
         if is_same(expected, values):
             self.errors.setdefault(operation.name, 0.0)
             return values
+        if isinstance(part, RowRuns):
+            program, binding = self.flat.program, self.flat.binding
+            position = rank - part.first_rank
+            elements = find_terms(program, binding, operation, position, elements)
         terms = self._find_largest_term(part, operation, elements)
         bound = 4 * get_epsilon(values.dtype) * self.flat.binding.num_ranks * terms
         is_infinite = ~np.isfinite(values) & ~np.isfinite(expected)
@@ -358,7 +426,7 @@ class _ExecutionState:
         return expected
 
     def _find_largest_term(
-        self, part: CollectiveRuns, operation: Operation, elements: Int64Array
+        self, part: CollectiveRuns | RowRuns, operation: Operation, elements: Int64Array
     ) -> float:
         """Return the largest magnitude of any rank's expected contribution to a reduction.
 

@@ -46,6 +46,7 @@ _FALLBACK_ALGORITHMS = {
     Kind.ALL_TO_ALL: "direct",
     Kind.BROADCAST: "binomial",
     Kind.REDUCE: "binomial",
+    Kind.ALL_TO_ALL_V: "direct",
 }
 # A single scalar is too small to be cut into the units of other algorithms.
 SCALAR_ALGORITHM = "binomial"
@@ -275,9 +276,10 @@ class Contents:
     Nodes are those of `template`, which includes all steps; `last[row]`: last node of a step.
     Entries, int64: `need_node` reads the initial value of unit `need_unit` of the full buffer;
     after `give_node` (-1: from the start), unit `give_unit` of the full buffer is ready on position
-    `give_rank`, at `give_address`. `level`: int64 by node, length of the longest path to it,
-    including messages. `source`, `destination`: first addresses by step, -1 for none. `input_of`:
-    unit of the full buffer by address of INPUT, -1 elsewhere.
+    `give_rank`, at `give_address`. Units of an uneven collective are numbered on all ranks, those
+    of the inputs and those of the outputs. `level`: int64 by node, length of the longest path to
+    it, including messages. `source`, `destination`: first addresses by step, -1 for none.
+    `input_of`: unit of the full buffer by address of INPUT, -1 elsewhere.
     """
 
     algorithm: Algorithm
@@ -414,15 +416,20 @@ def _map_buffer_units(
     """Map each address of INPUT or OUTPUT to its unit of the full buffer: int64[`total`].
 
     Other addresses have -1. `base`: first address by rank and buffer. If a rank has only its part
-    of the full buffer, the units of rank r begin at r x units per rank.
+    of the full buffer, the units of rank r begin at r x units per rank. The parts of an uneven
+    collective have no common full buffer: its units are numbered on all ranks, rank after rank.
     """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     is_input = buffer is Buffer.INPUT
     sizes = collective.input_units() if is_input else collective.output_units()
     is_part = traits.input_is_part if is_input else traits.output_is_part
     units = np.full(total, -1, np.int64)
+    preceding = np.cumsum(sizes) - sizes
     for rank, size in enumerate(sizes.tolist()):
-        first = rank * collective.units_per_rank if is_part else 0
+        if traits.is_uneven:
+            first = int(preceding[rank])
+        else:
+            first = rank * collective.units_per_rank if is_part else 0
         first_address = int(base[rank, buffer])
         units[first_address : first_address + size] = first + np.arange(size)
     return units

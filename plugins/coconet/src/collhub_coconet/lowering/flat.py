@@ -34,12 +34,14 @@ from collhub_coconet.lowering.flat_program import (
     MeshRuns,
     Message,
     Part,
+    RowRuns,
     Segment,
     find_viewed_value,
 )
 from collhub_coconet.lowering.grids import (
     Cut,
     Grid,
+    build_row_grids,
     find_cuts,
     find_needed_chunks,
     number_regions,
@@ -71,11 +73,10 @@ from collhub_coconet.program.program import (
     find_axis_positions,
     reduces_scalar,
 )
+from collhub_coconet.program.uneven_rows import count_row_bytes, read_counts, select_chunk
 from hub_core import Registry, Topology, installed_version, run_registry
-from hub_core.columns import Int64Array
+from hub_core.columns import Int64Array, distinct
 from hub_core.model import (
-    InputError,
-    Location,
     NodeColumns,
     NodeKind,
     ProcessGroup,
@@ -105,30 +106,18 @@ def flatten(
     - Names of nodes contain `origin`, the operations of a node, and `fused_group`, their stage.
 
     On a mesh of several axes collectives work on complete values, among the ranks of their axes.
-    Raises `HubError` for algorithms that do not fit or are incorrect, and `InputError` for layouts
-    that do not fit the ranks, and for uneven collectives (`uneven-unsupported`).
+    Chunks of an uneven collective have a part of the rows between every two ranks; each chunk has
+    an algorithm of its own, so that an algorithm in a file fits one chunk only. Raises `HubError`
+    for algorithms that do not fit or are incorrect, and `InputError` for layouts that do not fit
+    the ranks.
     """
     check_binding(program, binding)
-    refuse_uneven_collectives(program)
     algorithms = algorithms or Algorithms(topology, registry or run_registry())
     choices = choices if choices is not None else select_fallbacks(program)
     builder = _FlatBuilder(program, binding, choices, algorithms, has_launches)
     for kernel in program.kernels():
         builder.add_kernel(kernel)
     return builder.build()
-
-
-def refuse_uneven_collectives(program: Program) -> None:
-    """Raise `InputError` (`uneven-unsupported`) for the first uneven collective of a program.
-
-    Flat graphs, and therefore simulations, have no chunks of unequal length.
-    """
-    for line, operation in enumerate(program.operations, 1):
-        if operation.kind in UNEVEN_COLLECTIVES:
-            message = f"{operation.name}: {operation.kind} is not divided into messages of chunks"
-            cure = "write a workload with one node per collective, which 'simulate' expands"
-            location = Location(program.name, line)
-            raise InputError(message, location=location, cure=cure, code="uneven-unsupported")
 
 
 @dataclass(slots=True)
@@ -195,11 +184,14 @@ class _FlatBuilder:
         - ReduceScatter: one block per rank, along its dimension (default 0)
         - AllGather, AllToAll: one block per rank, along the sliced dimension of the operand; for an
           AllToAll also divided along the sliced dimension of the result
+        - uneven collectives: one block, with the chosen number of chunks of rows
         - all others: one block
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
         choice = select_choice(self.choices, self._find_lead(operation).name)
+        if operation.kind in UNEVEN_COLLECTIVES:
+            return build_row_grids(self.program, self.binding, operation, choice.chunks)[1]
         if operation.kind is Kind.SEND:
             layout = kind.layout
             dimension, blocks = (layout.dimension, ranks) if layout.is_sliced else (0, 1)
@@ -348,7 +340,11 @@ class _FlatBuilder:
         node = numbers[tiles.tile]
         for read in dict.fromkeys(read for operation in operations for read in operation.reads):
             needs, grid_of_read = (tiles.owner, tiles.chunk, node), grid
-            if cut is not None and read == cut.source and last.kind in CONTRACTIONS:
+            if grid is not None and grid.row_blocks is not None:
+                # A row of a product needs the same row of the left operand, and all of the right.
+                if last.kind in CONTRACTIONS and read in last.reads[1:]:
+                    grid_of_read = None
+            elif cut is not None and read == cut.source and last.kind in CONTRACTIONS:
                 assert cut.source_cut is not None
                 leading = len(self.program.types[read].shape) - (1 if read == last.reads[0] else 2)
                 index, chunk = find_needed_chunks(
@@ -383,7 +379,7 @@ class _FlatBuilder:
         orders = []
         for position in range(len(ranks)):
             order = self._order_chunks(cut, position)
-            if kind.layout.is_sliced:
+            if kind.layout.is_sliced and cut.grid.row_blocks is None:
                 owners = cut.grid.owners(order, kind.layout.dimension)
                 order = order[owners == position]
             orders.append(order)
@@ -394,8 +390,11 @@ class _FlatBuilder:
 
         `position`: of the rank in its group. The order is that in which the leading collective of
         the cut needs or produces them; ascending if it has no algorithm yet. A cut that is derived
-        from another one follows the order of that one. Results are cached and shared.
+        from another one follows the order of that one. Chunks of rows are ascending. Results are
+        cached and shared.
         """
+        if cut.grid.row_blocks is not None:
+            return np.arange(cut.grid.chunks)
         if cut.source_cut is not None:
             order = self._order_chunks(cut.source_cut, position)
             return select_rank_chunks(cut.grid, order, position)
@@ -467,6 +466,9 @@ class _FlatBuilder:
             self._add_mesh_collective(operations, operands)
             return
         operation = operations[0]
+        if operation.kind in UNEVEN_COLLECTIVES:
+            self._add_row_collective(operations, operands)
+            return
         contents = self._find_contents(operation)
         template, is_scalar = contents.template, not operation.is_communication
         first = int(self._ranks(self.program.types[operation.name].group)[0])
@@ -494,9 +496,92 @@ class _FlatBuilder:
         for edges, target in zip((template.data, template.control), targets, strict=True):
             for start in numbers[::count][:pieces]:
                 target.append((edges[0] + start, edges[1] + start))
-        limit_pieces_in_flight(self.nodes, template, numbers, pieces, choice.at_once)
+        firsts = numbers[::count][:pieces].tolist()
+        limit_pieces_in_flight(
+            self.nodes, [(template, node) for node in firsts], choice.at_once,
+            lambda: self._add_barrier(
+                operation.name, first + np.arange(len(template.first) - 1, dtype=np.int64)
+            ),
+        )  # fmt: skip
         for member, operand in enumerate(operands):
             self._connect(runs, member, operand, numbers, position)
+
+    def _add_row_collective(self, operations: Sequence[Operation], operands: Sequence[str]) -> None:
+        """Add the nodes of an uneven collective: an algorithm for the rows of every chunk.
+
+        `operations`: the members of a bucket, which have equal counts, or a single operation;
+        `operands`: the values that they read. Nodes of a chunk that read rows on a rank wait for
+        this chunk of the operands there. A chunk of the results is ready on a rank after all nodes
+        of the chunk that write rows there. Chunks without rows have no nodes.
+        """
+        operation = operations[0]
+        choice = select_choice(self.choices, operation.name)
+        counts = read_counts(operation)
+        members = self._ranks(self.program.types[operation.name].group)
+        row_bytes = sum(count_row_bytes(self.program, self.binding, one) for one in operations)
+        pieces, ready = [], []
+        for chunk in range(choice.chunks):
+            piece = select_chunk(counts, chunk, choice.chunks)
+            if piece is None:
+                continue
+            size = piece.total * row_bytes
+            call = Call(
+                operation.kind, tuple(members.tolist()), None, size, piece.multiplied(row_bytes)
+            )
+            contents = self.algorithms.contents(call, choice)
+            numbers, rank = self._add_template(operations, contents, choice, members)
+            pieces.append((contents.template, int(numbers[0])))
+            others, first = tuple(operations[1:]), int(members[0])
+            runs = RowRuns(operation, contents, first, chunk, choice.chunks, others)
+            self.parts.append(runs)
+            needed = distinct(contents.need_node)
+            for one, operand in zip(operations, operands, strict=True):
+                self.producers.wait(
+                    operand, self.regions[one.name], self.cuts[one.name].operand_grid,
+                    rank[needed], np.full_like(needed, chunk), numbers[needed],
+                )  # fmt: skip
+            written = distinct(contents.give_node)
+            ready.append((rank[written], np.full_like(written, chunk), numbers[written]))
+        limit_pieces_in_flight(
+            self.nodes, pieces, choice.at_once,
+            lambda: self._add_barrier(operation.name, members),
+        )  # fmt: skip
+        columns = [np.concatenate(side) for side in zip(*ready, strict=True)]
+        for one in operations:
+            self.producers.ready[one.name] = Ready(
+                self.regions[one.name], self.cuts[one.name].grid, *columns
+            )
+
+    def _add_template(
+        self,
+        operations: Sequence[Operation],
+        contents: Contents,
+        choice: Choice,
+        members: Int64Array,
+    ) -> tuple[Int64Array, Int64Array]:
+        """Add the nodes of an algorithm once on the ranks `members`, with new message tags.
+
+        The nodes belong to the next part of the program. Returns the number and the rank of every
+        node of the algorithm.
+        """
+        template = contents.template
+        position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
+        is_message = template.peer >= 0
+        numbers = self.nodes.add(
+            members[position], len(self.parts), np.arange(len(template)),
+            kind=template.kind, name=self._add_name(operations),
+            bytes=_compute_message_bytes(template, choice),
+            tag=np.where(is_message, self.tags + template.message, 0),
+            peer=np.where(is_message, members[template.peer], -1),
+            duration_ns=template.duration_ns,
+        )  # fmt: skip
+        self.tags += template.tags
+        for edges, target in (
+            (template.data, self.nodes.data),
+            (template.control, self.nodes.control),
+        ):
+            target.append((edges[0] + numbers[0], edges[1] + numbers[0]))
+        return numbers, members[position]
 
     def _add_mesh_collective(
         self, operations: Sequence[Operation], operands: Sequence[str]
@@ -526,34 +611,22 @@ class _FlatBuilder:
         size = max(smallest, sum(sizes))
         kind = Kind.ALL_REDUCE if is_scalar else operation.kind
         root = operation.root if kind in (Kind.BROADCAST, Kind.REDUCE) else None
+        counts = None
+        if kind in UNEVEN_COLLECTIVES:
+            row_bytes = sum(count_row_bytes(self.program, self.binding, one) for one in operations)
+            counts = read_counts(operation).multiplied(row_bytes)
         region = self.regions[operation.name]
         ready_ranks, ready_nodes = [], []
         for positions in subgroups:
             members = self._ranks(group)[positions]
-            call = Call(kind, tuple(members.tolist()), root, size)
+            call = Call(kind, tuple(members.tolist()), root, size, counts)
             contents = self.algorithms.contents(call, choice)
-            template = contents.template
-            position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
-            is_message = template.peer >= 0
-            numbers = self.nodes.add(
-                members[position], len(self.parts), np.arange(len(template)),
-                kind=template.kind, name=self._add_name(operations),
-                bytes=_compute_message_bytes(template, choice),
-                tag=np.where(is_message, self.tags + template.message, 0),
-                peer=np.where(is_message, members[template.peer], -1),
-                duration_ns=template.duration_ns,
-            )  # fmt: skip
+            numbers, rank_of_node = self._add_template(operations, contents, choice, members)
             self.parts.append(MeshRuns(operation, contents, tuple(call.members)))
-            self.tags += template.tags
-            for edges, target in (
-                (template.data, self.nodes.data),
-                (template.control, self.nodes.control),
-            ):
-                target.append((edges[0] + numbers[0], edges[1] + numbers[0]))
             needed = contents.need_node
             for operand in operands:
                 self.producers.wait(
-                    operand, region, None, members[position[needed]],
+                    operand, region, None, rank_of_node[needed],
                     np.zeros_like(needed), numbers[needed],
                 )  # fmt: skip
             written = contents.give_node >= 0

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from collhub_coconet.lowering.algorithms import Contents
 from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.lowering.nodes import NodeList
+from collhub_coconet.lowering.nodes import NodeList, number_chunks
 from collhub_coconet.program.operations import Binding, Kind, Operation
 from collhub_coconet.program.program import Program
 from hub_core.columns import Int64Array, distinct, positions_in
@@ -62,6 +63,38 @@ class CollectiveRuns:
         """Operations with the chunks of their full buffers: one, or all members of a bucket."""
         return (self.operation, self.grid), *self.others
 
+    def find_chunk(self, piece: int, unit: int, rank: int, *, is_given: bool) -> int:
+        """Return the chunk of the result's grid that contains a unit of the algorithm's buffer.
+
+        `rank`: the rank whose buffer it is. `is_given`: the chunk that the rank gets as its result;
+        otherwise the one that it needs as input.
+        """
+        # `number_chunks` expects columns.
+        units, position = np.array([unit]), np.array([rank - self.first_rank])
+        chunks = number_chunks(self.grid, self.contents, units, piece, position, is_given=is_given)
+        return int(chunks[0])
+
+
+@dataclass(frozen=True, slots=True)
+class RowRuns:
+    """Chunk of an uneven collective: one algorithm for the rows of the chunk.
+
+    Item i is node i of `contents`. `chunk`: its number, of `chunks`. `others`: the further members
+    of a bucket, which have the same counts.
+    """
+
+    operation: Operation
+    contents: Contents
+    first_rank: int
+    chunk: int
+    chunks: int
+    others: tuple[Operation, ...] = ()
+    is_scalar: ClassVar[bool] = False
+
+    def find_chunk(self, piece: int, unit: int, rank: int, *, is_given: bool) -> int:
+        """Return the unit, since the units of an uneven collective are numbered on all ranks."""
+        return unit
+
 
 @dataclass(frozen=True, slots=True)
 class MeshRuns:
@@ -99,7 +132,7 @@ class Launch:
     kernel: int
 
 
-Part = Segment | CollectiveRuns | MeshRuns | Message | Barrier | Launch
+Part = Segment | CollectiveRuns | RowRuns | MeshRuns | Message | Barrier | Launch
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,10 +181,11 @@ def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm
     step again. Edges to nodes outside of the piece are omitted. Raises `InputError` (`target`) if
     no collective has this name.
     """
-    number, part = _find_collective(flat, name)
+    number, part = _find_collective(flat, name, piece)
     contents, nodes = part.contents, flat.workload.nodes
     steps, count = contents.algorithm.steps, len(contents.template)
-    rows = np.flatnonzero((flat.part == number) & (flat.item // count == piece))
+    is_piece = flat.item // count == (piece if isinstance(part, CollectiveRuns) else 0)
+    rows = np.flatnonzero((flat.part == number) & is_piece)
     row_of_node = np.searchsorted(contents.last, np.arange(count))
     step = row_of_node[flat.item[rows] % count]
     # A receive with a reduction has two nodes; the first one is the message.
@@ -179,14 +213,21 @@ def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm
     return Algorithm(contents.algorithm.collective, table, contents.algorithm.scratch_units)
 
 
-def _find_collective(flat: FlatProgram, name: str) -> tuple[int, CollectiveRuns]:
+def _find_collective(
+    flat: FlatProgram, name: str, piece: int
+) -> tuple[int, CollectiveRuns | RowRuns]:
     """Return the number and the part of the collective with this name.
 
     The number is the position in `flat.parts`. A member of a bucket (collectives performed as one)
-    gives the part of the entire bucket. Raises `InputError` (`target`) if no collective has the
-    name, also for a Send and on a mesh of several axes.
+    gives the part of the entire bucket, an uneven collective that of its chunk `piece`. Raises
+    `InputError` (`target`) if no collective has the name, also for a Send and on a mesh of several
+    axes, and for a chunk of an uneven collective without rows.
     """
     for number, part in enumerate(flat.parts):
+        if isinstance(part, RowRuns):
+            names = {part.operation.name, *(one.name for one in part.others)}
+            if part.chunk == piece and name in names:
+                return number, part
         if isinstance(part, CollectiveRuns) and name in {one.name for one, _ in part.members}:
             return number, part
     message = f"{name} is no collective of {flat.program.name}"

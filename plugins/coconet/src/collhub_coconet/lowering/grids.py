@@ -11,6 +11,7 @@ import numpy as np
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
+    UNEVEN_COLLECTIVES,
     Binding,
     Kind,
     Operation,
@@ -18,6 +19,7 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.shape_rules import find_axes
+from collhub_coconet.program.uneven_rows import RowBlocks, list_row_blocks
 from hub_core.columns import Int64Array, counted_positions
 
 
@@ -33,6 +35,11 @@ class Grid:
     `across`: for an AllToAll from slices along `dimension`, the dimension of the resulting slices.
     Block i * blocks + j is then sent from rank i to rank j: block i along `dimension`, j along
     `across`.
+
+    `row_blocks`: for the operand or the result of an uneven collective, its blocks of rows on every
+    rank. The tensor is then one block with `parts` chunks, which have other elements on each rank:
+    chunk s has, of every block of c rows, those from s * c // parts to (s + 1) * c // parts
+    (exclusive). The last chunk also has the rows after all blocks.
     """
 
     shape: tuple[int, ...]
@@ -40,6 +47,7 @@ class Grid:
     blocks: int
     parts: int
     across: int | None = None
+    row_blocks: RowBlocks | None = None
 
     @property
     def chunks(self) -> int:
@@ -69,8 +77,11 @@ class Grid:
         """Check whether both grids divide one tensor into the same blocks.
 
         Shape, dimension, number of blocks and `across` must be equal; the numbers of chunks per
-        block (`parts`) may differ. `overlaps` requires this, without a check.
+        block (`parts`) may differ. `overlaps` requires this, without a check. Of grids of rows only
+        the blocks of rows must be equal, and the number of rows.
         """
+        if self.row_blocks is not None or other.row_blocks is not None:
+            return self.row_blocks == other.row_blocks and self.shape[0] == other.shape[0]
         blocks = self.shape, self.dimension, self.blocks, self.across
         return blocks == (other.shape, other.dimension, other.blocks, other.across)
 
@@ -88,14 +99,18 @@ class Grid:
         overlapping = (block * other.parts + first)[index] + counted_positions(counts)
         return index, overlapping
 
-    def elements(self, chunk: int) -> Int64Array:
+    def elements(self, chunk: int, position: int = 0) -> Int64Array:
         """Return the flat indices in the complete tensor of the elements of a chunk: int64.
+
+        `position`: of the rank in its group, on which the chunks of rows depend.
 
         Chunk c is part c % `parts` of block c // `parts`. A block is a range of `dimension` (and of
         `across`, if the grid has it), with its elements in row-major order. Part p of n elements
         has the positions p * n // parts to (p + 1) * n // parts; it is empty if the block has too
         few elements.
         """
+        if self.row_blocks is not None:
+            return self._find_elements_of_rows(chunk, self.row_blocks[position])
         block, part = divmod(chunk, self.parts)
         # The indices in the complete tensor of the elements of a block, in row-major order.
         indices = np.arange(int(np.prod(self.shape, dtype=np.int64))).reshape(self.shape)
@@ -111,9 +126,36 @@ class Grid:
         count = len(inside)
         return inside[part * count // self.parts : (part + 1) * count // self.parts]
 
+    def _find_elements_of_rows(self, chunk: int, blocks: tuple[tuple[int, int], ...]) -> Int64Array:
+        begin = [chunk * count // self.parts for _, count in blocks]
+        end = [(chunk + 1) * count // self.parts for _, count in blocks]
+        rows = [
+            np.arange(first + low, first + high)
+            for (first, _), low, high in zip(blocks, begin, end, strict=True)
+        ]
+        if chunk == self.parts - 1:
+            rows.append(np.arange(sum(count for _, count in blocks), self.shape[0]))
+        width = prod(self.shape[1:])
+        return (np.concatenate(rows)[:, None] * width + np.arange(width)).reshape(-1)
+
     def _bounds(self, dimension: int, block: int) -> slice:
         """Return the range of a block along one dimension; empty beyond the last element."""
         return slice(*block_bounds(self.shape[dimension], self.blocks, block))
+
+
+def build_row_grids(
+    program: Program, binding: Binding, operation: Operation, parts: int
+) -> tuple[Grid, Grid]:
+    """Build the grids of the operand and of the result of an uneven collective in `parts` chunks.
+
+    Chunk s of the operand, on all ranks, becomes chunk s of the result.
+    """
+    names = operation.reads[0], operation.name
+    grids = [
+        Grid(binding.shape(program.types[name].shape), 0, 1, parts, row_blocks=blocks)
+        for name, blocks in zip(names, list_row_blocks(operation), strict=True)
+    ]
+    return grids[0], grids[1]
 
 
 def derive_product_grid(
@@ -125,7 +167,8 @@ def derive_product_grid(
     same numbers of blocks and of chunks per block. None if the operation is no matrix product, or
     if each chunk of the product needs the complete operand. That is so if the operand is divided
     along the contracted dimension or already exchanged (`across`), if both operands are this value,
-    or if it has one block and the product is sliced.
+    or if it has one block and the product is sliced. Chunks of rows need the same rows of the left
+    operand, also if columns are sliced.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None
@@ -136,6 +179,9 @@ def derive_product_grid(
     if not is_row or operation.reads.count(name) > 1:
         return None
     kind = program.types[operation.name]
+    if operand.row_blocks is not None:
+        has_rows = is_left and not (kind.layout.is_sliced and kind.layout.dimension == 0)
+        return replace(operand, shape=binding.shape(kind.shape)) if has_rows else None
     dimension = operand.dimension if is_left else axes.result_free
     across = None
     if kind.layout.is_sliced and kind.layout.dimension != dimension:
@@ -234,7 +280,7 @@ class Cut:
 
     `is_needed`: the collective reads the chunks, in the order of its first use; else it produces
     them. For a product and its readers: `source`, the operand whose chunks it follows, and
-    `source_cut`, their cut.
+    `source_cut`, their cut. `operand_grid`: for an uneven collective, the chunks of its operand.
     """
 
     grid: Grid
@@ -242,6 +288,7 @@ class Cut:
     is_needed: bool
     source: str = ""
     source_cut: Cut | None = None
+    operand_grid: Grid | None = None
 
 
 GridFunction = Callable[[Operation, Grid | None], Grid]
@@ -282,7 +329,7 @@ def find_cuts(
     All other operations have no entry.
     """
     cuts: dict[str, Cut] = {}
-    _cut_communications(program, regions, grid_of, cuts)
+    _cut_communications(program, binding, regions, grid_of, cuts)
     for operation in reversed(program.operations):
         for reader in program.readers.get(operation.name, ()):
             _cut_like_neighbour(program, binding, regions, cuts, operation, reader, is_needed=True)
@@ -305,14 +352,21 @@ def find_cuts(
 
 
 def _cut_communications(
-    program: Program, regions: dict[str, int], grid_of: GridFunction, cuts: dict[str, Cut]
+    program: Program,
+    binding: Binding,
+    regions: dict[str, int],
+    grid_of: GridFunction,
+    cuts: dict[str, Cut],
 ) -> None:
     for operation in program.operations:
         if operation.is_communication:
             name = operation.reads[0]
             is_near = regions.get(name) == regions[operation.name]
             before = cuts[name].grid if is_near and name in cuts else None
-            cuts[operation.name] = Cut(grid_of(operation, before), operation.name, is_needed=False)
+            grid, operand = grid_of(operation, before), None
+            if operation.kind in UNEVEN_COLLECTIVES:
+                operand, _ = build_row_grids(program, binding, operation, grid.parts)
+            cuts[operation.name] = Cut(grid, operation.name, is_needed=False, operand_grid=operand)
 
 
 def _cut_like_neighbour(
@@ -339,9 +393,11 @@ def _cut_like_neighbour(
         return
     if regions[operation.name] != regions[neighbour.name]:
         return
-    if _fits_grid(program, binding, operation, cut.grid):
+    # The rows that an uneven collective reads are others than those of its result.
+    grid = cut.operand_grid if is_needed and cut.operand_grid is not None else cut.grid
+    if _fits_grid(program, binding, operation, grid):
         lead_is_needed = is_needed and (neighbour.is_communication or cut.is_needed)
-        cuts[operation.name] = replace(cut, is_needed=lead_is_needed)
+        cuts[operation.name] = replace(cut, grid=grid, is_needed=lead_is_needed, operand_grid=None)
 
 
 def _cut_product(
@@ -372,11 +428,13 @@ def _fits_grid(program: Program, binding: Binding, operation: Operation, grid: G
 
     A result that is not sliced only needs the shape. For a sliced one, the grid must also have more
     than one block, and the sliced dimension must be one of the (at most two) dimensions along which
-    the grid has blocks.
+    the grid has blocks. Chunks of rows fit any other slices than those along rows.
     """
     kind = program.types[operation.name]
     if binding.shape(kind.shape) != grid.shape:
         return False
     if not kind.layout.is_sliced:
         return True
+    if grid.row_blocks is not None:
+        return kind.layout.dimension != 0
     return grid.blocks > 1 and kind.layout.dimension in (grid.dimension, grid.across)

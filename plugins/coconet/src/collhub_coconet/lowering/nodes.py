@@ -27,6 +27,7 @@ _COLUMNS = ("rank", "kind", "name", "operations", "bytes", "peer", "tag", "durat
 # Readers of a complete value wait directly for up to this number of nodes per rank; beyond it,
 # they wait for a MARKER.
 _MAX_DIRECT_DEPENDENCIES = 4
+_MAX_DIRECT_EDGES = 4096
 
 
 @dataclass(slots=True)
@@ -239,7 +240,10 @@ class Streams:
 
 
 def limit_pieces_in_flight(
-    nodes: NodeList, template: Template, numbers: Int64Array, pieces: int, max_in_flight: int
+    nodes: NodeList,
+    pieces: Sequence[tuple[Template, int]],
+    max_in_flight: int,
+    add_markers: Callable[[], Int64Array],
 ) -> None:
     """Limit the pieces of a collective that run at the same time on a rank.
 
@@ -247,21 +251,30 @@ def limit_pieces_in_flight(
     begin on a rank after the piece `max_in_flight` before it has ended there. If all ran at once,
     they would share the links and end together, which would delay the first chunk. Adds control
     dependencies to `nodes`, from every last node of the earlier piece to every first node of the
-    later one, except receives. `template`: nodes of one piece; `numbers`: numbers of the nodes of
-    all pieces, piece after piece. With at most `max_in_flight` pieces no dependency is added.
+    later one, except receives. `pieces`: for each, the nodes of its algorithm, and the number of
+    the first one; equal pieces share a template. With at most `max_in_flight` pieces no dependency
+    is added. `add_markers`: adds one MARKER per position and returns their numbers; if a rank would
+    need more than `_MAX_DIRECT_EDGES` dependencies between two pieces, its nodes wait for these.
     """
-    count = len(template)
-    is_receive = template.kind == NodeKind.RECV
-    end_nodes = _split_lists(template.ends)
-    for position, nodes_of_position in enumerate(_split_lists(template.starts)):
-        starts = nodes_of_position[~is_receive[nodes_of_position]]
-        # Every end precedes every start.
-        before = np.repeat(end_nodes[position], len(starts))
-        after = np.tile(starts, len(end_nodes[position]))
-        for piece in range(max_in_flight, pieces):
-            earlier = numbers[(piece - max_in_flight) * count]
-            later = numbers[piece * count]
-            nodes.control.append((before + earlier, after + later))
+    # The ends and the starts of a template, by position; templates are compared by identity.
+    lists: dict[int, tuple[list[Int64Array], list[Int64Array]]] = {}
+    for template, _ in pieces:
+        if id(template) not in lists:
+            is_receive = template.kind == NodeKind.RECV
+            begins = [group[~is_receive[group]] for group in _split_lists(template.starts)]
+            lists[id(template)] = _split_lists(template.ends), begins
+    for (earlier, first), (later, last) in zip(pieces, pieces[max_in_flight:], strict=False):
+        pairs = list(zip(lists[id(earlier)][0], lists[id(later)][1], strict=True))
+        if max(len(ends) * len(starts) for ends, starts in pairs) > _MAX_DIRECT_EDGES:
+            for marker, (ends, starts) in zip(add_markers(), pairs, strict=True):
+                # Data dependencies, so that the MARKER belongs to the kernel (`LaunchList`).
+                nodes.data.append((ends + first, np.full_like(ends, marker)))
+                nodes.data.append((np.full_like(starts, marker), starts + last))
+            continue
+        for ends, starts in pairs:
+            # Every end precedes every start.
+            before, after = np.repeat(ends, len(starts)), np.tile(starts, len(ends))
+            nodes.control.append((before + first, after + last))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,6 +16,7 @@ from hub_core.model import CollectiveKind, InputError, Location
 
 if TYPE_CHECKING:
     from collhub_coconet.program.program import Program
+    from hub_core.columns import Int64Array
     from hub_core.model import UnitCounts
 
 # The counts in bytes are counts of units, whose sum is at most 2^62.
@@ -34,14 +35,19 @@ def compute_byte_counts(program: Program, binding: Binding, operation: Operation
 
     Raises `InputError` (`size`) if the counts sum to more than 2^62 bytes.
     """
-    operand = program.types[operation.reads[0]]
-    row_bytes = binding.elements(operand.shape[1:]) * operand.element.element_bytes
+    row_bytes = count_row_bytes(program, binding, operation)
     counts = read_counts(operation)
     if counts.total * row_bytes > _MAX_BYTES:
         message = f"{operation.name}: the rows of its counts have more than 2^62 bytes"
         location, cure = Location(program.name), "state other sizes or counts"
         raise InputError(message, location=location, cure=cure, code="size")
     return counts.multiplied(row_bytes)
+
+
+def count_row_bytes(program: Program, binding: Binding, operation: Operation) -> int:
+    """Return the bytes of a row of the operand of an uneven collective."""
+    operand = program.types[operation.reads[0]]
+    return binding.elements(operand.shape[1:]) * operand.element.element_bytes
 
 
 def read_counts(operation: Operation) -> UnitCounts:
@@ -60,6 +66,50 @@ def read_counts(operation: Operation) -> UnitCounts:
     from hub_core.model import UnitCounts
 
     return UnitCounts.from_flat(values, kind, ranks)
+
+
+def select_chunk(counts: UnitCounts, chunk: int, chunks: int) -> UnitCounts | None:
+    """Return the counts of the rows of chunk k = `chunk` of n = `chunks`.
+
+    Of a part of c rows these are the rows from c * k // n to c * (k + 1) // n (exclusive). None if
+    the chunk has no rows.
+    """
+    # Imported here: programs without counts need no numpy.
+    import numpy as np
+
+    from hub_core.model import UnitCounts
+
+    # Without products of the counts, which may be near 2^62.
+    whole, rest = np.divmod(counts.table, chunks)
+    rows = whole + rest * (chunk + 1) // chunks - rest * chunk // chunks
+    if not rows.any():
+        return None
+    return UnitCounts.from_table(rows, counts.is_per_pair)
+
+
+RowBlocks = tuple[tuple[tuple[int, int], ...], ...]
+"""Blocks of rows of a tensor on every rank, as (first row, number of rows), by position."""
+
+
+def list_row_blocks(operation: Operation) -> tuple[RowBlocks, RowBlocks]:
+    """Return the blocks of the operand and of the result of an uneven collective.
+
+    A block has the rows that one rank sends to another one, or that it contributes to all or
+    receives of all. The blocks of a rank are in the order of rows; some have no rows.
+    """
+    counts = read_counts(operation)
+    table, (sent, received) = counts.table, counts.first_units()
+    ranks = range(counts.num_ranks)
+    if operation.kind is Kind.ALL_TO_ALL_V:
+        operand = tuple(_pair_rows(sent[rank], table[rank]) for rank in ranks)
+        return operand, tuple(_pair_rows(received[:, rank], table[:, rank]) for rank in ranks)
+    apart = tuple(((0, int(count)),) for count in table)
+    joined = (_pair_rows(sent, table),) * len(ranks)
+    return (apart, joined) if operation.kind is Kind.ALL_GATHER_V else (joined, apart)
+
+
+def _pair_rows(first: Int64Array, count: Int64Array) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(first.tolist(), count.tolist(), strict=True))
 
 
 def count_rows(operation: Operation, counts: UnitCounts) -> tuple[int, int]:

@@ -7,7 +7,6 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 
 from collhub_coconet.documents.json_document import BoundProgram, bind_sizes
-from collhub_coconet.lowering.flat import refuse_uneven_collectives
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import SearchOptions
 from collhub_coconet.program.operations import Binding, Kind, parse_ranges
@@ -101,9 +100,8 @@ def run(
     combined. With the option `simulate`, the most promising programs are simulated; if one cannot
     be simulated, times are by formula, and the report gives the reason.
 
-    Raises `UsageError` without a network, `InputError` (`ranks`) if the NPUs cannot be divided
-    equally among the groups, with at least 2 ranks per group, and with `simulate` also `InputError`
-    (`uneven-unsupported`) for uneven collectives.
+    Raises `UsageError` without a network, and `InputError` (`ranks`) if the NPUs cannot be divided
+    equally among the groups, with at least 2 ranks per group.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)
@@ -111,9 +109,6 @@ def run(
     bound = _assign_ranks(inference.bound, topology)
     bindings = list_bindings(bound, options.sizes, options.points)
     rates = _build_rates(topology, options)
-    if options.simulate:
-        # Before the search by formula, which would be lost.
-        refuse_uneven_collectives(bound.program)
     hub = _collect_algorithms(topology, options) if options.simulate else None
     simulation = Simulation(rates, topology, hub.registry, hub) if hub else None
     classes = divide(bound.program)

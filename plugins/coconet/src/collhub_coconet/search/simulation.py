@@ -357,11 +357,16 @@ class _MeansOfProgram:
 
         `base`: the protocol whose latency the simulated network has. A slower protocol adds to each
         message the bytes that a link transfers in the additional latency. The number of tiles of
-        overlapped computations is the number of chunks. A Send has the algorithm `direct`.
+        overlapped computations is the number of chunks. A Send has the algorithm `direct`. Every
+        chunk of an uneven collective is synthesized by the algorithm for its counts; an algorithm
+        of a file then does not fit.
         """
         demand, protocol = self.demands[name], self.find_protocol(means)
         algorithm: str | Algorithm = "direct"
-        if demand.kind is not Kind.SEND:
+        if demand.counts is not None and means.chunks > 1:
+            # The counts of a chunk are usually no multiple of those of the collective.
+            algorithm = means.algorithm
+        elif demand.kind is not Kind.SEND:
             algorithm = self.hub.find_offer(demand, means.algorithm).algorithm
         slower_s = protocol.step_s - base.step_s
         return Choice(

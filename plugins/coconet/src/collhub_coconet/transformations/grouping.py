@@ -22,6 +22,7 @@ from collhub_coconet.program.program import (
     order_groups,
 )
 from collhub_coconet.program.shape_rules import find_axes
+from collhub_coconet.program.uneven_rows import list_row_blocks
 from collhub_coconet.transformations.legality import (
     Conditions,
     Rewrite,
@@ -92,6 +93,8 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
     - No path between members contains an operation outside the chain.
     - No member must have all chunks before it delivers the first one.
     - Each pair has a dimension along which both can be cut into chunks.
+    - An uneven collective after another collective reads the rows in the blocks in which that one
+      delivers them, as the combine of experts after their dispatch (`row-blocks`).
     - The chain and another stage do not wait for each other.
     """
     conditions = Conditions("overlap", program, {"members": tuple(members)})
@@ -112,6 +115,7 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
         _check_pair(program, producer, consumer, conditions)
         for producer, consumer in pairwise(parts)
     )
+    _check_row_blocks([operation for part in parts for operation in part], conditions)
     # Refuse a chain that has no common order of execution with the rest of the program.
     names = [[operation.name for operation in part] for part in parts]
     inside = [name for part in names for name in part]
@@ -165,6 +169,29 @@ def _check_no_scalar_reduction(member: str, part: Part, conditions: Conditions) 
         conditions.require(is_chunkable, "chunkable", operation.name, message, cure)
 
 
+def _check_row_blocks(operations: Sequence[Operation], conditions: Conditions) -> None:
+    """Require that every uneven collective reads the rows of a chunk from one chunk before it.
+
+    `operations`: of all members of a chain, in order. Chunks of an uneven collective have a part of
+    the rows of every block (those from one rank to another). So a collective after it in the chain,
+    or before it, must be uneven, with the same blocks of rows on every rank: an AllToAllV has
+    the transposed counts of the one before, and an AllGatherV and a ReduceScatterV have equal ones.
+    Raises `RefusedMoveError` (`row-blocks`).
+    """
+    communications = [operation for operation in operations if operation.is_communication]
+    for before, after in pairwise(communications):
+        if UNEVEN_COLLECTIVES.isdisjoint((before.kind, after.kind)):
+            continue
+        is_uneven = UNEVEN_COLLECTIVES.issuperset((before.kind, after.kind))
+        message = f"its chunks or those of {before.name} are no chunks of rows by counts"
+        cure = "end the chain before it"
+        conditions.require(is_uneven, "row-blocks", after.name, message, cure)
+        is_equal = list_row_blocks(before)[1] == list_row_blocks(after)[0]
+        message = f"its counts need other blocks of rows than {before.name} delivers"
+        cure = f"state counts that return the rows of {before.name}, or end the chain before it"
+        conditions.require(is_equal, "row-blocks", after.name, message, cure)
+
+
 def _check_pair(program: Program, producer: Part, consumer: Part, conditions: Conditions) -> int:
     """Check that two neighbours in a chain can work chunk by chunk; return the dimension of chunks.
 
@@ -213,12 +240,10 @@ def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[in
     """Find the sliced dimensions of result and operand of an AllToAll, counted from the end.
 
     A chunk cannot be cut along them, since the AllToAll moves data between them. An uneven
-    collective is not cut along any dimension. Empty for other kinds.
+    collective is only cut along its rows. Empty for other kinds.
     """
     if operation.kind in UNEVEN_COLLECTIVES:
-        return _find_dimensions(program, operation.name) | _find_dimensions(
-            program, operation.reads[0]
-        )
+        return set(range(1, len(program.types[operation.name].shape)))
     if operation.kind is not Kind.ALL_TO_ALL:
         return set()
     tensors = [program.types[name] for name in (operation.name, operation.reads[0])]

@@ -1,0 +1,89 @@
+"""Elements of the units of an uneven collective in the tensors of a flat program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from collhub_coconet.lowering.flat_program import RowRuns
+from collhub_coconet.program.operations import Binding, Kind, Operation
+from collhub_coconet.program.program import Program
+from collhub_coconet.program.uneven_rows import list_row_blocks, read_counts
+from hub_core.columns import Int64Array, counted_positions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitRows:
+    """Rows of the units of one side of a chunk of an uneven collective: int64 by unit.
+
+    Units are numbered on all ranks. Each belongs to a block of rows of the chunk, from one rank to
+    another: `first_row` and `row_count` of this block in the tensor of the rank, `unit`: number of
+    the unit in the block, `unit_count`: units of the block.
+    """
+
+    first_row: Int64Array
+    row_count: Int64Array
+    unit: Int64Array
+    unit_count: Int64Array
+
+    def find_elements(self, unit: int, width: int) -> Int64Array:
+        """Return the flat indices of the elements of a unit; `width`: elements of a row.
+
+        Unit u of a block of n elements in c units has those from u * n // c to (u + 1) * n // c.
+        """
+        first, rows = int(self.first_row[unit]), int(self.row_count[unit])
+        number, count = int(self.unit[unit]), int(self.unit_count[unit])
+        size = rows * width
+        return first * width + np.arange(number * size // count, (number + 1) * size // count)
+
+
+def locate_units(part: RowRuns) -> tuple[UnitRows, UnitRows]:
+    """Return the rows of all units of the inputs, and of the outputs, of a chunk."""
+    counts = part.contents.algorithm.collective.counts
+    assert counts is not None
+    table = counts.table
+    if counts.is_per_pair:
+        units = list(table), list(table.T)
+    elif part.operation.kind is Kind.ALL_GATHER_V:
+        units = [table[rank : rank + 1] for rank in range(len(table))], [table] * len(table)
+    else:
+        units = [table] * len(table), [table[rank : rank + 1] for rank in range(len(table))]
+    sides = []
+    for blocks, units_of_blocks in zip(list_row_blocks(part.operation), units, strict=True):
+        pairs = np.array([pair for entry in blocks for pair in entry], np.int64).reshape(-1, 2)
+        first = pairs[:, 0] + pairs[:, 1] * part.chunk // part.chunks
+        end = pairs[:, 0] + pairs[:, 1] * (part.chunk + 1) // part.chunks
+        number = np.concatenate(units_of_blocks)
+        block = np.repeat(np.arange(len(number)), number)
+        sides.append(
+            UnitRows(first[block], (end - first)[block], counted_positions(number), number[block])
+        )
+    return sides[0], sides[1]
+
+
+def find_terms(
+    program: Program, binding: Binding, operation: Operation, position: int, elements: Int64Array
+) -> Int64Array:
+    """Return the elements of the operand of a ReduceScatterV that are reduced to `elements`.
+
+    `elements`: flat indices into the result of the rank at `position`.
+    """
+    first = read_counts(operation).first_units()[0][position]
+    return elements + int(first) * count_row_elements(program, binding, operation)
+
+
+def find_unfilled(
+    program: Program, binding: Binding, operation: Operation, position: int
+) -> Int64Array:
+    """Return the elements after the rows that a rank receives, which are zeros; flat indices."""
+    width = count_row_elements(program, binding, operation)
+    received = sum(count for _, count in list_row_blocks(operation)[1][position])
+    rows = binding.shape(program.types[operation.name].shape)[0]
+    return np.arange(received * width, rows * width)
+
+
+def count_row_elements(program: Program, binding: Binding, operation: Operation) -> int:
+    """Return the number of elements of a row of an uneven collective."""
+    return prod(binding.shape(program.types[operation.name].shape[1:]))
