@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,9 +89,22 @@ def _read_content(path: str, skipped: list[Diagnostic]) -> Source:
     opened = open_input(path, (), skipped.append)
     source = content_of(opened, _UNCOMPRESSED)
     _refuse_large(source.name, source.parts[0].size or 0)
-    content = source.content()
+    content = _convert_utf_16(source.content())
     _refuse_large(source.name, len(content))
     return replace(Source.of_bytes(source.name, content), report=skipped.append)
+
+
+def _convert_utf_16(content: bytes) -> bytes:
+    """Return text in UTF-16 with its byte order mark as UTF-8; other content unchanged.
+
+    PowerShell writes redirected output so.
+    """
+    if not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content
+    try:
+        return content.decode("utf-16").encode()
+    except UnicodeDecodeError:
+        return content
 
 
 def _refuse_large(name: str, size_bytes: int) -> None:

@@ -26,6 +26,12 @@ from collhub_machines.reading import (
 from hub_core.model import Diagnostic
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet
 
+# Colours of a terminal.
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_FIRST_COMMENT = re.compile(
+    r"^([^\"{#\n]{0,160})#\s*(?:nThread\s+\d+\s+nGpus\s|\w{2,20}-tests version\s"
+    r"|Collective test starting:)"
+)
 # Comment lines of a test that a web page, such as an issue, has stripped of their `#`.
 _BARE_COMMENT = re.compile(
     r"nThread\s+\d+\s|minBytes\s+\d+\s|Rank\s+\d+\s+(?:Group|Pid)\s+\d|size\s+count\s|\(B\)\s"
@@ -135,6 +141,23 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
     raise refuse_without_results(file, line=tests[0].first_line if tests else 1)
 
 
+def _remove_prefixes(text: str) -> list[str]:
+    """Return the lines of a text without colours and without the prefix of a launcher.
+
+    The prefix is the text before the first comment of a test, with any numbers in place of its
+    own: a process and its rank, a host, or a time stamp. Without such text, the prefixes that
+    `without_rank` knows are removed. Lines keep their numbers.
+    """
+    lines = _ESCAPE.sub("", text).splitlines()
+    firsts = (_FIRST_COMMENT.match(line) for line in lines)
+    first = next((match[1] for match in firsts if match), "")
+    if first.strip():
+        numbered = re.split(r"\d+", first.strip())
+        pattern = re.compile(r"\s*" + r"\d+".join(re.escape(part) for part in numbered))
+        lines = [line[match.end() :] if (match := pattern.match(line)) else line for line in lines]
+    return [without_rank(line.rstrip()) for line in lines]
+
+
 def _find_row(text: str) -> int | None:
     """Return the number of the first line with a row of a table; None without one."""
     for number, raw in enumerate(text.splitlines(), 1):
@@ -151,13 +174,13 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
     list of ranks marks the list as cut. Blank lines are ignored. All other lines count as output of
     other programs; they give a single note, at the first of them.
 
-    Notes are appended to `skipped`, also for unusable rows and for tests that report wrong results
-    (`wrong-results`). Tests with neither columns nor rows are dropped.
+    Prefixes of the lines are removed before (`_remove_prefixes`). Notes are appended to `skipped`,
+    also for unusable rows and for tests that report wrong results (`wrong-results`). Tests with
+    neither columns nor rows are dropped.
     """
     tests = [_Test(first_line=1)]
     noise: list[int] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = without_rank(raw.rstrip())
+    for number, line in enumerate(_remove_prefixes(text), 1):
         stripped = line.strip()
         if not stripped:
             continue

@@ -82,11 +82,14 @@ _READERS = (
     _reader(
         "nccl-tests",
         "text of nccl-tests, rccl-tests and mscclpp-test",
-        r"^(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d+\][ \t]|\d+: ?)?\s*(?:#\s*(?:nThread\b|minBytes\b"
+        # The launcher may write any text before each line.
+        r"^(?:[^\"{#\n]{0,160}#\s*(?:nThread\s+\d+\s+nGpus\s|\w{2,20}-tests version\s"
+        r"|Collective test starting:)|"
+        r"(?:\[[\w.@-]+,\d+\]<std\w+>:|\[\d+\][ \t]|\d+: ?)?\s*(?:#\s*(?:nThread\b|minBytes\b"
         r"|\w*-tests version\b|Collective test\b)|#?\s*size\s+count\s"
         r"|nThread \d+ nGpus \d+ minBytes\b|#\s*Avg bus bandwidth\s*:"
         r"|\d+\s+\d+\s+(?:u?int\d+|half|float|double|bfloat16)\s+(?:\w+\s+(?:-?\d+\s+)?)?\d[\d.]*"
-        r"\s+\d+\.\d+\s+\d+\.\d+[ \t]+\S)",
+        r"\s+\d+\.\d+\s+\d+\.\d+[ \t]+\S))",
         "perf_output:read_perf_output",
         PlaceOptions,
     ),

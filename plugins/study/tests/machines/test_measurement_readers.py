@@ -206,6 +206,43 @@ def test_a_name_cut_in_the_last_line_does_not_replace_the_one_at_the_start() -> 
     assert {point.collective for point in points} == {"all-reduce"}
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[1,{rank}]<stdout>:",
+        " {rank}: ",
+        "   [1,{rank}]<stdout>:",
+        "(head, rank={rank}, pid=3808) [1,0]<stdout>:",
+        "2026-03-04T10:11:{second}.20341Z ",
+        "Wed Mar  4 10:11:{second} 2026[1,{rank}]<stdout>:",
+        "nccl-1  | ",
+        "node001: ",
+        "\x1b[0m",
+        "\x1b[32m[{second}]\x1b[0m ",
+        "{second}\t",
+    ],
+)
+def test_any_prefix_of_the_lines_is_removed(prefix: str) -> None:
+    expected, _ = _read(HEADER + ROW + END)
+    lines = (HEADER + ROW + END).splitlines()
+    text = "".join(
+        f"{prefix.format(rank=number % 2, second=number + 10)}{line}\r\n"
+        for number, line in enumerate(lines)
+    )
+    points, skipped = _read(text)
+    assert skipped == []
+    assert points == expected
+
+
+def test_text_in_utf_16_is_read() -> None:
+    """PowerShell writes redirected output so."""
+    expected, _ = _read(HEADER + ROW + END)
+    content = (HEADER + ROW + END).replace("\n", "\r\n").encode("utf-16")
+    assert _read_content(content, "run.txt").points == expected
+    with pytest.raises(InputError, match="no reader of measurements"):
+        _read_content(content[:2] + b"\x00", "run.txt")
+
+
 def test_a_run_without_results_is_refused() -> None:
     with pytest.raises(InputError, match=r"run\.txt:\d+: .*the file has no times; repeat the run"):
         _read(HEADER)
