@@ -152,11 +152,13 @@ class SessionInputs(SessionState):
         """Read the topology that a text such as `ring:8` or a file describes.
 
         Calls `pipeline.inputs.read_topology`. `source_format`: name of the reader of the file, None
-        to choose it. Progress is shown and findings are printed. Raises `HubError` for an unknown
-        builder, wrong arguments and an unreadable file.
+        to choose it. Progress is shown and findings are printed. As a side effect, the process
+        keeps freed memory. Raises `HubError` for an unknown builder, wrong arguments and an
+        unreadable file.
         """
         from hub_core.pipeline.inputs import read_topology
 
+        keep_freed_memory()
         with output.progress(f"reading {text}"):
             return read_topology(
                 text,
