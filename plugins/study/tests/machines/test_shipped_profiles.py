@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.resources
 import json
 import runpy
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
 from collhub_machine_profiles.calls import PlannedCall, Table, envelope
-from collhub_machine_profiles.machine_profile import MachineProfile, profile_bytes
+from collhub_machine_profiles.machine_profile import MachineProfile, parse_profile, profile_bytes
 from collhub_machine_profiles.prediction import Method, predict_time
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines, read_points
 from collhub_machines.fitting import every_second_size
@@ -46,6 +48,23 @@ def test_a_shipped_profile_names_sources_and_licences(name: str) -> None:
     assert all(source["licence"] and source["repo"] for source in profile.sources)
     assert bool(profile.tables) == (name not in WITHOUT_TABLES)
     assert bool(profile.constants) == (name not in TABLE_ONLY | {"gh200-slingshot"})
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_a_shipped_profile_satisfies_its_schema(name: str) -> None:
+    file = importlib.resources.files("collhub_machine_profiles") / "profiles" / f"{name}.json"
+    assert parse_profile(file.read_bytes(), file.name).name == name
+
+
+def test_a_shipped_profile_is_read_without_a_check_of_its_schema() -> None:
+    script = """
+import sys
+from collhub_machine_profiles import find_profile
+find_profile("dgx-h100")
+print("jsonschema" in sys.modules)
+"""
+    command = [sys.executable, "-c", script]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"False\n"
 
 
 @pytest.mark.parametrize("name", shipped_names())
