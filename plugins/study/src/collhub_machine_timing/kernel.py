@@ -126,16 +126,16 @@ def create_queue(
 ) -> tuple[Records, Records, Records, Records, Int64Array, Records, Int64Array]:
     """Return the fields `heap` to `counter` of an empty queue for at most `events` events.
 
-    The arrays have fixed sizes: entries, buckets and events have `events` elements, and there are
-    `RECENT_TIMES` recent times, initially -1 (none).
+    The arrays have fixed sizes: entries, buckets and events have `events` elements, which are
+    written before they are read, and there are `RECENT_TIMES` recent times, initially -1 (none).
     """
     store = np.zeros(2, STORE)
     store["returned"] = -1
     return (
         np.zeros(1, HEAP),
-        np.zeros(events, ENTRY),
-        np.zeros(events, BUCKET),
-        np.zeros(events, EVENT),
+        np.empty(events, ENTRY),
+        np.empty(events, BUCKET),
+        np.empty(events, EVENT),
         np.full(RECENT_TIMES, -1, np.int64),
         store,
         np.zeros(1, np.int64),
