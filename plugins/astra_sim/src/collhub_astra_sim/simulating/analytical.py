@@ -171,14 +171,14 @@ def simulate_nodes(
     from collhub_astra_sim.simulating.findings import report_findings
     from collhub_astra_sim.simulating.kernel import get_parents, run
     from collhub_astra_sim.simulating.simulated_network import report_link_loads
-    from collhub_astra_sim.simulating.starting_world import build_world, estimate_events
+    from collhub_astra_sim.simulating.starting_world import build_world
 
     model = model or TimingModel()
     location_of = locate or partial(_find_node_location, nodes)
     if duration_ns is None:
         duration_ns = get_trace_durations_ns(nodes)
     npu_of_rank = np.arange(nodes.num_ranks) if npus is None else np.asarray(npus, np.int64)
-    world = build_world(
+    world, events = build_world(
         nodes,
         duration_ns,
         topology,
@@ -189,7 +189,7 @@ def simulate_nodes(
         groups,
         records_transmissions=records_transfers,
     )
-    has_event_at_zero = bool(run(world, get_parents(nodes), events=estimate_events(world)))
+    has_event_at_zero = bool(run(world, get_parents(nodes), events=events))
     diagnostics = report_findings(nodes, world, has_event_at_zero, topology, model, location_of)
     loads = report_link_loads(topology, world.link) if model.is_congestion_aware else ()
     # Copies, because the columns would keep all records of the world in memory.

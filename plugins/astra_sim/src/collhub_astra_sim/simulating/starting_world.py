@@ -67,10 +67,13 @@ def build_world(
     groups: SwitchGroups | None = None,
     *,
     records_transmissions: bool = False,
-) -> SimulatedWorld:
+) -> tuple[SimulatedWorld, int]:
     """Build the state of the simulation at its start: nodes, routes, times and empty queues.
 
-    A `SimulatedWorld` is the set of all arrays that the kernel changes; it serves one run.
+    A `SimulatedWorld` is the set of all arrays that the kernel changes; it serves one run. The
+    second result is the number of events of a run in which every node runs: one per node, and two
+    per link of the route of every SEND.
+
     `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank. `channel`: int64 by node, by default
     0; modulo the number of planes it is the plane of a message. `groups`: multicasts and sums in
     switches, by steps. With `records_transmissions` there is room to record one transmission per
@@ -114,19 +117,10 @@ def build_world(
         switches = build_switched_records(
             groups, topology, network.routes, node_of_row, route_of_node
         )
-    recorded = int(hops.sum()) if records_transmissions else 0
-    return _assemble_world(nodes, node, first_slot, network, model, switches, recorded)
-
-
-def estimate_events(world: SimulatedWorld) -> int:
-    """Return the number of events of a run in which every node runs.
-
-    It is one per node, and two per link of the route of every SEND.
-    """
-    work = world.node["work"][world.node["kind"] == NodeType.COMM_SEND]
-    # SEND: the last link times 2^32 plus the first link.
-    hops = (work >> 32) - (work & 0xFFFFFFFF) + 1
-    return len(world.node) + 2 * int(hops.sum())
+    transmissions = int(hops.sum())
+    recorded = transmissions if records_transmissions else 0
+    world = _assemble_world(nodes, node, first_slot, network, model, switches, recorded)
+    return world, len(nodes) + 2 * transmissions
 
 
 def _collect_pairs(

@@ -80,18 +80,22 @@ def _compute_joint_codes(columns: Sequence[IntArray]) -> Int64Array:
     numbers. At least one column is needed.
     """
     codes = np.zeros(len(columns[0]), np.int64)
-    span = 1
+    span, is_dense = 1, True
     for column in columns:
         width = int(column.max(initial=0)) + 1
+        if width == 1:
+            # A column of zeros, such as the classes of equal sizes, distinguishes no rows.
+            continue
         # Renumber intermediate codes only if the combination would exceed 64 bits.
         if span * width > _LARGEST_CODE:
             codes, span = compute_dense_codes(codes, span)
         codes = codes * width + column
         span *= width
         # Renumbering is inexpensive for small ranges and keeps the next step inexpensive.
-        if span <= _ROOM * len(codes):
+        is_dense = span <= _ROOM * len(codes)
+        if is_dense:
             codes, span = compute_dense_codes(codes, span)
-    return compute_dense_codes(codes, span)[0]
+    return codes if is_dense else compute_dense_codes(codes, span)[0]
 
 
 def compute_dense_codes(codes: Int64Array, span: int) -> tuple[Int64Array, int]:

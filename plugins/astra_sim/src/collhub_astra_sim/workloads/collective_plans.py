@@ -259,7 +259,7 @@ def _build_tables(nodes: NodeTable) -> CustomTables:
     # The order of nodes does not depend on the network.
     topology = parse_topology(f"switch:{ranks}")
     durations = get_trace_durations_ns(nodes)
-    world = build_world(
+    world, _ = build_world(
         nodes, durations, topology, TimingModel(), lambda row: Location(step=row), np.arange(ranks)
     )
     roots = np.zeros(len(nodes), np.int64)
