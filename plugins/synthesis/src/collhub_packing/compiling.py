@@ -84,9 +84,11 @@ def part(function: _Function) -> _Function:
 def lean_part(function: _Function) -> _Function:
     """Compile a function without reference counting for `lean_kernel`; it must not create arrays.
 
-    The result can be called from compiled code only.
+    The result can be called from compiled code only. LLVM inlines it into its callers, because a
+    call copies the words of all arrays that it passes.
     """
-    compiled = numba.njit(nogil=True, **_WITHOUT_COUNTS, **_WITHOUT_WRAPPERS)(function)
+    options = {**_WITHOUT_COUNTS, **_WITHOUT_WRAPPERS, "forceinline": True}
+    compiled = numba.njit(nogil=True, **options)(function)
     return cast(_Function, compiled)
 
 
