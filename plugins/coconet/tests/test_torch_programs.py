@@ -141,12 +141,67 @@ def test_all_to_all_exchanges_parts_of_the_first_dimension() -> None:
     assert bound.program.types["y_"].shape == (8, 3)
 
 
-def test_unequal_parts_of_an_all_to_all_are_refused() -> None:
+def exchange(graph: Graph, name: str, x: str, sent: Any, received: Any, columns: int = 3) -> str:
+    """Exchange rows with these splits, on this rank."""
+    return graph.collective(
+        "all_to_all_single", name, x, sum(received), columns,
+        input_split_sizes=sent, output_split_sizes=received,
+    )  # fmt: skip
+
+
+def test_dispatch_and_combine_of_experts_are_uneven_exchanges() -> None:
     graph = Graph()
-    x = graph.input("x", 8, placement="L")
-    y = graph.collective("all_to_all_single", "y", x, 8, output_split_sizes=(1, 3, 2, 2))
-    with pytest.raises(InputError, match=r"all_to_all_single.default. has unequal parts"):
+    x = graph.input("x", 8, 3, placement="L")
+    w = graph.input("w", 3, 3, placement="L")
+    # Rank 1, the one with the most rows, was captured.
+    sent, own = (1, 4, 0, 3), (4, 4, 4, 4)
+    rows = exchange(graph, "rows", x, sent, own)
+    y = graph.call("aten.mm.default", "y", 16, 3, self=rows, mat2=w)
+    z = graph.call("aten.add.Tensor", "z", 16, 3, self=y, other=1.0)
+    bound = graph.type(exchange(graph, "back", z, own, sent))
+    kinds = [one.kind for one in bound.program.operations]
+    assert kinds == [Kind.ALL_TO_ALL_V, Kind.MATMUL, Kind.ADD, Kind.ALL_TO_ALL_V]
+    assert bound.program.by_name["rows_"].counts == sent * RANKS
+    generator = np.random.default_rng(0)
+    values = [generator.random((8, 3), np.float32) for _ in range(RANKS)]
+    weights = [generator.random((3, 3), np.float32) for _ in range(RANKS)]
+    run = simulate_ranks(bound.program, bound.binding, {"x": values, "w": weights})
+    for rank in range(RANKS):
+        # Every token is multiplied by the weight of the rank to which it is sent.
+        experts = np.repeat(np.arange(RANKS), sent)
+        expected = [row @ weights[to] + 1 for row, to in zip(values[rank], experts, strict=True)]
+        np.testing.assert_allclose(run.values["back_"][rank], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "message"),
+    [
+        ((1, 3, 2, 2), (2, 2, 3, 1), "the split sizes of other ranks are unknown"),
+        ((1, 3, 2, 2), (2, 2, 2, 2), "has 2 rows for each rank, another rank has 3"),
+        ((2, 2, 2, 2), (1, 3, 2, 2), "has 2 rows for each rank, another rank has 3"),
+        ((1, 3, 2), (3, 3, 3, 3), "no parts of its rows, one per rank"),
+        ((1, 3, 2, 3), (3, 3, 3, 3), "no parts of its rows, one per rank"),
+        ((1, 3, 2, "x"), (3, 3, 3, 3), "no parts of its rows, one per rank"),
+    ],
+)
+def test_split_sizes_that_determine_no_table_are_refused(
+    sent: Any, received: Any, message: str
+) -> None:
+    graph = Graph()
+    x = graph.input("x", 8, 3, placement="L")
+    y = exchange(graph, "y", x, sent, received)
+    with pytest.raises(InputError, match=f"all_to_all_single.default.*{message}"):
         graph.type(y)
+
+
+@pytest.mark.parametrize("is_output", [False, True])
+def test_rows_that_other_ranks_do_not_have_are_not_read(is_output: bool) -> None:
+    graph = Graph()
+    x = graph.input("x", 8, 3, placement="L")
+    rows = exchange(graph, "rows", x, (1, 4, 0, 3), (4, 4, 4, 4))
+    total = graph.call("aten.sum.dim_IntList", "total", 3, self=rows, dim=(0,))
+    with pytest.raises(InputError, match="reads or returns rows that other ranks do not have"):
+        graph.type(rows if is_output else total)
 
 
 def test_unknown_operator_is_opaque_with_its_bytes() -> None:

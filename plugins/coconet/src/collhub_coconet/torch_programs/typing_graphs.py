@@ -53,6 +53,7 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.shape_rules import match_dimensions
+from collhub_coconet.program.uneven_rows import RowBlocks, list_row_blocks
 from collhub_coconet.torch_programs.graph_meshes import find_blocks, find_group_axes, find_mesh
 from collhub_coconet.torch_programs.operator_kinds import EXPANSIONS, Expansion
 from hub_core.model import InputError, JsonValue, Location
@@ -154,6 +155,7 @@ class _GraphTyper:
         for node in self.graph.nodes:
             self._add_node(node)
         outputs = [self._add_output(output) for output in self.graph.outputs]
+        self._refuse_unfilled_rows(outputs)
         arguments = []
         for name, entry in self._inputs.items():
             is_state = name in self._updates
@@ -602,15 +604,18 @@ class _GraphTyper:
         """Add an AllToAll between two views, and return the name of the result.
 
         Dimension 0 on each rank consists of one equal part per rank; part j of rank i becomes part
-        i of rank j. Raises `InputError` (`splits`) if the node gives split sizes that differ, for
-        a scalar, and if dimension 0 is no multiple of the number of ranks.
+        i of rank j. With split sizes that differ, it is an AllToAllV (`_exchange_rows`). Raises
+        `InputError` (`splits`) for a scalar, for a dimension 0 that is no multiple of the number of
+        ranks, and for split sizes that other ranks cannot have, too.
         """
         lists = [node.arguments.get(name) for name in ("output_split_sizes", "input_split_sizes")]
-        splits = [set(one) for one in lists if isinstance(one, tuple) and one]
+        splits = [one if isinstance(one, tuple) else () for one in lists]
         tensor = self.graph.tensors[node.reads[0]]
         axes = find_group_axes(self.mesh, node)
         ranks = self.mesh.count(axes)
-        if any(len(one) > 1 for one in splits) or not tensor.shape or tensor.shape[0] % ranks:
+        if any(len(set(one)) > 1 for one in splits) and tensor.shape:
+            return self._exchange_rows(node, operand, result, splits[0], splits[1])
+        if not tensor.shape or tensor.shape[0] % ranks:
             cure = "capture with equal parts, padded if necessary"
             self.graph.refuse(node, "has unequal parts", "splits", cure)
         length, *inner = tensor.shape
@@ -622,6 +627,88 @@ class _GraphTyper:
             self.name_inner(result.name), Kind.ALL_TO_ALL, [rows], dimension=1, axes=over
         )
         return self._view(self.name_value(result.name), columns, Rule.TO_LOCAL, result.shape, axes)
+
+    def _exchange_rows(
+        self,
+        node: GraphNode,
+        operand: str,
+        result: Tensor,
+        received: tuple[ArgumentValue, ...],
+        sent: tuple[ArgumentValue, ...],
+    ) -> str:
+        """Add an AllToAllV for constant split sizes that differ; return the name of the result.
+
+        A graph has the split sizes of one rank. They determine those of all ranks if either all
+        parts that this rank receives are equal, or all that it sends: then every rank sends, or
+        receives, the same sizes as this rank. `received`, `sent`: the output and the input splits;
+        empty for equal parts. Raises `InputError` (`splits`) for other split sizes, and if another
+        rank has more rows, since its tensors are larger than those of the graph.
+        """
+        axes = find_group_axes(self.mesh, node)
+        ranks = self.mesh.count(axes)
+        rows = result.shape[0], self.graph.tensors[node.reads[0]].shape[0]
+        outputs = complete_splits(received, rows[0], ranks)
+        inputs = complete_splits(sent, rows[1], ranks)
+        if outputs is None or inputs is None:
+            message = "has split sizes that are no parts of its rows, one per rank"
+            self.graph.refuse(node, message, "splits", "capture it again")
+        if len(set(outputs)) > 1 and len(set(inputs)) > 1:
+            message = "sends and receives unequal parts; the split sizes of other ranks are unknown"
+            cure = "send or receive equal parts, padded if necessary"
+            self.graph.refuse(node, message, "splits", cure)
+        is_sent = len(set(inputs)) > 1
+        sizes, own = (inputs, outputs[0]) if is_sent else (outputs, inputs[0])
+        if own != max(sizes):
+            message = f"has {own} rows for each rank, another rank has {max(sizes)}"
+            cure = "capture on the rank with the most rows"
+            self.graph.refuse(node, message, "splits", cure)
+        counts = sizes * ranks if is_sent else tuple(size for size in sizes for _ in range(ranks))
+        local = self._make_local(operand, {*axes, *self.find_divided(operand)})
+        name = self.name_value(result.name)
+        over = self.mesh.name_axes(axes)
+        return self.emit(name, Kind.ALL_TO_ALL_V, [local], counts=counts, axes=over)
+
+    def _refuse_unfilled_rows(self, outputs: Collection[str]) -> None:
+        """Refuse an operation that reads rows which an AllToAllV leaves empty on some ranks.
+
+        In the graph of the captured rank all rows have data. Operations that work row by row keep
+        the empty rows apart, and another AllToAllV sends none of them if it has the same blocks of
+        rows. Raises `InputError` (`splits`) for other readers, and for an output.
+        """
+        blocks: dict[str, RowBlocks] = {}
+        for operation in self._operations.values():
+            name, kind = operation.name, operation.kind
+            reads = [read for read in operation.reads if read in blocks]
+            if kind is Kind.ALL_TO_ALL_V:
+                before, after = list_row_blocks(operation)
+                has_rows = all(blocks[read] == before for read in reads)
+                lengths = {sum(count for _, count in rows) for rows in after}
+                if len(lengths) > 1:
+                    blocks[name] = after
+            else:
+                has_rows = not reads or self._works_by_rows(operation, reads)
+                has_rows = has_rows and len({blocks[read] for read in reads}) <= 1
+                if reads:
+                    blocks[name] = blocks[reads[0]]
+            if not has_rows or (name in outputs and name in blocks):
+                message = f"{name} reads or returns rows that other ranks do not have"
+                cure = "return tensors with equal rows on all ranks, after another exchange"
+                location = Location(self.graph.name)
+                raise InputError(message, location=location, cure=cure, code="splits")
+
+    def _works_by_rows(self, operation: Operation, reads: Sequence[str]) -> bool:
+        """Return whether row r of the result depends on row r of each of `reads` only."""
+        shape = self.types[operation.name].shape
+        if operation.kind is Kind.MATMUL:
+            return reads == [operation.reads[0]] and operation.reads.count(reads[0]) == 1
+        if operation.kind is Kind.ROW_REDUCE:
+            return bool(operation.dimension)
+        if operation.kind not in POINTWISE:
+            return False
+        # An operand with fewer dimensions, or one row, would be aligned with other dimensions.
+        return all(self.types[read].shape[:1] == shape[:1] for read in reads) and all(
+            len(self.types[read].shape) == len(shape) for read in reads
+        )
 
     def _broadcast(self, node: GraphNode, operand: str, result: Tensor) -> str:
         source = node.arguments.get("src")
@@ -946,6 +1033,18 @@ class _NodeBuilder:
         assert tensor is not None
         name = self.typer.name_value(tensor.name)
         return self.typer.emit(name, kind, operands, **attributes)
+
+
+def complete_splits(
+    given: Sequence[ArgumentValue], rows: int, ranks: int
+) -> tuple[int, ...] | None:
+    """Return the split sizes of `rows` rows, equal ones if none are given.
+
+    None for anything else than one size of 0 or more per rank, with the sum `rows`.
+    """
+    sizes = tuple(size for size in given or (rows // ranks,) * ranks if type(size) is int)
+    is_complete = len(sizes) == ranks and (not given or len(given) == ranks)
+    return sizes if is_complete and min(sizes) >= 0 and sum(sizes) == rows else None
 
 
 def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tuple[Operation, ...]:
