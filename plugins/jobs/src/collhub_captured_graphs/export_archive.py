@@ -96,9 +96,11 @@ def read_export(stream: BinaryIO, file: str) -> CapturedGraph:
 def _read_entry(stream: BinaryIO, file: str) -> bytes:
     """Return the bytes of the JSON entry of the only graph in an archive of torch.export.
 
-    Raises `InputError` (`archive`) for a file that is no readable archive, more than `MAX_ENTRIES`
-    entries, no graph or several graphs, and a graph that is encrypted or larger than
-    `MAX_GRAPH_BYTES`. The size is checked by reading, since the size in the archive may be wrong.
+    The graph is the entry `models/NAME.json` or `serialized_exported_program.json`
+    (`_GRAPH_ENTRY`), in any folder. Raises `InputError` (`archive`) for a file that is no readable
+    archive, more than `MAX_ENTRIES` entries, no graph or several graphs, and a graph that is
+    encrypted or larger than `MAX_GRAPH_BYTES`. The size is also checked by reading, since the size
+    in the archive may be wrong.
     """
     try:
         with zipfile.ZipFile(stream) as archive:
@@ -228,11 +230,13 @@ class _GraphReader:
     def _read_argument(self, form: str, content: Any, node: str) -> ArgumentValue:
         """Convert an argument of a node by its form (`as_tensor`, `as_ints`, ...).
 
-        Tensors become references, lists become tuples (also nested), element types become
-        `ElementName`, floats are converted, symbolic numbers become their values, and `as_none`
-        becomes None. Integers, booleans and texts are returned unchanged. `node`: name of the node,
-        for messages. Raises `InputError` (`argument`) for an unknown form, and `data-dependent` for
-        a symbol without a value.
+        Tensors become references, optional tensors the same or None, lists become tuples (also
+        nested), element types become `ElementName`, floats (written as numbers or texts) become
+        floats, symbolic numbers become their values, and `as_none` becomes None. Integers,
+        booleans, texts and `as_operator` are returned unchanged. `node`: name of the node, for
+        messages. Raises `InputError` (`argument`) for an unknown form, and (`data-dependent`) for a
+        symbol without a value. Raises `KeyError` for an unknown element type; `read` converts this
+        error.
         """
         result: int | bool | str
         match form:

@@ -287,9 +287,12 @@ def graph_to_json(graph: CapturedGraph) -> str:
 def graph_from_json(content: bytes, file: str) -> CapturedGraph:
     """Read a captured graph from the bytes of a JSON document.
 
-    `file`: name for messages, also stored in the graph. Raises `InputError` with the line of a
-    syntax error, with all violations of the schema and their `$.path` (`schema`), or with the node
-    that reads an undefined value.
+    `file`: name for messages, also stored in the graph. Missing optional members (`target`,
+    `placement`, `keywords`, `producer`, `mesh`, `mesh_sizes`) are empty. Raises `InputError` with
+    the line of a syntax error, with all violations of the schema and their `$.path` (`schema`), or
+    with the first defect of the graph: an argument of unknown form (`schema`), a mesh with other
+    numbers of axes and sizes (`mesh`), a value that is read or returned but not defined before
+    (`undefined`), a value that is defined twice (`name`), a tensor that is too large (`size`).
     """
     document = parse_json_object(content, file)
     violations = schema_violations(document, _SCHEMA_FILE)

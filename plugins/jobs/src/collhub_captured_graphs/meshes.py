@@ -15,14 +15,18 @@ _NO_LETTER = re.compile(r"[^A-Za-z0-9_]")
 def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, int]:
     """Derive the axes of a device mesh from its process groups: size by name, slowest axis first.
 
-    `groups`: group name by global ranks; `file`: for messages. The ranks of a group are nested runs
-    at equal distances. The distances and extents of all runs, in ascending order, are the
-    boundaries between axes: two consecutive ones bound an axis, whose size is their quotient. An
-    axis has the name `group_NAME` of a group that covers exactly this axis, otherwise `axis_0`,
-    `axis_1`, and so on.
+    `groups`: group name by global ranks; `file`: for messages. `_find_strides` gives (distance,
+    count) of the nested runs of each group. The boundaries are 1 and, for every run of every group,
+    its distance and its distance times count. In ascending order, each two consecutive boundaries
+    (low, high) are an axis of the size high / low. Without groups of two ranks or more there are no
+    axes.
 
-    Raises `InputError` if a group is no grid, if a boundary is not a multiple of the previous one,
-    or if there are more than `_MAX_AXES` axes.
+    The name of an axis is `group_NAME` (at most 40 characters, others than letters, digits and `_`
+    replaced by `_`), where NAME is that of the first group that consists of exactly the run (low,
+    size). Without such a group, or if its name is empty, it is `axis_N`, where N is the position of
+    the axis in the result, from 0. A name that is in use gets `_N` appended. Raises `InputError` if
+    a group is no grid, if a boundary is no multiple of the previous one, or if there are more than
+    `_MAX_AXES` axes.
     """
     bounds = {1}
     strides_of: list[tuple[str, list[tuple[int, int]]]] = []

@@ -160,15 +160,20 @@ def _choose_algorithms(
 ) -> _Chosen:
     """Choose an algorithm for every collective of a job; equal requests share a template.
 
-    The rule that `choose_rule` finds has precedence. Without one, the algorithm that the workload
-    names for the collective is used, in one piece; without that, `DEFAULT_RULE`.
+    The first of these that applies to a collective decides:
 
-    `splits`: number of pieces per collective; None for that of the system, or 1 (`_parts`). If the
-    maker divides a collective into streams of phases by dimension, the order of the streams gives
-    the dependencies of the pieces. Otherwise only the number of concurrent pieces is limited, and
-    pieces of collectives of all ranks use two trees alternately, counted per kind of collective.
-    Raises `InputError` (`no-algorithm`) for a collective whose kind `Workload.kind_of` does not
-    know.
+    1. `choose_rule` finds a rule: its algorithm.
+    2. The workload names an algorithm for the collective: this algorithm, in one piece.
+    3. `DEFAULT_RULE`.
+
+    `splits`: number of pieces per collective by a rule; None for that of the system, or 1
+    (`_parts`). If `maker.streams` gives streams of phases by dimension, every phase is a piece, and
+    `order_streams` gives the dependencies of the pieces. Otherwise the dependencies only limit the
+    number of concurrent pieces. Such pieces are built with the index 0 and 1 alternately, which
+    selects one of two trees: the index changes after each piece of a collective of all ranks,
+    separately for each kind of collective. New templates are added to `maker`. Raises `InputError`
+    (`no-algorithm`) for a collective whose kind `Workload.kind_of` does not know, and the errors of
+    `maker`.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
@@ -256,11 +261,13 @@ def _summarize_uses(
     algorithms: Sequence[AlgorithmRecord],
     origin: Int64Array,
 ) -> tuple[RuleUse, ...]:
-    """Return the use of each rule, and at the end that of the default rule if it was used.
+    """Return the use of each rule in order, and at the end that of the default rule if it was used.
 
+    Collectives with an algorithm that the workload names, and no rule, count for the default rule.
     A use consists of the numbers of collectives, bytes and new nodes, and the sorted names of the
-    algorithms' makers. It is zero for a rule that matches no collective. `origin`: row of the old
-    node for each new node.
+    algorithms' makers; all are zero or empty for a rule that no collective uses. `chosen`: the
+    number of the rule of each collective, -1 for the default rule. `origin`: row of the old node
+    for each new node.
     """
     rule_of = np.array(chosen.rule, np.int64)
     nodes = np.bincount(origin, minlength=int(calls.row.max(initial=-1)) + 1)

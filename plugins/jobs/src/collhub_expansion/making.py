@@ -153,7 +153,9 @@ class Maker:
         `sizes`: bytes of each stream; `mask`: bit d selects dimension d. The result is empty unless
         all of this holds: the rule is `NATIVE` without options, the job specifies its system, the
         group has all ranks of the job and at least two, the kind is native, and the system has no
-        custom algorithm for it. Raises `HubError` that names the rule.
+        custom algorithm for it. New phases are synthesized and verified, and their templates are
+        added to `templates`. Raises `HubError` that names the rule if this fails, and for
+        configurations that `native_phases` refuses.
         """
         is_native = rule.algorithm == NATIVE and not rule.options and self._system.is_stated
         # ASTRA-sim ignores dimensions in smaller groups.
@@ -204,10 +206,13 @@ class Maker:
         """Return template number, dimension and estimated time in ns of a native phase.
 
         A template has the nodes of an algorithm. The algorithm is synthesized and verified for the
-        first group of the phase (ranks 0, stride, 2 x stride, ...), and copied to all groups of
-        `job_request.members`. Equal phases share a template. If the choice alternates, the two
-        trees are used in turn: each call advances the counter of the collective and dimension, also
-        if the template exists already.
+        first group of the phase (ranks 0, stride, 2 x stride, ...), and its nodes are copied to all
+        groups of `job_request.members`. Phases with equal synthesizer, options, kind, size and
+        groups share a template; only the first one synthesizes, and adds a template and its record.
+
+        If `phase.choice.alternates`, the root of the tree is `tree_root(N)`, where N counts the
+        calls with this kind of `job_request` and this dimension from 0, also those that find an
+        existing template.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)
@@ -343,9 +348,11 @@ class Maker:
     def _fit(self, name: str, algorithm: Algorithm, request: CollectiveRequest, size: int) -> int:
         """Check that an existing algorithm fits a request, and return its template number.
 
-        `size`: bytes of the collective. Templates are cached by name, kind, size, root and counts.
-        The ranks of the algorithm are positions in the group. Raises `InputError`
-        (`algorithm-does-not-fit`).
+        `name`: identifies the algorithm; `size`: bytes of the collective, to which the algorithm is
+        scaled. The ranks of the algorithm are positions in the group. For a new combination of
+        name, kind, size, root and counts, a template and its record are added. Raises `InputError`
+        (`algorithm-does-not-fit`) for the reasons of `_check_compatibility`, also if the template
+        exists.
         """
         _check_compatibility(algorithm, request, size)
         # Ranks of the algorithm are positions in the group.
