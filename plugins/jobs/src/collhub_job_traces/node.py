@@ -197,12 +197,15 @@ class DecodedParts:
 
 
 def _decode_head(head: bytes) -> _Head | None:
-    """Decode the fields before the attributes in the canonical encoding of protobuf.
+    """Decode the fields before the attributes of a record; None if the encoding is unusual.
 
-    An absent or zero duration is -1; microseconds are converted to ns. Bytes of the name that are
-    not UTF-8 are kept as surrogates. Unknown fields become tokens with their bytes in hexadecimal.
-    Returns None if field numbers do not ascend strictly, a number is longer than necessary, a list
-    ends inside a number, the head is cut, or the duration exceeds 2^62 ns.
+    `head`: the bytes of these fields as `_find_head_end` delimits them, so that no field is cut. An
+    absent or zero duration is -1; microseconds are converted to ns. Bytes of the name that are not
+    UTF-8 are kept as surrogates. Unknown fields become tokens with their bytes in hexadecimal.
+
+    None if field numbers do not ascend strictly (also for a repeated field), a number is longer
+    than necessary, the last number of a list continues after the list, or the duration exceeds 2^62
+    ns. The caller decodes such a record with `_RecordBuilder`.
     """
     identity, name, duration = 0, "", -1
     lists: dict[int, list[int]] = {}
@@ -379,15 +382,20 @@ class _RecordBuilder:
     def node(self, record: bytes) -> DecodedNode:
         """Build the node of a record: its columns, and `extra`, which restores its exact bytes.
 
-        Known fields and attributes set columns; the last occurrence of a field is used, but the
-        first duration. An attribute that occurs twice, is foreign, or has no column sets none.
+        Of repeated fields the last one counts, except that lists of parents are joined, and of
+        durations the first one above 0 counts. A missing node type counts as 0. An attribute sets a
+        column unless its name occurs twice in the record, it is foreign, or it has no column for
+        this kind of node.
+
         `extra` has one token per field in file order: its name if a column has the value, otherwise
         its bytes in hexadecimal. If the bytes cannot be restored in this way, or a token repeats,
-        `extra` is `!` and the complete `record` in hexadecimal. A missing node type counts as 0.
-        Raises `ValueError` for invalid values and types.
+        `extra` is `!` and the complete `record` in hexadecimal. Raises `ValueError` for invalid
+        values and types.
         """
         node = self._node
-        node_type = next((value for number, value, _ in self._record_fields if number == TYPE), 0)
+        # As in protobuf, the last of several types counts.
+        types = [value for number, value, _ in self._record_fields if number == TYPE]
+        node_type = types[-1] if types else 0
         kind = self._kind(node_type if isinstance(node_type, int) else 0)
         node.kind = int(kind)
         is_plain = NODE_TYPES.get(kind) == node_type

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder, _RecordBuilder
-from collhub_job_traces.records import ATTRIBUTE, attribute, fields, varint
+from collhub_job_traces.records import ATTRIBUTE, attribute, encode_record, fields, varint
 
 from hub_core.chakra import RankFile, message_class
 from hub_core.model import NodeKind
@@ -89,6 +89,15 @@ def test_nodes_of_parts_equal_nodes_of_records() -> None:
             assert node == expected, record
     assert composed > 5000
     assert refused > 500
+
+
+def test_the_last_of_several_types_counts() -> None:
+    node = message_class("Node")
+    record = node(id=3, type=4).SerializeToString() + node(type=1).SerializeToString()
+    assert node.FromString(record).type == 1
+    decoded = decode_whole(record)
+    assert NodeKind(decoded.kind) is NodeKind.MARKER
+    assert encode_record(decoded.extra, {"id": 3}) == record
 
 
 def test_a_broken_record_is_named() -> None:
