@@ -109,12 +109,14 @@ def read_module(
 ) -> Module:
     """Read the statements of an HLO module.
 
-    `trip_count`: iterations of loops whose count is unknown; None leaves the count unknown.
-    `is_complete`: fused computations keep their instructions, and instructions keep the attributes
-    that only programs need.
+    `trip_count`: iterations of loops whose count is neither recorded nor derived; None leaves it
+    unknown. `is_complete`: fused computations keep their instructions, and instructions keep the
+    attributes that only programs need. `aliases` of the result maps the number of an output to the
+    number of the parameter whose memory it reuses (`input_output_alias` of the header).
 
     Raises `InputError` with the line for damaged text, a second module, statements before the
-    module, undefined names, and a missing ENTRY computation (`cut`).
+    module (`format`), undefined or repeated names, a number of devices out of range (`rank-range`),
+    and (`cut`) for a module without ENTRY computation and a file without statements.
     """
     builder = ModuleBuilder(statements.file, trip_count, is_complete=is_complete)
     parser = InstructionParser(statements.file, is_complete=is_complete)

@@ -120,11 +120,15 @@ class _GraphBuilder:
     def build(self) -> CapturedGraph:
         """Convert the entry computation to a captured graph.
 
-        Outputs that reuse the memory of a parameter are updates of this parameter (role MUTATION).
-        Outputs that are no tensors of the graph (numbers, tokens) are left out. If the collectives
-        use several partitions of the devices into groups, all groups of each must be shifted
-        copies of each other. Raises `InputError` for instructions that a graph cannot contain, and
-        for groups of no mesh.
+        An output that reuses the memory of a parameter has the role MUTATION and the name of this
+        parameter as target, if the parameter is one tensor; every other output has the role OUTPUT.
+        Outputs that are no tensors of the graph (numbers, tokens) are left out.
+
+        `groups` of the result has one entry per partition of the devices that collectives use: its
+        first group. With several partitions, all groups of each must be shifted copies of each
+        other. Raises `InputError` for a collective with other groups, for instructions that a graph
+        cannot contain, and for groups that form no mesh. A builder builds only once, because its
+        state is changed.
         """
         entry = self._module.entry
         assert entry is not None
@@ -162,12 +166,17 @@ class _GraphBuilder:
     def _place_inputs(self) -> dict[str, int]:
         """Replace the HLO sharding of each input by a placement, such as `S(0)`; return the mesh.
 
-        The mesh is the number of ranks by axis name. If the collectives use several partitions of
-        the devices into groups, the mesh is derived from the groups, and placements refer to the
-        part of the devices, of the size of the mesh, that contains the first rank of the first
-        group. Otherwise the mesh is empty, and placements refer to the first group of the only
-        partition or, without collectives, to all devices. Modifies `self._inputs`. Raises
-        `InputError` for groups that form no mesh.
+        The mesh is the number of ranks by axis name. A placement describes the blocks of one set of
+        devices:
+
+        - Collectives with several partitions of the devices into groups: the mesh is that of
+          `derive_axes` for the first group of each partition. Devices are divided into consecutive
+          ranges of the size of the mesh; the set is the range with the lowest device of the first
+          recorded group.
+        - Collectives with one partition: the mesh is empty, and the set is the first group.
+        - No collectives: the mesh is empty, and the set is all devices.
+
+        Modifies `self._inputs`. Raises `InputError` for groups that form no mesh.
         """
         mesh: dict[str, int] = {}
         count = self._module.devices.count

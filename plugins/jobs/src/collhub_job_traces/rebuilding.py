@@ -221,11 +221,12 @@ class BucketPlanner:
         """Assign collectives to buckets of at most `limit_bytes`; return the bucket of each node.
 
         A bucket is identified by the row of its last member: int64[nodes], with the own row for a
-        node that is not joined. For each group and rank, buckets are filled with the candidates in
-        the order of their ids. A bucket ends before a candidate with which it would exceed the
-        limit, and before one with another dependency depth (number of candidates on the longest
-        path to it), so that no member waits for another. A candidate larger than the limit is not
-        joined. A group whose ranks would get different buckets remains unchanged.
+        node that is not joined. The candidates (given to the class) of each group and rank are
+        taken in ascending order of their ids, and a bucket has consecutive ones. A bucket ends
+        before a candidate with which it would exceed the limit, and before one with another
+        dependency depth (number of candidates on the longest path to it), so that no member waits
+        for another. A candidate larger than the limit is not joined. A group whose ranks would get
+        different buckets (by position and size) remains unchanged.
         """
         sizes = self.workload.nodes.bytes
         target = np.arange(len(self.workload.nodes))

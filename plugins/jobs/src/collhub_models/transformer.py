@@ -142,10 +142,11 @@ class StageProgram:
     def finish(self) -> None:
         """Add the reductions of the remaining gradients at the end of a pass.
 
-        These are the gradients that were not reduced with overlap, and on the first and the last
-        stage those of the embeddings in the group `data`. With several stages, these two then also
-        add their gradients of the shared embeddings in the group `embedding`. The reductions wait
-        for the last computation.
+        These are all-reduces of the gradients that `_reduce_layer` stored (without the option
+        `overlap`), then, on the first and the last stage, of the gradients of the embeddings in the
+        group `data`. They wait for the last computation. With several stages, these two stages then
+        add their gradients of the shared embeddings in the group `embedding`; this all-reduce waits
+        for that of the embeddings in `data` or, without one, for the last computation.
         """
         for name, size, role in self._gradients:
             self._all_reduce(name, size, role, self._computes[-1:])

@@ -192,10 +192,12 @@ class NcclLog:
     def _facts_of(self, line: _Line) -> CommunicatorFacts | None:
         """Find the communicator that a line belongs to; return its facts, or None.
 
-        It is the first that exists of: the communicator of the pointer in the line, the last one of
-        the thread, that of the process, and the only one of the log. Without any, an unnamed one is
-        created. None if several are possible, which is counted in `self.unassigned`, and after the
-        first 2^20 lines that name no known pointer.
+        It is the first that exists of: the communicator of the pointer in the line, if the pointer
+        is known; the last one of the thread; that of the process; the only one of the log. If the
+        log has no communicator yet, an unnamed one is created. None if the log has several
+        communicators and none of these applies; such lines are counted in `self.unassigned`. Lines
+        without a known pointer are counted in `self._entries`; from the `_MAX_ENTRIES`-th one on,
+        the result for them is always None.
         """
         if match := _COMM.search(line.text):
             member = self._members.get((line.process, match[1].lower()))
@@ -377,13 +379,14 @@ class CommunicatorFacts:
     channels: str = ""
 
     def ring(self, channel: int) -> tuple[int, ...]:
-        """Return the ranks on the ring of a channel, in order.
+        """Return the ranks on the ring of a channel, in order; () if nothing is known.
 
-        The logged ring line of rank 0 is used if it is complete. Otherwise the ring is built from
-        the successors in the lines of all ranks, starting with the lowest rank, until a rank
-        without a known successor or the start is reached; a cycle elsewhere ends after as many
-        ranks as there are successors, plus one. Without successors, the truncated line, or () if
-        there is none.
+        The logged ring line is used if it was not truncated and has at least as many ranks as the
+        communicator. Otherwise the ring is built from the successors that the lines of all ranks
+        name: from the lowest rank with a successor, rank by rank, until the next rank is the first
+        one again or unknown. If the successors form a cycle without the first rank, the walk ends
+        after one rank more than there are successors, so that ranks are repeated. Without any
+        successor, the logged line is used as it is.
         """
         line, successors = self.rings.get(channel, ()), self.successors.get(channel, {})
         is_complete = channel not in self.cut_rings and len(line) >= self.size()

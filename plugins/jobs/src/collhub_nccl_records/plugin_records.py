@@ -163,11 +163,12 @@ def read_profiler_events(
 ) -> Iterator[CallRecord | SkippedLine]:
     """Yield the calls in a file of NCCL's profiler in the order of their ends, and skipped lines.
 
-    `lines`: (line number, content), None as content for a line that is too long. The times of a
-    call are those of its first and last kernel event, if the file has them; a kernel event belongs
-    to the last call that its process began. Yielded as `SkippedLine` are lines that are no events,
-    calls that cannot be read (at their line), and at the end the calls without an end. At most 2^16
-    calls are open at a time; further ones are ignored without a record.
+    `lines`: (line number, content), None as content for a line that is too long. A kernel event
+    belongs to the last call that its process began. The times of a call are those of its first and
+    last kernel event before the line of the call's end; without them, those of the call. Yielded as
+    `SkippedLine` are lines that are no events, calls that cannot be read (at their line), and at
+    the end the calls without an end. At most `_MAX_OPEN_CALLS` (2^16) calls are open at a time;
+    further ones are ignored without a record.
     """
     host = _THREAD.sub("", PurePath(file).name)
     open_calls: dict[tuple[str, str, str], _OpenCall] = {}

@@ -154,11 +154,11 @@ class _Sums:
 def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
     """Sum the measured figures of all collectives with equal kind, size and ranks.
 
-    The result has, by (kind, size, ranks), the number of calls and the sums of transfer times
-    in ns and bus bytes. The size in bytes is the largest one of any rank of a call; its
-    transfer time is the mean over its ranks. Left out are messages, collectives without a
-    standard kind, of size 0, or of one rank. If a call has fewer than 2 ranks with a file,
-    waiting cannot be separated from its transfer; then `includes_waiting` is set.
+    The result has, by (kind, size, ranks), the number of calls and the sums of transfer times in ns
+    and of bus bytes. The size in bytes is the largest one of any rank of a call (-1 if all are
+    unknown); the transfer time of a call is the mean over its ranks. Left out are messages,
+    collectives without a standard kind, of size 0, or of one rank. `includes_waiting` is set if,
+    for some call of the entry, fewer than `_MIN_RANKS_TO_SEPARATE_WAITING` (2) ranks have a file.
     """
     workload, meetings = findings.workload, findings.meetings
     nodes, has_file = workload.nodes, is_measured(findings.workload)

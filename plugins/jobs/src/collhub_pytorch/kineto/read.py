@@ -366,10 +366,12 @@ def _awaited(
 ) -> Int64Array:
     """Return the activity for whose end each runtime call waited, -1 for none: int64[calls].
 
-    It is the activity with the last end after the start of the call, and not after its end. A
-    call of kind LAUNCH with `is_launch` (it launched an activity) waits only for its own
-    activity, as copies of pageable memory block. A call of kind BLOCK waits also for any
-    activity that was issued by its start. Other calls do not wait.
+    Only two sets of calls wait. A call of kind BLOCK waits for the activities that it launched
+    itself and for those issued at or before its start (an activity without a known launch counts by
+    its own start). A call of kind LAUNCH that launched an activity (`is_launch`) waits only for its
+    own activities, as copies of pageable memory block. In both cases only activities that end after
+    the start of the call, and at or before its end, are considered. Of several, the one with the
+    last end is returned; of equal ends, the last one by index.
     """
     awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")
