@@ -307,6 +307,12 @@ def _create_report(
     return CalibrateReport(machines=items, skipped=skipped)
 
 
+def _name_library(error: ErrorEntry) -> str:
+    """Return the library of an entry as `NCCL 2.29.2, graph 1`; the entry has no variant apart."""
+    name, comma, variant = error.library.partition(", ")
+    return f"{f'{name} {error.version}'.strip()}{comma}{variant}"
+
+
 def _create_error_item(error: ErrorEntry) -> HeldOutError:
     """Return the record of the errors of one predictor, rounded to four decimal places."""
     from collhub_machines.machine_records import HeldOutError
@@ -337,7 +343,7 @@ def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]
             error.collective,
             str(error.ranks),
             str(error.nodes),
-            f"{error.library} {error.version}".strip(),
+            _name_library(error),
             str(error.points),
             *(f"{100 * value:.1f} %" for value in (error.median, error.p90, error.worst)),
         )

@@ -317,6 +317,11 @@ _TUNER_CURE = "check it with 'collhub tune --check'; calibrate needs results of 
 # Files that users confuse with measurements, with the reason and the cure.
 _NOT_MEASURED = (
     (
+        rb'"schema"\s*:\s*"collhub-machine/',
+        "the file is a profile of a machine, not results of a run",
+        "give it to --check, with the results of a run as RESULT",
+    ),
+    (
         rb"\bBytes -> (?:Algo|Kernel)\b",
         "the log has NCCL's predicted times, not measured times",
         "give the output of nccl-tests",

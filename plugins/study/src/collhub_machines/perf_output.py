@@ -137,7 +137,7 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
     if skipped:
         raise refuse_without_results(file, skipped)
     if rows:
-        raise refuse(file, rows[0].first_line, *options.refusal)
+        raise options.refuse(file, rows[0].first_line)
     raise refuse_without_results(file, line=tests[0].first_line if tests else 1)
 
 

@@ -23,12 +23,7 @@ from hub_core.plugin_api import (
     option,
 )
 
-_WITHOUT_TIMES = "the file has no times"
-_NO_TIMES = {
-    "both": f"no result can be used: {_WITHOUT_TIMES}",
-    "out": "no time is measured out of place",
-    "in": "no time is measured in place",
-}
+_NO_TIMES = {"out": "no time is measured out of place", "in": "no time is measured in place"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +42,12 @@ class PlaceOptions:
         """Yield the points that `accepts` allows, in order."""
         return (point for point in points if self.accepts(point))
 
-    @property
-    def refusal(self) -> tuple[str, str]:
-        """Message and cure of the error for a file without points of the chosen place."""
-        return _NO_TIMES[self.place], "use -O place=both"
+    def refuse(self, file: str, line: int) -> InputError:
+        """Return the error for a file without times of the chosen place; the caller raises it."""
+        if self.place == "both":
+            return refuse_without_results(file, line=line)
+        message = f"no result can be used: {_NO_TIMES[self.place]}"
+        return refuse(file, line, message, "use -O place=both", "no-results")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,9 @@ def refuse_without_results(
     It has the warnings `skipped`, then an error (`no-results`). The error is on `line`, or on the
     entire file if there are warnings, which give the reasons.
     """
-    reason = "the other findings of this file give the reasons" if skipped else _WITHOUT_TIMES
+    reason = "the file has no times"
+    if skipped:
+        reason = "the other findings of this file give the reasons"
     message = f"no result can be used: {reason}"
     cure = "repeat the run and keep its entire output"
     location = Location(file, None if skipped else line)

@@ -157,7 +157,7 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
             if options.accepts(point):
                 collector.add(point, where)
     if not collector.points and not collector.skipped:
-        raise refuse(file, 1, *options.refusal)
+        raise options.refuse(file, 1)
     return collector.result()
 
 

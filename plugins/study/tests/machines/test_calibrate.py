@@ -56,6 +56,21 @@ def _check_schema(document: dict[str, object], name: str) -> None:
     jsonschema.validate(document, schema)
 
 
+def test_errors_name_the_version_before_the_settings(collhub, results, tmp_path) -> None:
+    results.write_text(results.read_text().replace("agg iters: 1", "agg iters: 4"))
+    run = collhub("calibrate", results, "-o", tmp_path / "machine.json")
+    assert run.code == 0, run.err
+    assert "NCCL 2.29.2, agg iters 4" in run.out
+
+
+def test_a_profile_in_place_of_results_is_refused_as_such(collhub, results, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    assert collhub("calibrate", results, "-o", out).code == 0
+    run = collhub("calibrate", out, "-o", tmp_path / "other.json")
+    assert run.code == 1
+    assert "the file is a profile of a machine, not results of a run; give it to --check" in run.err
+
+
 def test_calibrate_writes_a_profile_with_tables_model_and_errors(collhub, h100, tmp_path) -> None:
     out = tmp_path / "machine.json"
     run = collhub("calibrate", h100, "-o", out, "--json")

@@ -423,6 +423,7 @@ def test_file_without_times_is_refused_with_line_and_cure(measured_corpus: Path,
             "nccl-tests",
         ),
         ('{"args": ["all_reduce_perf"], "results": [{"size": 8, "in_place": {}}]}\n', ""),
+        ('{"args": ["all_reduce_perf"], "results": []}\n', ""),
         ('{"args": ["all_reduce_perf"], "results": [{"size": 8, "in_place": {"time": 0}}]}\n', ""),
         ("collective,size_bytes,latency_us\nallreduce,8,fast\n", ""),
         ("collective,size_bytes,latency_us\n", ""),
@@ -440,6 +441,7 @@ def test_a_file_without_usable_results_is_one_error_after_the_warnings(
     if warnings:
         reason = "the other findings of this file give the reasons"
     assert error.message == f"no result can be used: {reason}"
+    assert error.cure == "repeat the run and keep its entire output"
 
 
 def test_lines_of_mscclpp_test_need_their_ranks() -> None:
