@@ -57,6 +57,11 @@ _ROW = re.compile(
     r"\d+\s+\d+\s+(?:u?int\d+|half|float|double|bfloat16|fp?8\w*|float8\w*)\s+(?:\w+\s+(?:-?\d+\s+)?)?"
     r"\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+\S"
 )
+# A choice that a setting takes from NCCL: in the environment of a command, or as NCCL reports it.
+_FORCED = re.compile(
+    r"\b(NCCL_(?:ALGO|PROTO|M(?:IN|AX)_(?:NCHANNELS|CTAS)))"
+    r"(?:=| set by environment to )[\"']?([^\s=\"']+?)[.\"']?(?=,[A-Z_]+=|\s|\Z)"
+)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
 _MIN_FIELDS = 3
 
@@ -75,6 +80,8 @@ class _Test:
     """State of one test while its lines are read.
 
     `name`: collective as the test prints it; `program`: that of the command line before the test.
+    `forced`: choices that settings take from NCCL, such as `NCCL_ALGO`, with their values.
+    `following`: the test of a command line within the table, should another test start.
     """
 
     name: str | None = None
@@ -82,6 +89,7 @@ class _Test:
     library: str = "NCCL"
     version: str = ""
     variant: str = ""
+    forced: dict[str, str] = field(default_factory=dict)
     is_mscclpp: bool = False
     ranks: list[_Rank] = field(default_factory=list)
     has_cut_ranks: bool = False
@@ -92,6 +100,7 @@ class _Test:
     first_line: int = 0
     rows: list[_Row] = field(default_factory=list)
     is_complete: bool = False
+    following: _Test | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +196,7 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
         if _BARE_COMMENT.match(stripped):
             stripped = f"# {stripped}"
         if stripped.startswith("#"):
+            _note_command(tests, stripped, number)
             if re.match(r"#\s*Out of bounds values\s*:.*FAILED", stripped):
                 message = "the test reports wrong results (Out of bounds values: FAILED)"
                 cure = "repair the installation before its times are used"
@@ -198,7 +208,7 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
             tests[-1].has_cut_ranks = True
         else:
             noise.append(number)
-            _note_program(tests, stripped, number)
+            _note_command(tests, stripped, number)
             version = _LIBRARY_VERSION.search(stripped)
             if version is not None and not tests[-1].version:
                 tests[-1].library, tests[-1].version = version.groups()
@@ -208,37 +218,54 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
     return [test for test in tests if test.rows or test.groups]
 
 
-def _note_program(tests: list[_Test], line: str, number: int) -> None:
-    """Store the collective of a command line in the test that follows it.
+def _note_command(tests: list[_Test], line: str, number: int) -> None:
+    """Store the collective and the forced choices of a command line in the test that follows it.
 
     The last command line before a table counts. After a complete table it starts a new test; within
-    a table it is ignored, as are programs that measure no known collective.
+    a table it counts only once a new test starts. Programs that measure no known collective are
+    ignored. A choice that NCCL reports is stored in the test that runs.
     """
     program = _PROGRAM.search(line)
     name = collective_name(program[1]) if program else None
-    last = tests[-1]
-    if name is None or ((last.rows or last.groups) and not last.is_complete):
+    forced = forced_choices(line)
+    is_command = name is not None or (bool(forced) and "set by environment" not in line)
+    test = tests[-1]
+    if is_command and (test.is_complete or test.rows or test.groups):
+        following = _Test(first_line=number, library=test.library, version=test.version)
+        if test.is_complete:
+            tests.append(following)
+        else:
+            test.following = test.following or following
+            following = test.following
+        test = following
+    elif test.is_complete:
         return
-    if last.is_complete:
-        tests.append(_Test(first_line=number, library=last.library, version=last.version))
-    tests[-1].program = name
+    test.program = name or test.program
+    test.forced.update(forced)
+
+
+def forced_choices(text: str) -> dict[str, str]:
+    """Return the choices that settings in `text` take from NCCL: names of variables and values."""
+    return {choice[1]: choice[2] for choice in _FORCED.finditer(text)}
 
 
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
     """Apply a comment line of the output to the last test of `tests`, or start a new test with it.
 
     A line that names a starting test or its parameters starts a new test if the last one already
-    has columns or rows. The new one inherits library and version. Depending on its form, a line
-    gives the name, library and version, parameters, a rank with host and GPU, the order of in place
-    and out of place, or the columns; a summary line completes the test. Other lines are ignored. A
-    line that ends in `...` in the list of ranks marks the list as cut. Raises `InputError` for
-    unusable columns.
+    has columns or rows. The new one inherits library and version, and has the command line since.
+    Depending on its form, a line gives the name, library and version, parameters, a rank with host
+    and GPU, the order of in place and out of place, or the columns; a summary line completes the
+    test. Other lines are ignored. A line that ends in `...` in the list of ranks marks the list as
+    cut. Raises `InputError` for unusable columns.
     """
     test = tests[-1]
     name = _TEST_NAME.match(stripped)
     starts = (name is not None and name[1] == "starting") or _PARAMETERS.match(stripped)
     if starts and (test.rows or test.groups):
-        test = _Test(first_line=number, library=test.library, version=test.version)
+        test = test.following or _Test(
+            first_line=number, library=test.library, version=test.version
+        )
         tests.append(test)
     if name:
         # The last line of an aborted run may be cut within the name.
@@ -404,7 +431,9 @@ def _points(
         )
     # Older versions of rccl-tests print the name of no library.
     is_of_amd = test.library == "NCCL" and not test.version and machine.startswith("AMD ")
-    library = Library("RCCL" if is_of_amd else test.library, test.version, test.variant)
+    forced = (f"{name}={value}" for name, value in sorted(test.forced.items()))
+    variant = ", ".join(setting for setting in (test.variant, *forced) if setting)
+    library = Library("RCCL" if is_of_amd else test.library, test.version, variant)
     for row in test.rows:
         point = Measurement(
             collective, ranks, nodes, row.size, row.time_us, library, machine, row.place,

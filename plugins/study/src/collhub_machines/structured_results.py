@@ -9,7 +9,7 @@ from typing import Any
 
 from collhub_nccl_records import SkippedLine, read_inspector_lines
 
-from collhub_machines.perf_output import version_text
+from collhub_machines.perf_output import forced_choices, version_text
 from collhub_machines.reading import (
     InspectorOptions,
     PlaceOptions,
@@ -176,6 +176,9 @@ def _json_variant(document: dict[str, Any]) -> str:
     aggregated, graph = config.get("aggregated_iterations", 1), config.get("graph", 0)
     parts = [f"agg iters {_whole(aggregated)}"] if aggregated != 1 else []
     parts += [f"graph {_whole(graph)}"] if graph not in (0, "false", False) else []
+    for setting in sorted(_text(one) for one in _list(document.get("env"))):
+        if setting.startswith("NCCL_"):
+            parts += [f"{name}={value}" for name, value in forced_choices(setting).items()]
     return ", ".join(parts)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from collhub_machines.calibration import merge_calls, read_points
 from collhub_machines.plugin import collhub_producers
-from collhub_machines.reading import library_of
+from collhub_machines.reading import library_of, nccl_tests_json
 from collhub_machines.structured_results import close_json
 from collhub_machines.tabular_results import aiconfigurator_points
 
@@ -120,6 +120,34 @@ def test_the_command_line_before_a_table_names_its_collective() -> None:
 def test_a_command_line_within_a_table_does_not_name_it() -> None:
     text = UNNAMED + ROW + "alpha: ./all_gather_perf -b 1K\n" + ROW + END
     assert {p.collective for p in _read(text, collective="all-reduce")[0]} == {"all-reduce"}
+
+
+def test_a_command_line_in_a_comment_names_the_collective() -> None:
+    text = "# mpirun -np 2 ./build/all_gather_perf -b 1K -e 4K\n" + UNNAMED + ROW + END
+    assert {point.collective for point in _read(text)[0]} == {"all-gather"}
+
+
+@pytest.mark.parametrize(
+    ("line", "variant"),
+    [
+        ("$ NCCL_ALGO=Tree ./all_reduce_perf -b 1K", "NCCL_ALGO=Tree"),
+        ("# mpirun -np 2 -x NCCL_ALGO='Ring,Tree' \\", "NCCL_ALGO=Ring,Tree"),
+        ("srun --export=ALL,NCCL_PROTO=^LL,A=1 ./all_reduce_perf -b 1", "NCCL_PROTO=^LL"),
+        ("a:1:2 [0] NCCL INFO NCCL_ALGO set by environment to Tree.", "NCCL_ALGO=Tree"),
+        ("$ NCCL_MAX_NCHANNELS=4 NCCL_ALGO=Ring x", "NCCL_ALGO=Ring, NCCL_MAX_NCHANNELS=4"),
+        ("$ NCCL_DEBUG=INFO NCCL_ALGORITHM=1 ./all_reduce_perf -b 1K", ""),
+    ],
+)
+def test_choices_that_settings_take_from_nccl_are_a_variant(line: str, variant: str) -> None:
+    points, _ = _read(f"{line}\n{HEADER}{ROW}{END}{HEADER}{ROW}{END}")
+    assert [point.library.variant for point in points] == [variant, variant, "", ""]
+
+
+def test_a_command_line_after_an_aborted_table_counts_for_the_next() -> None:
+    points, _ = _read(
+        HEADER + ROW + "$ NCCL_ALGO=Tree \\\n ./all_reduce_perf -b 1K\n" + HEADER + ROW
+    )
+    assert [point.library.variant for point in points] == ["", "", *["NCCL_ALGO=Tree"] * 2]
 
 
 def test_results_of_amd_gpus_without_a_version_are_of_rccl() -> None:
@@ -561,3 +589,10 @@ def test_a_file_that_two_readers_recognise_needs_the_name_of_its_format() -> Non
     with pytest.raises(UsageError, match=r"nccl-tests \(.*\) or osu \(.*\); name the format"):
         _read(text)
     assert _read(text, format="nccl-tests")[0]
+
+
+def test_forced_choices_in_json_of_nccl_tests_are_a_variant() -> None:
+    document = json.loads(nccl_tests_json()[0].source.content())
+    document["env"] = ["PATH=/bin", "NCCL_PROTO=Simple", "NCCL_ALGO=Tree", "CMD=x NCCL_ALGO=Ring"]
+    read = _read_content(json.dumps(document).encode(), "run.json")
+    assert read.points[0].library.variant == "NCCL_ALGO=Tree, NCCL_PROTO=Simple"
