@@ -26,6 +26,7 @@ from collhub_machines.reading import (
 from hub_core.model import Diagnostic
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet
 
+_PLACES = {"out": "out-of-place", "in": "in-place"}
 # Colours of a terminal.
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FIRST_COMMENT = re.compile(
@@ -362,13 +363,13 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
         if group.get("time") == "N/A":
             continue
         if time_us is None:
-            message = f"{place}-place time {group.get('time', '')[:20]!r} is not a number"
+            message = f"{_PLACES[place]} time {group.get('time', '')[:20]!r} is not a number"
             skipped.append(note(file, number, message))
             continue
         # Old versions print `error`, a relative deviation that may differ from 0.
         wrong = finite_number(group.get("wrong", "N/A"))
         if wrong:
-            message = f"{place}-place result is wrong (#wrong {group['wrong']}): time skipped"
+            message = f"{_PLACES[place]} result is wrong (#wrong {group['wrong']}): time skipped"
             cure = "repair the installation before its times are used"
             skipped.append(note(file, number, message, cure))
             continue
@@ -412,12 +413,17 @@ def _points(
 ) -> Iterator[Measurement]:
     """Yield the measurements of one test, in the order of its rows.
 
-    A test without rows yields no measurement and is not checked. Invalid rows give a note in
-    `skipped`. The machine is the device name of the ranks, "" if none is printed. Raises
-    `InputError` if the ranks use devices of different names, or if the number of ranks or the
-    collective is neither printed nor given in `facts`. The number of nodes is 1 if it is neither.
+    A test without rows yields no measurement and is not checked. A test of another operation than
+    a collective, such as `sendrecv_perf`, and invalid rows give a note in `skipped`. The machine is
+    the device name of the ranks, "" if none is printed. Raises `InputError` if the ranks use
+    devices of different names, or if the number of ranks or the collective is neither printed nor
+    given in `facts`. The number of nodes is 1 if it is neither.
     """
     if not test.rows:
+        return
+    if test.name is not None and collective_name(test.name) is None:
+        message = f"{test.name[:40]} is not a collective with a model: its table is skipped"
+        skipped.append(note(file, test.first_line, message))
         return
     ranks, nodes = _shape(test, file, facts)
     collective = _collective(test, file, facts, ranks)
@@ -486,14 +492,11 @@ def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -
     request `facts`, the file name (`..._perf`), the bandwidths. The ratio bus / algorithm bandwidth
     of the last row means all-reduce if it is 2 (n - 1) / n, and reduce-scatter if it is (n - 1) / n
     and the row has a reduction operator; within 2 %, on more than two ranks, and not for MSCCL++.
-    Raises `InputError` if the name is not a known collective, or if no source gives one.
+    An unknown name counts as none. Raises `InputError` if no source gives a collective.
     """
-    if test.name is not None:
-        name = collective_name(test.name)
-        if name is None:
-            message = f"{test.name[:40]} is not a collective with a model"
-            raise refuse(file, test.first_line, message, "give results of another test")
-        return name
+    named = collective_name(test.name or "")
+    if named is not None:
+        return named
     if test.program or facts.collective is not None:
         return test.program or facts.collective or ""
     stem = re.search(r"([a-z]+(?:_[a-z]+)?)_perf", file.rpartition("/")[2])

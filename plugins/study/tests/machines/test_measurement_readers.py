@@ -262,6 +262,17 @@ def test_any_prefix_of_the_lines_is_removed(prefix: str) -> None:
     assert points == expected
 
 
+def test_tables_of_other_operations_are_skipped() -> None:
+    other = (HEADER + ROW + END).replace("all_reduce_perf", "sendrecv_perf")
+    assert "sendrecv_perf" in other
+    points, skipped = _read(HEADER + ROW + END + other)
+    assert len(points) == 2
+    (message,) = skipped
+    assert "sendrecv_perf is not a collective with a model: its table is skipped" in message
+    with pytest.raises(InputError, match="sendrecv_perf is not a collective"):
+        _read(other)
+
+
 def test_text_in_utf_16_is_read() -> None:
     """PowerShell writes redirected output so."""
     expected, _ = _read(HEADER + ROW + END)
