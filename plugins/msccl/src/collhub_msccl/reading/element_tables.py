@@ -259,9 +259,11 @@ _TACCL_NAME = "taccl"
 def to_step(attributes: list[str], file: str, line: int) -> list[str]:
     """Convert the attributes of an `<op>` to those of a `<step>`, as alternating names and values.
 
-    The source and the destination of the step both get the buffer and offset of the `<op>`. Missing
-    attributes get defaults (cnt 1, no dependency). Raises `InputError` (`short-form`) for a local
-    copy or reduction (`cpy`, `re`), which needs two locations.
+    The source and the destination of the step both get `buf` and `off` of the `<op>`, and `s` gets
+    its `step`; each of these is "" if it is missing. Other missing attributes get
+    `_DEFAULT_ATTRIBUTES` (cnt 1, no dependency). Further attributes of the `<op>` are kept, also
+    unknown ones. `line`: line of the `<op>` in `file`, for messages. Raises `InputError`
+    (`short-form`) for a local copy or reduction (`cpy`, `re`), which needs two locations.
     """
     given_attributes = dict(zip(attributes[::2], attributes[1::2], strict=True))
     kind = given_attributes.get("type", "")

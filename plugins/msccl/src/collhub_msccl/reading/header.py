@@ -252,16 +252,19 @@ def find_possible_roots(
 ) -> list[int]:
     """List the ranks that can be the root of a broadcast, scatter, reduce or gather, ascending.
 
-    A root must be connected by messages: to all ranks for a broadcast or scatter, from all ranks
-    for a reduce or gather. If some connected ranks have further evidence, only those are returned.
+    A candidate is connected by the messages of `columns`: it reaches all ranks for a broadcast or
+    scatter, and all ranks reach it for a reduce or gather. If any candidate has evidence, only the
+    candidates with evidence are returned, otherwise all candidates; [] without candidates. Evidence
+    is:
 
-    - Broadcast, scatter: a step reads INPUT at a unit that no step of the rank writes, before or
-      after, because only the root's input is defined. In an in-place broadcast (`is_aliased`: input
-      and output are one buffer), OUTPUT counts as INPUT. Only the first unit of an access counts.
-    - Reduce, gather: a step writes OUTPUT, because only the root must have the result. This is not
-      used for an in-place reduce.
+    - Broadcast, scatter: a step of the rank reads a unit of INPUT that no step of the rank writes,
+      at any time, because only the root's input is defined. In an in-place broadcast (`is_aliased`:
+      input and output are one buffer), OUTPUT counts as INPUT. Only the first unit of an access
+      counts.
+    - Reduce, gather: a step of the rank writes OUTPUT, because only the root must have the result.
+      An in-place reduce has no evidence, because every rank may store partial sums there.
 
-    The list is empty if no rank is connected. Cost: linear in steps and connections.
+    Cost: linear in steps and connections.
     """
     is_send = columns["kind"] == StepKind.SEND
     source = columns["rank"][is_send].tolist()
