@@ -216,12 +216,13 @@ def _add_window(folder: _Folder, task: _Task) -> None:
 
     Algorithms are tried in the order of `iterate_candidates`: the selected one, then the other
     candidates by speed. If a file serves only the smaller sizes, the next algorithm begins at the
-    first size that it does not serve. For a runtime that selects files by name, a second file may
-    be added for sizes that the first one's chunks do not divide.
+    first size that the file does not serve. For a runtime that selects files by name, a second file
+    may be added for sizes that the first one's chunks do not divide (`_add_remainder_file`).
 
-    Algorithms that cannot be written or do not serve all sizes become losses of `folder`, one
-    for all with the same sizes and reason, with the slowdown of the one that is used. Sizes
-    that no file serves become a loss too. `HubError`s of writing are not raised.
+    Algorithms that cannot be written, or whose file serves only a part of the sizes, become losses
+    of `folder`. There is one loss for all algorithms with the same remaining sizes and the same
+    reason. If another algorithm serves exactly these sizes, the loss also has its slowdown. Sizes
+    that no file serves become a loss, too. A `HubError` of writing is not raised.
     """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}

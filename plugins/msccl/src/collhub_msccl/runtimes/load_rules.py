@@ -349,10 +349,12 @@ def _check_operand(
 ) -> None:
     """Check one operand of a step and record its violations in `refusals`.
 
-    `side`: `src` or `dst`. `name`: name of the step for messages. An unknown buffer is refused. If
-    the type of the step uses this side, an offset outside the size that `gpu` declares is refused
-    too. As in the runtimes' parsers, the offset -1 is accepted, and only the first chunk is
-    checked. Equal findings about one size of a `<gpu>` are merged.
+    `side`: `src` or `dst`. `name`: name of the step for messages. The step must have the attributes
+    `type`, and buffer and offset of this side. Another buffer than i, o and s is an
+    `unknown-buffer`. If the type of the step uses this side, an offset outside the size that `gpu`
+    declares is an `out-of-bounds`. As in the runtimes' parsers, the offset -1 is accepted, and only
+    the first chunk is checked, not the count. Equal findings about one size of a `<gpu>` are
+    merged.
     """
     attributes = step.attributes
     buffer = attributes[f"{side}buf"]
@@ -379,12 +381,14 @@ def check_chains(
     """Refuse steps that must continue the wait of a nop but do not wait themselves.
 
     A step waits if its `depid` is at least 0; nops serve to wait for several steps. After a nop
-    that waits, the next step that is no nop must wait too; nops without a wait have no effect. A
-    reduction `re` that joins the previous step, which is an `re`, need not wait. It joins if it
-    does not wait and has the same destination (buffer and offset) and source buffer, unless the
-    previous one has `hasdep` or is the 16th `re` of the thread block; the requirement then passes
-    to the step after it. Each violating step is refused as `unfinished-nop-chain`. `name`: name of
-    the thread block for messages.
+    that waits, the next step that is no nop must wait, too. Each step that does not is refused as
+    `unfinished-nop-chain`, except a reduction that joins: then the requirement passes to the next
+    step that is no nop. Nops that do not wait have no effect.
+
+    A reduction `re` joins if all of this holds: it does not wait; the previous step that is no nop
+    is a `re` with the same destination (buffer and offset) and source buffer; that `re` has no
+    `hasdep` and is not the 16th (`MAX_OPERANDS`) `re` of the thread block. `block`: the thread
+    block; `name`: its name for messages.
     """
     is_pending = False
     run: _ChainKey | None = None

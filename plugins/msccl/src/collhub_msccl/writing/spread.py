@@ -37,11 +37,13 @@ def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangemen
 
 
 def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
-    """Return the time at which every node (step) begins if it has a thread block of its own.
+    """Return the time at which every node (step) begins if each has a thread block of its own.
 
-    Links are shared, and connections hold any number of messages. `is_free`: every message,
-    together with the messages that forward it, also has a separate channel. If the connections
-    block each other, the times without shared links (`graph.start`) are returned.
+    The times are those of `ListScheduler`, in units of data: links into and out of a rank are
+    shared, and a connection holds any number of messages. With `is_free`, the channels of `graph`
+    are replaced: every message gets a channel of its own, except that a node which receives and
+    sends uses the channel of the received message for both. If the connections block each other,
+    the times without limits (`graph.start`) are returned. `graph` is not changed.
     """
     if is_free:
         # A separate channel for every message together with the steps that forward it.
@@ -142,12 +144,16 @@ class DistributionOptions:
 def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
     """Choose channels and thread blocks for all rows, and their order, by list scheduling.
 
-    Messages with those that forward them are first placed on blocks that send only data that they
-    receive; if that exceeds the limits, unrelated sides may share a block. Returns None if this
-    fails too, or if there is no order with the pairs to fuse (`joined`). Pairs whose rows are on
-    different blocks are not fused. If the scheduler cannot finish because all connections are full
-    (of `capacity` transfers), the rows keep their order and the lanes are marked as not ordered.
-    The argument is not changed.
+    `place_chains` first places messages so that blocks which receive and send only send data that
+    they receive. If that exceeds the limits, it tries again with blocks that receive and send
+    unrelated data (`is_tight`). `distribution.joined` are the pairs of rows to fuse; pairs whose
+    rows are on different blocks are not fused. Returns None if both attempts exceed the limits, or
+    if the steps have no order with these pairs.
+
+    If the scheduler cannot finish, because all connections are full (`distribution.capacity`
+    transfers), the rows keep their order, and the lanes are marked as not ordered (`is_given`
+    False). Otherwise the rows of each rank are sorted by the schedule, and `is_given` is True.
+    `draft` is not changed.
     """
     limits = distribution.limits
     ideal = arrange_freely(draft, distribution.joined, limits.is_free)

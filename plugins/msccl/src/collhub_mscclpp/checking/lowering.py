@@ -246,10 +246,12 @@ def ranges_of(
     range and rank: a range of a switch channel occurs once for every member of its group. If an
     operation is divided among thread blocks, its range is this block's part.
 
-    - base: first cell in memory; packets in scratch follow all halves of the plain form
-    - shift: added to `base` in odd launches; half of the scratch for packets, and for local ranges
-      that a thread block accesses itself, if the plan has double scratch, otherwise 0
-    - move: position of the range if the operation pairs sources with destinations, otherwise 0
+    - base: first cell in memory. The scratch of a rank has its plain form first (all halves), then
+      its packet form; a range of packets in scratch is in the packet form.
+    - shift: cells that are added to `base` in odd launches. It is half of the scratch if the plan
+      has double scratch, and the range is in scratch and holds packets or is a local range of an
+      operation that is not on port channels. Otherwise it is 0.
+    - move: position k of the range if the operation copies source k to destination k, otherwise 0.
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]

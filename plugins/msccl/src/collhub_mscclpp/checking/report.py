@@ -173,11 +173,16 @@ class Story:
     ) -> None:
         """Add the findings of one simulated launch: deadlocks, races, wrong contents.
 
-        `number`: of the launch, from 0. Findings that an earlier launch already had are not
-        repeated. Races are equal if they have the same operations, distance between the launches
-        and host. A put that a proxy may execute after the launch gives one warning `unflushed-put`
-        per operation. Wrong outputs give one error per rank and chunk, with the first wrong part.
-        Deadlocks are always added; contents are not reported for a launch with a deadlock.
+        `number`: of the launch, from 0. The findings are, in this order:
+
+        - `deadlock`, one per blocked operation, in every launch
+        - `race`, once for equal operations, distance between the two launches, and host rank
+        - `unflushed-put`, a warning, once per put that a proxy may execute after the end of the
+          launch
+        - `wrong-output`, once per rank and chunk, with the first wrong cell of the chunk; not for a
+          launch with a deadlock
+
+        Except deadlocks, a finding of an earlier launch is not repeated.
         """
         for row in result.blocked.tolist():
             message = f"waits for ever in launch {number + 1}"

@@ -208,10 +208,12 @@ def _check_bounds(
 def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> None:
     """Report operations for which the executor computes a wrong address in place.
 
-    In place, the smaller buffer is a part of the larger one, at a different offset on every rank.
-    The executor adds the offset of the local rank to remote addresses, and proxies read local data
-    without an offset. There is one finding `buffer-offset` per operation. Plans that are out of
-    place or have no offsets are not checked.
+    In place, the smaller one of input and output is a part of the larger one; its offset there may
+    differ between ranks. Two kinds of ranges are wrong: a range in the memory of other ranks,
+    because the executor adds the offset of the local rank, if that differs from the offset of the
+    owner; and a local range of an operation on port channels, because proxies add no offset, if the
+    rank has one. There is one finding `buffer-offset` per operation, about its first wrong range.
+    Nothing is reported for plans out of place, and if all offsets are 0.
     """
     base = memory.layout.base[:, [Buffer.INPUT, Buffer.OUTPUT]]
     offset = base - base.min(axis=1)[:, None]
