@@ -67,12 +67,12 @@ _REFUSALS = (
     (
         "refused-one-communication",
         "The members have communications that are not one AllReduce, one ReduceScatter with its "
-        "AllGathers, or one Send.",
+        "AllGathers (also by counts), or one Send.",
         "`fuse` of two AllReduces",
     ),
     (
         "refused-slices-only",
-        "A member reads or gathers other data than the slice of the ReduceScatter.",
+        "A member reads or gathers other data than the slice or rows of the ReduceScatter.",
         "`fuse` of a ReduceScatter with an operation on a replicated tensor",
     ),
     (

@@ -17,8 +17,10 @@ from collhub_coconet import (
     all_reduce,
     all_to_all_v,
     compare,
+    fuse,
     matmul,
     overlap,
+    program_from_json,
     program_to_json,
     reduce_scatter_v,
     sliced,
@@ -145,6 +147,50 @@ def test_uneven_sequence_parallelism_overlaps_with_sliced_products(
     assert count_tiles(flat) == 3 * 4 * chunks
     found = execute_and_compare(before, flat, seed=2)
     assert found.ok, found.differences
+
+
+def uneven_shards(gathered: list[int] | None = None) -> Program:
+    """A step on uneven shards of a gradient: scatter, compute, gather."""
+    counts = [2, 0, 5, 1]
+    build = ProgramBuilder("shards")
+    g = build.argument("g", "float32", 8, 3, layout=LOCAL)
+    m = build.argument("m", "float32", 5, 3, layout=LOCAL)
+    s = reduce_scatter_v(g, counts).named("s")
+    u = (m * 0.9 + s).named("u")
+    return build.program(all_gather_v(u, gathered or counts).named("a"), u)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_a_scatter_of_rows_is_fused_with_its_computation_and_gather(
+    algorithm: str, chunks: int
+) -> None:
+    before = uneven_shards()
+    after = fuse(before, [one.name for one in before.operations]).program
+    assert [stage.family for stage in after.stages] == ["RSV-C-AGV"]
+    assert program_from_json(program_to_json(after)) == after
+    flat = flatten(after, RANKS, network(4), {"": Choice(algorithm, chunks)}, registry=registry())
+    assert count_tiles(flat) == 4 * chunks
+    found = execute_and_compare(before, flat, seed=1)
+    assert found.ok, found.differences
+    partly = fuse(before, [one.name for one in before.operations if one.name != "a"]).program
+    assert [stage.family for stage in partly.stages] == ["ReduceScatterV"]
+
+
+def test_a_fused_gather_has_the_rows_of_the_scatter() -> None:
+    program = uneven_shards([5, 1, 1, 1])
+    with pytest.raises(RefusedMoveError, match=r"a: it gathers other rows than s .*slices-only"):
+        fuse(program, [one.name for one in program.operations])
+
+
+@pytest.mark.parametrize("name", ["dispatched", "gathered"])
+def test_exchanges_and_gathers_of_rows_are_not_fused(name: str) -> None:
+    build = ProgramBuilder("moves")
+    x = build.argument("x", "float32", 6, 3, layout=LOCAL)
+    rows = all_to_all_v(x, COUNTS) if name == "dispatched" else all_gather_v(x, [1, 0, 6, 2])
+    program = build.program((rows.named(name) * 2.0).named("y"))
+    with pytest.raises(RefusedMoveError, match=f"{name}: All.*V only moves rows"):
+        fuse(program, [name, "y"])
 
 
 def test_overlap_hides_the_exchanges_of_experts() -> None:

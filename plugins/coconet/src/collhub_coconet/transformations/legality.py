@@ -128,6 +128,8 @@ _FAMILIES = {
     (Kind.ALL_REDUCE,): "AllReduce",
     (Kind.REDUCE_SCATTER,): "ReduceScatter",
     (Kind.REDUCE_SCATTER, Kind.ALL_GATHER): "RS-C-AG",
+    (Kind.REDUCE_SCATTER_V,): "ReduceScatterV",
+    (Kind.REDUCE_SCATTER_V, Kind.ALL_GATHER_V): "RSV-C-AGV",
     (Kind.SEND,): "Send",
 }
 
@@ -143,6 +145,7 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
     - Computations are pointwise, reductions to scalars, Updates or Slices.
     - Each member fits the shape, layout and group of the largest one (`_fits`).
     - In the family `RS-C-AG`, operations need only slices (`_check_slices`).
+    - In the family `RSV-C-AGV`, AllGatherVs depend on the ReduceScatterV and have its counts.
     """
     inside = set(members)
     operations = [program.by_name[name] for name in sorted(inside, key=program.places.__getitem__)]
@@ -170,6 +173,8 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
         conditions.require(True, "one-space", operation.name, "", "")
     if family == "RS-C-AG":
         _check_slices(program, operations, conditions)
+    if family == "RSV-C-AGV":
+        _check_equal_counts(operations, conditions)
     return family
 
 
@@ -313,23 +318,25 @@ def _find_family(operations: list[Operation], conditions: Conditions) -> str:
     - no communication: `pointwise`
     - one AllReduce, one ReduceScatter or one Send: the name of its kind
     - one ReduceScatter and any number of AllGathers, in any order: `RS-C-AG`
+    - one ReduceScatterV: `ReduceScatterV`, and with any number of AllGatherVs: `RSV-C-AGV`
 
     All communications must have the same mesh axes. The condition is recorded in `conditions`.
     Raises `RefusedMoveError` for any other combination, also for AllGathers only. `operations`
     has at least one entry.
     """
     communications = [operation for operation in operations if operation.is_communication]
-    kinds: list[Kind] = [
-        entry.kind for entry in communications if entry.kind is not Kind.ALL_GATHER
-    ]
+    gathers = (Kind.ALL_GATHER, Kind.ALL_GATHER_V)
+    kinds: list[Kind] = [entry.kind for entry in communications if entry.kind not in gathers]
     # All AllGathers of a stage count as one.
-    if len(kinds) < len(communications):
-        kinds.append(Kind.ALL_GATHER)
+    kinds += [kind for kind in gathers if any(entry.kind is kind for entry in communications)]
     has_one_group = len({operation.axes for operation in communications}) <= 1
     family = _FAMILIES.get(tuple(kinds)) if has_one_group else None
     last = communications[-1].name if communications else operations[0].name
     message = f"{' and '.join(kinds)} are no one communication" if kinds else ""
     cure = "fuse one AllReduce, one ReduceScatter with its AllGathers, or one Send"
+    if kinds in ([Kind.ALL_TO_ALL_V], [Kind.ALL_GATHER_V]):
+        message = f"{kinds[0]} only moves rows, so that its kernel has no elements to compute with"
+        cure = "overlap it with the computations"
     conditions.require(family is not None, "one-communication", last, message, cure)
     return family or ""
 
@@ -337,10 +344,11 @@ def _find_family(operations: list[Operation], conditions: Conditions) -> str:
 def _find_space(program: Program, operation: Operation) -> TensorType:
     """Return the type of the tensor over whose elements an operation iterates.
 
-    It is that of the first operand for reductions to scalars, AllGather and Send, and that of the
-    result for all other operations.
+    It is that of the first operand for reductions to scalars, AllGather, AllGatherV and Send, and
+    that of the result for all other operations.
     """
-    is_of_operand = operation.kind in REDUCTIONS_TO_SCALARS | {Kind.ALL_GATHER, Kind.SEND}
+    gathers = {Kind.ALL_GATHER, Kind.ALL_GATHER_V, Kind.SEND}
+    is_of_operand = operation.kind in REDUCTIONS_TO_SCALARS | gathers
     name = operation.reads[0] if is_of_operand else operation.name
     return program.types[name]
 
@@ -405,6 +413,21 @@ def _check_slices(program: Program, operations: list[Operation], conditions: Con
             message = f"it reads all of {name}, not a slice"
             cure = f"Slice {name} along the dimension of {scatter.name}"
             conditions.require(is_slice, "slices-only", operation.name, message, cure)
+
+
+def _check_equal_counts(operations: list[Operation], conditions: Conditions) -> None:
+    """Refuse AllGatherVs of a stage that gather other rows than its ReduceScatterV delivers.
+
+    Raises `RefusedMoveError` (`slices-only`) if one does not depend on it or has other counts.
+    """
+    scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER_V)
+    dependent = find_descendants(operations, [scatter.name])
+    for operation in operations:
+        if operation.kind is Kind.ALL_GATHER_V:
+            is_allowed = operation.name in dependent and operation.counts == scatter.counts
+            message = f"it gathers other rows than {scatter.name} delivers"
+            cure = "leave it out"
+            conditions.require(is_allowed, "slices-only", operation.name, message, cure)
 
 
 def _update_stages(
