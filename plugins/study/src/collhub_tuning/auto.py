@@ -26,7 +26,7 @@ from hub_core import (
     UsageError,
     run_registry,
 )
-from hub_core.model import JsonValue, PluginError, format_time
+from hub_core.model import CollectiveKind, JsonValue, PluginError, format_time
 from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import (
     ONE_SIZE,
@@ -57,8 +57,9 @@ _TOO_LARGE = "too-large"
 _MAX_FITTED = 3
 # (NPU, link) pairs above which a synthesizer with the option `within` may take minutes.
 _MAX_PAIRS = 100_000
-# (NPU, link) pairs above which a search that adapts to the links may take more than a minute.
-_MAX_SEARCHED_PAIRS = 4_000_000
+# (NPU, link) pairs above which a search that adapts to the links may take more than a minute, and
+# (NPU, NPU) pairs above which it does so if each has a route or data of its own.
+_MAX_SEARCHED_PAIRS, _MAX_SEARCHED_ROUTES = 4_000_000, 1 << 18
 # Such a search is tried after the fixed patterns only on a network without switches and with at
 # most so many pairs, and only if the best pattern exceeds this ratio to the lower bound.
 _MAX_DIRECT_PAIRS, _SEARCHED_FROM_RATIO = 64_000_000, 1.25
@@ -448,7 +449,7 @@ def _find_reason_to_skip(
 ) -> str:
     """Return the reason to skip a synthesizer, "" without one.
 
-    Synthesizers are skipped only on networks above `_MAX_SEARCHED_PAIRS`:
+    Synthesizers are skipped only beyond the limits of `_is_beyond_search`:
 
     - those that adapt to the links. They are tried if the network has no switches and is not too
       large even for this, they have no option `within`, and the best time is above 1.25 times the
@@ -460,7 +461,7 @@ def _find_reason_to_skip(
     `bound_ns`: None if unknown, which counts as 0.
     """
     topology, best_ns = request.topology, search.best_ns
-    if not _is_beyond_search(topology):
+    if not _is_beyond_search(request):
         return ""
     ratio = best_ns / bound_ns if best_ns is not None and bound_ns else math.inf
     if registry.find(Synthesizer, name).offer.adapts:
@@ -545,7 +546,7 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     """
     topology = request.topology
     is_large = _is_large(topology)
-    is_beyond_search = _is_beyond_search(topology)
+    is_beyond_search = _is_beyond_search(request)
     is_searched_if_far = _is_searched_if_far(topology)
     size = request.collective_bytes
     bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
@@ -579,10 +580,17 @@ def _count_pairs(topology: Topology) -> int:
     return topology.num_npus * topology.num_links
 
 
-def _is_beyond_search(topology: Topology) -> bool:
-    """Return whether NPUs times links exceed `_MAX_SEARCHED_PAIRS`, so that searches that adapt to
-    the links may take minutes.
+def _is_beyond_search(request: SynthesisRequest) -> bool:
+    """Return whether searches that adapt to the links may take minutes.
+
+    True if NPUs times links exceed `_MAX_SEARCHED_PAIRS`. With switches, and for an all-to-all, it
+    is also true if the pairs of NPUs exceed `_MAX_SEARCHED_ROUTES`.
     """
+    topology = request.topology
+    has_routes = topology.num_nodes > topology.num_npus
+    has_routes |= request.collective.kind is CollectiveKind.ALL_TO_ALL
+    if has_routes and topology.num_npus**2 > _MAX_SEARCHED_ROUTES:
+        return True
     return _count_pairs(topology) > _MAX_SEARCHED_PAIRS
 
 

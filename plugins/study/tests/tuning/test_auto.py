@@ -374,6 +374,28 @@ def test_searches_that_would_take_minutes_are_reported(monkeypatch: pytest.Monke
     assert result.not_tried == {"tacos": "large network: its search would take minutes"}
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "is_beyond"),
+    [
+        # 1 024 NPUs with 2 560 links: a search had no result in 10 minutes.
+        ("leaf-spine:32,32,8", CollectiveKind.ALL_GATHER, True),
+        ("leaf-spine:16,32,8", CollectiveKind.ALL_GATHER, False),
+        # Without switches, links are all routes.
+        ("ring:1024", CollectiveKind.ALL_GATHER, False),
+        ("torus:32x32", CollectiveKind.ALL_GATHER, True),
+        # Every pair has data of its own.
+        ("ring:1024", CollectiveKind.ALL_TO_ALL, True),
+    ],
+)
+def test_a_thousand_npus_with_many_routes_are_beyond_searches(
+    text: str, kind: CollectiveKind, is_beyond: bool
+) -> None:
+    topology = hub_core.parse_topology(text)
+    collective = Collective(kind, topology.num_npus, topology.num_npus)
+    request = replace(request_for(), collective=collective, topology=topology)
+    assert auto._is_beyond_search(request) is is_beyond
+
+
 def test_the_search_on_a_large_network_ends_near_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
