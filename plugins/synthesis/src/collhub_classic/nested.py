@@ -6,7 +6,8 @@ size). Levels are groups with exchanges of all pairs, or the rings of a torus, w
 used at the same time by different parts of the data. Every rank sends (n-1)/n of the vector per
 phase, and for one part only the sum of the level sizes messages instead of n. Broadcasts and
 reduces use several trees at once. An all-to-all on a torus moves the data along one dimension after
-another (`torus_exchange`). The steps are built as columns, so that ten thousand ranks take seconds.
+another (`torus_exchange`), on a line or a long ring in two phases (`line_exchange`). The steps are
+built as columns, so that ten thousand ranks take seconds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from math import ceil, floor, isqrt
 
 import numpy as np
 
+from collhub_classic.line_exchange import (
+    build_line_exchange,
+    estimate_line_exchange_s,
+    is_in_two_phases,
+)
 from collhub_classic.message_plan import compute_mean_link
 from collhub_classic.nested_broadcast import (
     RootedTrees,
@@ -84,7 +90,7 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
     """Synthesize a collective of all NPUs that works on one level of the network after another.
 
     The levels are those of the network, or the option `sizes`. Supports all-gather, reduce-scatter,
-    all-reduce, broadcast and reduce (on trees), and on tori all-to-all, with a single candidate.
+    all-reduce, broadcast, reduce (on trees), and on tori and lines all-to-all, with one candidate.
     For each shape of `list_shapes`, candidates with more and more chunks are simulated until one is
     not faster than the one before; the fastest of all is returned with its time in ns, a lower
     bound, and statistics (sizes of the levels, closest first, chunks, cost). Without a simulated
@@ -227,7 +233,7 @@ def _check_size(request: SynthesisRequest, units: int, further_cure: str = "") -
 
 
 def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candidate:
-    """Build the all-to-all on a torus, as (collective, steps, SCRATCH units, statistics).
+    """Build the all-to-all on a torus or line, as (collective, steps, SCRATCH units, statistics).
 
     Data move dimension by dimension (`build_torus_exchange`), out of place only. Statistics are the
     sizes of the dimensions, and the rounds of messages (half of each size, rounded down, added up).
@@ -236,8 +242,11 @@ def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candi
     (`size-too-small`), and the error of the request's unit limits if they do not allow the number
     of units.
     """
-    sizes = _find_exchange_rings(request, options)
-    exchange = build_torus_exchange(sizes)
+    sizes, is_ring = _find_exchange_grid(request, options)
+    if is_in_two_phases(sizes, is_ring):
+        exchange = build_line_exchange(sizes[0], is_ring=is_ring[0])
+    else:
+        exchange = build_torus_exchange(sizes)
     units = request.collective.num_ranks * exchange.units_per_pair
     _check_size(request, units)
     if request.units is not None and not request.units.allows(units):
@@ -245,33 +254,38 @@ def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candi
     collective = replace(request.collective, unit_count=units, in_place=False, out_of_place=True)
     statistics: dict[str, JsonValue] = {
         "sizes": "x".join(map(str, sizes)),
-        "rounds": sum(size // 2 for size in sizes),
+        "rounds": sum(
+            size // 2 if ring else size - 1 for size, ring in zip(sizes, is_ring, strict=True)
+        ),
     }
     return collective, exchange.steps, exchange.scratch_units, statistics
 
 
-def _find_exchange_rings(request: SynthesisRequest, options: NestedOptions) -> list[int]:
-    """Return the sizes of the dimensions of a torus for an all-to-all.
+def _find_exchange_grid(
+    request: SynthesisRequest, options: NestedOptions
+) -> tuple[list[int], list[bool]]:
+    """Return the dimensions of a torus, or of a line, for an all-to-all, as `find_grid`.
 
     The first dimension varies fastest with the rank; those of one rank are left out. Raises
     `InputError` (`not-a-torus`) for other networks, and `UsageError` (`option-range`) for an option
     `sizes` with other sizes, and for an option `chunks` above 1.
     """
-    rings = find_rings(request.topology)
-    if not rings:
+    sizes, is_ring = find_grid(request.topology)
+    if not sizes or (len(sizes) > 1 and not all(is_ring)):
         raise InputError(
-            f"nested has an all-to-all only for tori, not for {request.topology.name}",
+            f"nested has an all-to-all only for tori and lines, not for {request.topology.name}",
             cure="use pairwise",
             code="not-a-torus",
         )
-    if choose_levels(request.topology, options.sizes) != rings or options.chunks > 1:
+    levels = sizes if options.sizes == "auto" else choose_levels(request.topology, options.sizes)
+    if levels != sizes or options.chunks > 1:
         raise UsageError(
             f"option {'chunks' if options.chunks > 1 else 'sizes'}: the all-to-all of nested uses "
-            f"the dimensions {'x'.join(map(str, rings))} and one chunk",
+            f"the dimensions {'x'.join(map(str, sizes))} and one chunk",
             cure="leave out the option",
             code="option-range",
         )
-    return rings
+    return sizes, is_ring
 
 
 def _generate_on_trees(
@@ -387,13 +401,17 @@ def _estimate_ns(
     `trees` takes depth * alpha + m / trees * beta. Without `trees` (None), each phase takes the
     latencies of `_compute_cost` plus (n - 1) / n * m beta / links; an all-reduce has two phases.
     An all-to-all takes `estimate_torus_exchange_s`. Raises `UsageError` as `choose_shape`, and the
-    errors of `_find_exchange_rings`.
+    errors of `_find_exchange_grid`.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     size = request.collective_bytes
     if kind is CollectiveKind.ALL_TO_ALL:
-        sizes = _find_exchange_rings(request, options)
-        return max(1, ceil(estimate_torus_exchange_s(request.topology, sizes, size) * 1e9))
+        sizes, is_ring = _find_exchange_grid(request, options)
+        if all(is_ring):
+            time_s = estimate_torus_exchange_s(request.topology, sizes, size)
+        else:
+            time_s = estimate_line_exchange_s(request.topology, size)
+        return max(1, ceil(time_s * 1e9))
     alpha_s, beta_s_per_byte = _find_link(request, trees)
     if trees is not None:
         total_s = trees.depth * alpha_s + size / len(trees.parents) * beta_s_per_byte

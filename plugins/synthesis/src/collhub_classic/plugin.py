@@ -250,7 +250,7 @@ _NETWORKS: _Rows = (
     ("switches", "The method takes networks without switches.", "trees of links on `switch:8`"),
     (
         "not-a-torus",
-        "The method needs the rings of a torus.",
+        "The method needs the rings of a torus, or a line.",
         "an all-to-all by `nested` on `switch:8`",
     ),
     (

@@ -51,6 +51,9 @@ from hub_core.schedules import collective_among
 
 _NAME = "collhub-classic"
 _MAX_STEPS = 20_000_000
+# Links passed by messages between all ranks: more take minutes to simulate, and gigabytes. They
+# are counted from so many senders.
+_MAX_PASSED_LINKS, _COUNTED_SENDERS = 100_000_000, 16
 # Plans grow with the square of the number of ranks.
 _MAX_ESTIMATED_RANKS = 128
 
@@ -74,6 +77,7 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     classic = ALGORITHMS[name]
     task = build_task(name, request, options)
     _check_block_count(compute_least_blocks(name, task))
+    _check_passed_links(name, task)
     planned = _get_plan(name, task)
     _check_size(planned.plan, request)
     bound = _compute_bound_ns(request)
@@ -188,7 +192,8 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
     messages. It is None for uneven collectives. For more than `_MAX_ESTIMATED_RANKS` ranks, whose
     plan would take seconds, it is `estimate_pairwise_ns` for `pairwise`, whose messages need no
     plan, and None for other algorithms. The function raises the errors of `build_task`, of the
-    planner and of the option `order`, and (`too-large`) that of `_check_block_count`.
+    planner and of the option `order`, and (`too-large`) those of `_check_block_count` and
+    `_check_passed_links`.
     """
 
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
@@ -207,6 +212,7 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
         task = build_task(name, request, options)
         if has_many_ranks:
             _check_block_count(compute_least_blocks(name, task))
+            _check_passed_links(name, task)
             return estimate_pairwise_ns(task.topology, task.npus, task.collective_bytes)
         plan = _get_plan(name, task).plan
         order = _find_orders(ALGORITHMS[name], task)[0]
@@ -356,6 +362,28 @@ def _check_block_count(blocks: int) -> None:
         raise InputError(
             f"{blocks} blocks in messages are too many (limit {_MAX_STEPS})",
             cure="choose fewer ranks, or an algorithm of fewer messages",
+            code="too-large",
+        )
+
+
+def _check_passed_links(name: str, task: ClassicTask) -> None:
+    """Raise `InputError` (`too-large`) if messages between all pairs of ranks pass too many links.
+
+    Only `direct` and `pairwise` send such messages. Their links are estimated from the distances of
+    `_COUNTED_SENDERS` ranks, evenly spaced, and limited to `_MAX_PASSED_LINKS`: on a ring, they
+    grow with the third power of the number of ranks.
+    """
+    if name not in ("direct", "pairwise") or task.kind.traits.is_rooted:
+        return
+    npus = np.asarray(task.npus, np.int64)
+    senders = npus[np.linspace(0, len(npus) - 1, _COUNTED_SENDERS).astype(np.int64)]
+    hops = task.topology.arcs().hops(senders)[:, npus]
+    passed_links = int(np.maximum(hops, 0).mean() * len(npus) ** 2)
+    if passed_links > _MAX_PASSED_LINKS:
+        raise InputError(
+            f"messages between all ranks pass {passed_links} links, which are too many (limit "
+            f"{_MAX_PASSED_LINKS})",
+            cure="choose fewer ranks, or an algorithm of messages between neighbours",
             code="too-large",
         )
 

@@ -25,7 +25,7 @@ from hub_core.model import COLUMN_DEFAULTS, Buffer, InputError, StepKind, StepTa
 from hub_core.network import Topology
 
 # Units in buffers and messages of all ranks that verification can hold at once.
-_MAX_CELLS = 1 << 25
+MAX_CELLS = 1 << 25
 # Those up to which each class has units of its own, which are divided exactly.
 _MAX_CELLS_BY_PART = 1 << 22
 # Largest class of displacements, relative to the mean, with which dimensions work together.
@@ -38,7 +38,7 @@ _COLUMNS = ("peer", "channel", "count", "src_buffer", "src_offset", "dst_buffer"
 
 
 @dataclass(frozen=True, slots=True)
-class TorusExchange:
+class AllToAllSteps:
     """Steps of an all-to-all and their units: `units_per_pair` for each pair of ranks.
 
     `scratch_units`: units of SCRATCH on every rank.
@@ -49,7 +49,7 @@ class TorusExchange:
     scratch_units: int
 
 
-def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
+def build_torus_exchange(sizes: Sequence[int]) -> AllToAllSteps:
     """Build an all-to-all on a torus, out of place.
 
     `sizes`: ranks of each dimension, at least 2, the first varies fastest with the rank. With D
@@ -62,19 +62,12 @@ def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
     d (distance to the receiver along each dimension) is sum(floor(D d_a / k_a)) mod D, and a pair
     of ranks has one unit. Otherwise, and in most large networks whose classes would be uneven, a
     pair has a unit in every class. `_choose_units` has the rules, also for twice as many units.
-    Raises `InputError` (`too-large`) if buffers and messages have more than `_MAX_CELLS` units.
+    Raises `InputError` (`too-large`) if buffers and messages have more than `MAX_CELLS` units.
     """
     ranks, count = prod(sizes), len(sizes)
     units, is_by_part = _choose_units(sizes)
-    cells = _count_cells(sizes, units)
-    if cells > _MAX_CELLS:
-        raise InputError(
-            f"{cells} units in buffers and messages of {ranks} ranks are too many "
-            f"(limit {_MAX_CELLS})",
-            cure="choose fewer ranks",
-            code="too-large",
-        )
-    rows = _Rows(ranks)
+    check_cells(count_cells(sizes, units), ranks)
+    rows = StepRows(ranks)
     displacement = np.repeat(_list_places(sizes), units, axis=0)
     part = np.tile(np.arange(units), ranks)
     class_of = part % count
@@ -98,7 +91,18 @@ def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
         barrier = [row for each in classes for row in each.last_arrivals.values()]
     for each in classes:
         each.add_copies(rows, count)
-    return TorusExchange(rows.build(), units, base)
+    return AllToAllSteps(rows.build(), units, base)
+
+
+def check_cells(cells: int, ranks: int) -> None:
+    """Raise `InputError` (`too-large`) for more than `MAX_CELLS` units in buffers and messages."""
+    if cells > MAX_CELLS:
+        raise InputError(
+            f"{cells} units in buffers and messages of {ranks} ranks are too many "
+            f"(limit {MAX_CELLS})",
+            cure="choose fewer ranks",
+            code="too-large",
+        )
 
 
 def estimate_torus_exchange_s(topology: Topology, sizes: Sequence[int], size: int) -> float:
@@ -131,7 +135,7 @@ def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
       they are at most `_MAX_CELLS_BY_PART`, or if displacements divide the data unevenly and there
       are at most `_MAX_CELLS_BY_PART` ranks.
     - A pair has twice as many units if the most distant data of a class on a ring could not be
-      halved otherwise. In a network that then exceeds `_MAX_CELLS`, it has not; some links carry
+      halved otherwise. In a network that then exceeds `MAX_CELLS`, it has not; some links carry
       a unit more than other links.
     """
     ranks, count = prod(sizes), len(sizes)
@@ -139,12 +143,12 @@ def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
     farthest = [ranks // size for size in sizes if size > 2 and size % 2 == 0]
     halves = 2 if any(number % 2 for number in farthest) else 1
     units = count * halves
-    if not is_divisible and _count_cells(sizes, units) <= _MAX_CELLS_BY_PART:
+    if not is_divisible and count_cells(sizes, units) <= _MAX_CELLS_BY_PART:
         return units, True
     if not is_divisible and ranks <= _MAX_CELLS_BY_PART and not _is_even(sizes):
-        return (units if _count_cells(sizes, units) <= _MAX_CELLS else count), True
+        return (units if count_cells(sizes, units) <= MAX_CELLS else count), True
     halves = 2 if is_divisible and any(number // count % 2 for number in farthest) else 1
-    return (halves if _count_cells(sizes, halves) <= _MAX_CELLS else 1), False
+    return (halves if count_cells(sizes, halves) <= MAX_CELLS else 1), False
 
 
 def _list_places(sizes: Sequence[int]) -> Int64Array:
@@ -168,7 +172,7 @@ def _classify(displacement: Int64Array, sizes: Sequence[int]) -> Int64Array:
     return classes
 
 
-def _count_cells(sizes: Sequence[int], units: int) -> int:
+def count_cells(sizes: Sequence[int], units: int) -> int:
     """Return the number of units in the buffers and messages of all ranks, rounded up.
 
     These are INPUT, OUTPUT, and the buffers of every dimension; each hop is part of a message.
@@ -183,7 +187,7 @@ def _count_hops(size: int) -> int:
     return size * size // 4
 
 
-class _Rows:
+class StepRows:
     """Steps of all ranks as columns, in the order of every rank's program."""
 
     def __init__(self, num_ranks: int) -> None:
@@ -324,7 +328,7 @@ class _Class:
             direction[first:end] = sign
         return direction, np.where(direction < 0, size - distance, distance)
 
-    def add_copies(self, rows: _Rows, phase: int) -> None:
+    def add_copies(self, rows: StepRows, phase: int) -> None:
         """Add the copies into the order of a phase's messages, or to OUTPUT after the last phase.
 
         `phase`: from 0 on; the number of phases means after the last one. The source is INPUT
@@ -389,7 +393,7 @@ class _Class:
 
     def _wait_for_units(
         self,
-        rows: _Rows,
+        rows: StepRows,
         rank: Int64Array,
         copies: Int64Array,
         origin: tuple[Int64Array, Int64Array],
@@ -420,7 +424,7 @@ class _Class:
 
     def add_round(
         self,
-        rows: _Rows,
+        rows: StepRows,
         phase: int,
         number: int,
         channel: int,
@@ -486,7 +490,7 @@ class _Class:
                     rows.add_data(receives, self._arrivals[direction, number])
             self.last_arrivals[direction] = self._arrivals[direction, number]
 
-    def _add_arrival(self, rows: _Rows, phase: int, group: tuple[int, int]) -> Int64Array:
+    def _add_arrival(self, rows: StepRows, phase: int, group: tuple[int, int]) -> Int64Array:
         """Add copies of received units, from `group[0]` to `group[1]`, to those that have arrived.
 
         Messages then refer to long ranges only, which are fast to verify.

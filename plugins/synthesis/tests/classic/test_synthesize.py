@@ -234,6 +234,13 @@ def test_all_to_alls_of_thousands_of_ranks_are_refused_before_planning() -> None
         make("pairwise", CollectiveKind.ALL_TO_ALL, "switch:5000")
 
 
+@pytest.mark.parametrize("name", ["pairwise", "direct"])
+def test_messages_across_a_thousand_links_are_refused_before_planning(name: str) -> None:
+    # Simulating them takes gigabytes and minutes.
+    with pytest.raises(HubError, match=r"messages between all ranks pass 268\d{6} links"):
+        make(name, CollectiveKind.ALL_TO_ALL, "ring:1024")
+
+
 def test_a_single_order_is_not_simulated_if_the_request_needs_no_time() -> None:
     def refuse(algorithm: Algorithm) -> int:
         raise AssertionError("simulated")

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from collhub_classic.line_exchange import build_line_exchange
 from collhub_classic.nested import estimate
 from collhub_classic.plugin import NestedOptions
 from collhub_classic.torus_exchange import _choose_units, build_torus_exchange
@@ -47,6 +48,48 @@ def test_data_reach_their_ranks(sizes: tuple[int, ...]) -> None:
     )
     scratch = np.full(ranks, exchange.scratch_units)
     assert verify(Algorithm(collective, exchange.steps, scratch, Provenance("test"))).ok
+
+
+@pytest.mark.parametrize("is_ring", [True, False])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 9, 10, 16, 17, 31])
+def test_data_reach_their_ranks_in_two_phases(ranks: int, is_ring: bool) -> None:
+    exchange = build_line_exchange(ranks, is_ring=is_ring)
+    collective = Collective(CollectiveKind.ALL_TO_ALL, ranks, ranks, out_of_place=True)
+    scratch = np.full(ranks, exchange.scratch_units)
+    assert verify(Algorithm(collective, exchange.steps, scratch, Provenance("test"))).ok
+
+
+@pytest.mark.parametrize(("name", "ratio"), [("ring", 1.01), ("mesh", 1.3)])
+def test_two_phases_use_the_links_of_a_line_nearly_all_of_the_time(name: str, ratio: float) -> None:
+    """On a line, links in the middle also wait for data from its ends: 1.25 times the bound."""
+    skip_without_simulator()
+    topology = hub_core.parse_topology(f"{name}:128")
+    exchange = build_line_exchange(128, is_ring=name == "ring")
+    collective = Collective(CollectiveKind.ALL_TO_ALL, 128, 128, out_of_place=True)
+    scratch = np.full(128, exchange.scratch_units)
+    algorithm = Algorithm(collective, exchange.steps, scratch, Provenance("test"))
+    time_ns = hub_core.simulate(algorithm, topology, _SIZE).time_ns
+    bound_ns = lower_bound_ns(collective, topology, _SIZE)
+    assert time_ns is not None
+    assert bound_ns is not None
+    assert time_ns < ratio * bound_ns
+
+
+def test_long_rings_have_two_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hop by hop, 1 024 ranks have 275 million units in messages."""
+    rounds = int(make("ring:12").algorithm.steps.sends.sum()) // 12
+    monkeypatch.setattr("collhub_classic.line_exchange.MAX_CELLS", 1 << 10)
+    result = make("ring:12")
+    assert verify(result.algorithm).ok
+    # 6 rounds in both directions, or distances 3 and 6 (only in one), then 1 and 2.
+    assert rounds == 12
+    assert int(result.algorithm.steps.sends.sum()) == 12 * (2 * (1 + 2) + 1)
+
+
+def test_lines_have_two_phases() -> None:
+    result = make("mesh:9")
+    assert verify(result.algorithm).ok
+    assert result.time_ns >= result.bound_ns
 
 
 def test_uneven_classes_of_displacements_get_units_of_their_own() -> None:
@@ -114,7 +157,7 @@ def test_more_units_than_verification_holds_are_refused() -> None:
 
 
 def test_other_networks_are_refused_with_an_alternative() -> None:
-    with pytest.raises(HubError, match="only for tori, not for switch:8; use pairwise"):
+    with pytest.raises(HubError, match="only for tori and lines, not for switch:8; use pairwise"):
         make("switch:8")
 
 

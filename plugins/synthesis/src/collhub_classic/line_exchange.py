@@ -1,0 +1,237 @@
+"""All-to-alls of hundreds of ranks on one line or ring, in two phases of long messages.
+
+A displacement d to the right is a * width + b with 0 <= b < width; data to the left have a mirrored
+one. In the first phase, a rank sends all data with the same a to the rank a * width places further
+on, in the second phase that rank sends the data with the same b over the remaining b places. As in
+the store-and-forward exchange of Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE Transactions on
+Parallel and Distributed Systems 8, 1997) there are about 4 sqrt(n) instead of 2 n messages per
+rank, but here data take the shortest way, so that no link carries more than necessary. Every unit
+is in two messages, so that the algorithm of a thousand ranks can be verified; the network forwards
+messages to distant ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+
+from collhub_classic.torus_exchange import (
+    MAX_CELLS,
+    AllToAllSteps,
+    StepRows,
+    check_cells,
+    count_cells,
+)
+from hub_core.columns import Int64Array
+from hub_core.model import Buffer, StepKind
+from hub_core.network import Topology
+
+# Units of a rank's buffers and messages per unit of its INPUT: INPUT, OUTPUT, two copies of INPUT,
+# three regions of both directions, and two messages.
+_CELLS_PER_UNIT = 9
+
+
+def is_in_two_phases(sizes: Sequence[int], is_ring: Sequence[bool]) -> bool:
+    """Return whether an all-to-all on a torus or mesh is one of `build_line_exchange`.
+
+    So are those on lines, and on rings that are too large for `build_torus_exchange`.
+    """
+    if len(sizes) != 1:
+        return False
+    return not is_ring[0] or count_cells(sizes, 1) > MAX_CELLS
+
+
+def estimate_line_exchange_s(topology: Topology, size: int) -> float:
+    """Return the expected time in s of an all-to-all of `size` bytes per rank on a line.
+
+    It is the time of the data of one half of the ranks for the other half on the link in the
+    middle, plus the latencies of all links. `topology` has one dimension of several ranks.
+    """
+    (line,) = (dimension for dimension in topology.dimensions if dimension.size > 1)
+    busy_bytes = (line.size // 2) * (line.size - line.size // 2) / line.size * size
+    return busy_bytes / line.bandwidth_bytes_per_s + (line.size - 1) * line.latency_s
+
+
+def build_line_exchange(num_ranks: int, *, is_ring: bool) -> AllToAllSteps:
+    """Build an all-to-all on a line, or a ring, of at least two ranks, out of place.
+
+    A pair of ranks has one unit. On a ring, the data of even ranks for the opposite rank move to
+    the right, those of odd ranks to the left. Raises `InputError` (`too-large`) if buffers and
+    messages have more than about `MAX_CELLS` units.
+    """
+    check_cells(_CELLS_PER_UNIT * num_ranks**2, num_ranks)
+    rank = np.arange(num_ranks)
+    rows = StepRows(num_ranks)
+    # INPUT twice in a row, so that every message is one range.
+    copies = [
+        rows.add(
+            rank, StepKind.COPY, count=num_ranks, src_buffer=Buffer.INPUT,
+            dst_buffer=Buffer.SCRATCH, dst_offset=begin,
+        )
+        for begin in (0, num_ranks)
+    ]  # fmt: skip
+    rows.add(
+        rank, StepKind.COPY, count=1, src_buffer=Buffer.INPUT, src_offset=rank,
+        dst_buffer=Buffer.OUTPUT, dst_offset=rank,
+    )  # fmt: skip
+    base = 2 * num_ranks
+    directions = []
+    for direction in (1, -1):
+        each = _Direction(num_ranks, direction, base, is_ring=is_ring)
+        directions.append(each)
+        base += 3 * each.blocks * each.width
+    for each in directions:
+        each.send_blocks(rows, copies)
+    for each in directions:
+        each.receive_blocks(rows)
+    for each in directions:
+        each.add_sends(rows, copies)
+    for each in directions:
+        each.add_receives(rows)
+    return AllToAllSteps(rows.build(), 1, base)
+
+
+class _Direction:
+    """Data that move in one direction, and the steps that move them.
+
+    `reach[r]`: rank r sends to the ranks at the distances 1 to `reach[r]`. A distance has the block
+    `distance // width` and the place `distance % width`. SCRATCH has three regions from `base` on,
+    of `blocks * width` units: received blocks, and the units of the second phase by place, to be
+    sent and received. `block_rows`: by block, the row of its receive on every rank, -1 without one.
+    """
+
+    def __init__(self, num_ranks: int, direction: int, base: int, *, is_ring: bool) -> None:
+        rank = np.arange(num_ranks)
+        self._rank, self._direction, self._base = rank, direction, base
+        if is_ring:
+            is_opposite = (num_ranks % 2 == 0) & (rank % 2 == (direction < 0))
+            self._reach = (num_ranks - 1) // 2 + is_opposite.astype(np.int64)
+        else:
+            self._reach = num_ranks - 1 - rank if direction > 0 else rank
+        farthest = int(self._reach.max())
+        self.width = isqrt(farthest) + 1
+        self.blocks = farthest // self.width + 1
+        self._block_rows: dict[int, Int64Array] = {}
+
+    def _move(self, distance: int) -> Int64Array:
+        """Return for every rank the one at a distance in the direction, or against it if negative.
+
+        Ranks are counted around the ring, also on a line.
+        """
+        moved: Int64Array = (self._rank + self._direction * distance) % len(self._rank)
+        return moved
+
+    def _count(self, block: int) -> Int64Array:
+        """Return the units of a block that every rank sends: int64[ranks]."""
+        count: Int64Array = np.clip(self._reach - block * self.width + 1, 0, self.width)
+        return count
+
+    def _locate(self, block: int, place: Int64Array) -> Int64Array:
+        """Return the position in SCRATCH of units of a received block.
+
+        The units of a block are in the order of the ranks to which they go.
+        """
+        along = place if self._direction > 0 else self.width - 1 - place
+        return self._base + block * self.width + along
+
+    def send_blocks(self, rows: StepRows, copies: list[Int64Array]) -> None:
+        """Add the sends of the first phase, the nearest first, which read the copies of INPUT."""
+        size = len(self._rank)
+        for block in range(1, self.blocks):
+            count = self._count(block)
+            sender = np.flatnonzero(count)
+            count = count[sender]
+            first = sender + block * self.width
+            if self._direction < 0:
+                first = sender - block * self.width - count + 1 + size
+            sends = rows.add(
+                sender, StepKind.SEND, peer=self._move(block * self.width)[sender],
+                channel=int(self._direction < 0), count=count, src_buffer=Buffer.SCRATCH,
+                src_offset=first,
+            )  # fmt: skip
+            for copy, is_read in zip(copies, (first < size, first + count > size), strict=True):
+                rows.add_data(copy[sender[is_read]], sends[is_read])
+
+    def receive_blocks(self, rows: StepRows) -> None:
+        """Add the receives of the first phase, in the order of the sends."""
+        for block in range(1, self.blocks):
+            source = self._move(-block * self.width)
+            count = self._count(block)[source]
+            receiver = np.flatnonzero(count)
+            count = count[receiver]
+            first = self._locate(block, count - 1 if self._direction < 0 else np.zeros_like(count))
+            receives = rows.add(
+                receiver, StepKind.RECV, peer=source[receiver], channel=int(self._direction < 0),
+                count=count, dst_buffer=Buffer.SCRATCH, dst_offset=first,
+            )  # fmt: skip
+            self._block_rows[block] = np.full(len(self._rank), -1)
+            self._block_rows[block][receiver] = receives
+
+    def add_sends(self, rows: StepRows, copies: list[Int64Array]) -> None:
+        """Add the sends of the second phase, and before each the copies of its units into a range.
+
+        Units of place 0 have arrived; they are copied to OUTPUT.
+        """
+        size = len(self._rank)
+        for place in range(self.width):
+            written, count = [], np.zeros(size, np.int64)
+            for block in range(self.blocks):
+                source = self._move(-block * self.width)
+                has_unit = self._count(block)[source] > place
+                rank = np.flatnonzero(has_unit)
+                if block == 0 and place == 0:
+                    continue
+                count[rank] += 1
+                if block:
+                    offset = np.broadcast_to(self._locate(block, np.asarray(place)), rank.shape)
+                    writer = self._block_rows[block][rank]
+                else:
+                    # A copy of INPUT in which the unit is behind the own one, in the direction.
+                    offset = rank + place if self._direction > 0 else rank - place + size
+                    writer = np.where(offset < size, copies[0][rank], copies[1][rank])
+                target = self._base + (self.blocks * self.width) + place * self.blocks + block
+                copied = rows.add(
+                    rank, StepKind.COPY, count=1, src_buffer=Buffer.SCRATCH, src_offset=offset,
+                    dst_buffer=Buffer.SCRATCH if place else Buffer.OUTPUT,
+                    dst_offset=target if place else source[rank],
+                )  # fmt: skip
+                rows.add_data(writer, copied)
+                written.append((rank, copied))
+            if not place:
+                continue
+            sender = np.flatnonzero(count)
+            sends = np.full(size, -1)
+            sends[sender] = rows.add(
+                sender, StepKind.SEND, peer=self._move(place)[sender],
+                channel=int(self._direction < 0), count=count[sender], src_buffer=Buffer.SCRATCH,
+                src_offset=self._base + (self.blocks * self.width) + place * self.blocks,
+            )  # fmt: skip
+            for rank, copied in written:
+                rows.add_data(copied, sends[rank])
+
+    def add_receives(self, rows: StepRows) -> None:
+        """Add the receives of the second phase, each with the copies of its units to OUTPUT."""
+        size = len(self._rank)
+        for place in range(1, self.width):
+            sender = self._move(-place)
+            source_of = [self._move(-place - block * self.width) for block in range(self.blocks)]
+            has_unit = np.asarray(
+                [self._count(block)[source] > place for block, source in enumerate(source_of)]
+            )
+            count = has_unit.sum(axis=0)
+            receiver = np.flatnonzero(count)
+            first = self._base + 2 * self.blocks * self.width + place * self.blocks
+            receives = np.full(size, -1)
+            receives[receiver] = rows.add(
+                receiver, StepKind.RECV, peer=sender[receiver], channel=int(self._direction < 0),
+                count=count[receiver], dst_buffer=Buffer.SCRATCH, dst_offset=first,
+            )  # fmt: skip
+            for block, source in enumerate(source_of):
+                rank = np.flatnonzero(has_unit[block])
+                copied = rows.add(
+                    rank, StepKind.COPY, count=1, src_buffer=Buffer.SCRATCH,
+                    src_offset=first + block, dst_buffer=Buffer.OUTPUT, dst_offset=source[rank],
+                )  # fmt: skip
+                rows.add_data(receives[rank], copied)
