@@ -199,7 +199,7 @@ def _calibrate(
     from collhub_machine_profiles.machine_profile import profile_bytes
 
     from collhub_machines.calibration import MAX_MEDIAN, CalibrationRequest, calibrate_machines
-    from collhub_machines.profile_check import combine_notes
+    from collhub_machines.reading import combine_notes
 
     _refuse_other_gpu(request, read, machine_options.gpu)
     settings = CalibrationRequest(

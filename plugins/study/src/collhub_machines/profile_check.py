@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from collhub_machines.machine_records import (
     ChosenByLibrary,
     PredictorErrors,
 )
-from collhub_machines.reading import counted
+from collhub_machines.reading import combine_notes, counted
 from hub_core import CommandContext
 from hub_core.model import Diagnostic, ExitCode, InputError, Location, Severity, UsageError
 from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, Measurement
@@ -288,27 +287,6 @@ def _print_check(context: CommandContext, check: ProfileCheck) -> None:
         if error.median_error is not None and error.p90_error is not None:
             median, p90 = 100 * error.median_error, 100 * error.p90_error
             context.print_line(f"{predictor}: median error {median:.1f} %, p90 {p90:.1f} %")
-
-
-def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Combine equal findings on several lines of one file into one, with the number of lines.
-
-    Findings are equal if file, code and cure are equal, and the messages are equal when every
-    number in them is replaced. The first one is kept, at its line and in its order; its message
-    gets "(and N more lines)".
-    """
-    groups: dict[tuple[object, ...], list[Diagnostic]] = {}
-    for note in notes:
-        text = re.sub(r"\d+", "0", note.message)
-        groups.setdefault((note.code, text, note.cure, note.location.file), []).append(note)
-    combined = []
-    for group in groups.values():
-        first, num_others = group[0], len(group) - 1
-        if num_others:
-            noun = "line" if num_others == 1 else "lines"
-            first = replace(first, message=f"{first.message} (and {num_others} more {noun})")
-        combined.append(first)
-    return combined
 
 
 _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hub_core.model import Diagnostic, InputError, Location, Severity, standard_kind
 from hub_core.plugin_api import (
@@ -128,13 +128,34 @@ def refuse(
     return InputError(message, location=Location(file, line), cure=cure, code=code)
 
 
+def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Combine equal findings on several lines of one file into one, with the number of lines.
+
+    Findings are equal if file, code and cure are equal, and the messages are equal when every
+    number in them is replaced. The first one is kept, at its line and in its order; its message
+    gets "(and N more lines)".
+    """
+    groups: dict[tuple[object, ...], list[Diagnostic]] = {}
+    for note in notes:
+        text = re.sub(r"\d+", "0", note.message)
+        groups.setdefault((note.code, text, note.cure, note.location.file), []).append(note)
+    combined = []
+    for group in groups.values():
+        first, num_others = group[0], len(group) - 1
+        if num_others:
+            noun = "line" if num_others == 1 else "lines"
+            first = replace(first, message=f"{first.message} (and {num_others} more {noun})")
+        combined.append(first)
+    return combined
+
+
 def refuse_without_results(
     file: str, skipped: Sequence[Diagnostic] = (), line: int | None = 1
 ) -> InputError:
     """Return the `InputError` for a file without any usable result; the caller raises it.
 
-    It has the warnings `skipped`, then an error (`no-results`). The error is on `line`, or on the
-    entire file if there are warnings, which give the reasons.
+    It has the warnings `skipped`, of which equal ones are combined, then an error (`no-results`).
+    The error is on `line`, or on the entire file if there are warnings, which give the reasons.
     """
     reason = "the file has no times"
     if skipped:
@@ -142,7 +163,8 @@ def refuse_without_results(
     message = f"no result can be used: {reason}"
     cure = "repeat the run and keep its entire output"
     location = Location(file, None if skipped else line)
-    return InputError([*skipped, Diagnostic("no-results", message, location=location, cure=cure)])
+    error = Diagnostic("no-results", message, location=location, cure=cure)
+    return InputError([*combine_notes(skipped), error])
 
 
 def collective_name(text: str) -> str | None:

@@ -262,6 +262,16 @@ def test_any_prefix_of_the_lines_is_removed(prefix: str) -> None:
     assert points == expected
 
 
+def test_equal_warnings_of_a_file_without_results_are_combined() -> None:
+    wrong = ROW.replace("      0", "      3")
+    assert wrong != ROW
+    with pytest.raises(InputError) as refusal:
+        _read(HEADER + wrong * 9 + END)
+    messages = [one.message for one in refusal.value.diagnostics]
+    assert [text.endswith("(and 8 more lines)") for text in messages] == [True, True, False]
+    assert messages[0].startswith("out-of-place result is wrong (#wrong 3)")
+
+
 def test_tables_of_other_operations_are_skipped() -> None:
     other = (HEADER + ROW + END).replace("all_reduce_perf", "sendrecv_perf")
     assert "sendrecv_perf" in other
