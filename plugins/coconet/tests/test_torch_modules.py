@@ -40,6 +40,7 @@ from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import TorchModuleOptions
 from collhub_coconet.program.operations import ElementType, Rule, sliced
 from collhub_coconet.torch_programs.writing import write
+from expert_tokens import expert_tokens
 
 from hub_core.model import InputError
 from hub_core.plugin_api import WriteResult
@@ -158,6 +159,31 @@ def test_overlapped_product_is_written_in_chunks() -> None:
     result = write_module(program)
     assert result.losses == []
     assert "for part in x.chunk(4, 0)" in statements(program)
+
+
+def test_overlapped_exchanges_are_written_in_chunks_of_rows() -> None:
+    program = expert_tokens(tokens=64, popularity=(5, 1, 1, 1))
+    names = [one.name for one in program.operations]
+    after = overlap(program, names).program
+    workload = lower(after, Binding(RANKS, {"H": 8, "F": 8}))
+    result = write(workload, TorchModuleOptions())
+    assert result.losses == []
+    text = result.artifacts[0].content().decode()
+    compile(text, "written.py", "exec")
+    lines = [line.strip() for line in text[text.index("_combined_parts = [") :].splitlines()]
+    counts = [[40, 8, 8, 8]] * RANKS
+    assert lines[1] == f"_send_chunk(x, {counts}, chunk_, 4, group)"
+    start = lines.index("for chunk_ in range(4):")
+    assert lines[start + 1 : start + 5] == [
+        "dispatched = _combined_parts[chunk_].wait()",
+        "inner = torch.matmul(dispatched, w1)",
+        "hidden = torch.tanh(inner)",
+        "y = torch.matmul(hidden, w2)",
+    ]
+    # A chain without its dispatch is written as separate statements.
+    chain = lower(overlap(program, names[1:]).program, Binding(RANKS, {"H": 8, "F": 8}))
+    (loss,) = write(chain, TorchModuleOptions()).losses
+    assert "inner > hidden > y > combined" in str(loss)
 
 
 def opaque(x: Value, call: dict[str, Any], rule: str = "per_rank", *shape: int) -> Value:
@@ -370,6 +396,8 @@ def run_uneven_programs(ranks: int, first: int, count: int, *more: str) -> dict[
     report: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     assert report["kinds"] == ["AllGatherV", "AllToAllV", "ReduceScatterV"]
     assert report["different"] == []
+    # Two overlapped layers of experts are written in chunks.
+    assert report["losses"] == 0
     return report
 
 

@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from collhub_coconet import Binding, Program, text
+from collhub_coconet import (
+    LOCAL,
+    Binding,
+    Program,
+    ProgramBuilder,
+    all_to_all_v,
+    matmul,
+    overlap,
+    tanh,
+    text,
+)
 from collhub_coconet.execution.array_operations import distribute
 from collhub_coconet.execution.comparison import draw_arguments
 from collhub_coconet.execution.ranks import simulate_ranks
@@ -52,6 +62,29 @@ def find_differences(program: Program, binding: Binding, seed: int, rank: int) -
     return different
 
 
+def build_chains(num_ranks: int) -> list[Program]:
+    """Layers of experts whose exchanges overlap with their products; also with ranks without rows."""
+    programs = []
+    for counts in (
+        [[(3 * i + 5 * j) % 7 for j in range(num_ranks)] for i in range(num_ranks)],
+        [[9 * (i == 0 and j > 0) for j in range(num_ranks)] for i in range(num_ranks)],
+    ):
+        build = ProgramBuilder("experts")
+        x = build.argument("x", "float64", 40, 3, layout=LOCAL)
+        w1 = build.argument("w1", "float64", 3, 5, layout=LOCAL)
+        w2 = build.argument("w2", "float64", 5, 3, layout=LOCAL)
+        b = build.argument("b", "float64", 3)
+        dispatched = all_to_all_v(x, counts).named("dispatched")
+        hidden = (tanh(matmul(dispatched, w1).named("inner")) + 1.0).named("hidden")
+        y = (matmul(hidden, w2).named("product") + b).named("y")
+        back = [list(column) for column in zip(*counts, strict=True)]
+        combined = all_to_all_v(y, back).named("combined")
+        program = build.program((combined * 2.0).named("z"))
+        names = [one.name for one in program.operations if one.name != "z"]
+        programs.append(overlap(program, names).program)
+    return programs
+
+
 def run_rank(rank: int, folder: str, num_ranks: int, seeds: range, is_overlapped: bool) -> None:
     """Run all programs on one rank; rank 0 prints the results of all."""
     torch.set_num_threads(1)
@@ -69,12 +102,18 @@ def run_rank(rank: int, folder: str, num_ranks: int, seeds: range, is_overlapped
             chunked += bool(program.chains)
         kinds |= {str(one.kind) for one in program.operations if one.kind in UNEVEN_COLLECTIVES}
         different += find_differences(program, Binding(num_ranks, {"M": 3}), seed, rank)
+    losses = []
+    for program in build_chains(num_ranks):
+        binding = Binding(num_ranks, {})
+        losses += write(lower(program, binding), TorchModuleOptions()).losses
+        different += find_differences(program, binding, 0, rank)
     gathered: list[Any] = [None] * num_ranks
     dist.all_gather_object(gathered, different)
     if rank == 0:
         report = {
             "programs": len(seeds),
             "overlapped": chunked,
+            "losses": len(losses),
             "different": [one for entry in gathered for one in entry],
             "kinds": sorted(kinds),
         }

@@ -326,6 +326,57 @@ def _all_to_all_rows(
     return _Pending(result, lambda value: _pad_rows(value, rows))
 
 
+def _send_chunk(
+    x: torch.Tensor, counts: Sequence[Sequence[int]], chunk: int, chunks: int, group: Group
+) -> _Pending:
+    """Start the exchange of a chunk of the rows of `x`; the pending result has no other rows.
+
+    Of c rows from one rank to another, chunk k of n has those from c * k // n to c * (k + 1) // n.
+    """
+    own = list(counts[dist.get_rank(group)])
+    blocks = x.narrow(0, 0, sum(own)).split(own)
+    rows = [
+        block[count * chunk // chunks : count * (chunk + 1) // chunks]
+        for block, count in zip(blocks, own, strict=True)
+    ]
+    return _forward_chunk(torch.cat(rows), counts, chunk, chunks, group)
+
+
+def _forward_chunk(
+    rows: torch.Tensor, counts: Sequence[Sequence[int]], chunk: int, chunks: int, group: Group
+) -> _Pending:
+    """Start the exchange of `rows`, which are a chunk already, in the order of their receivers."""
+    rank = dist.get_rank(group)
+    sent = _divide_counts(counts[rank], chunk, chunks)
+    received = _divide_counts([row[rank] for row in counts], chunk, chunks)
+    result = torch.ops._c10d_functional.all_to_all_single(
+        rows.contiguous(), received, sent, _name(group)
+    )
+    return _Pending(result, lambda value: value)
+
+
+def _divide_counts(counts: Sequence[int], chunk: int, chunks: int) -> list[int]:
+    """Return the rows of a chunk of every count."""
+    return [count * (chunk + 1) // chunks - count * chunk // chunks for count in counts]
+
+
+def _join_chunks(
+    parts: Sequence[torch.Tensor], counts: Sequence[Sequence[int]], rows: int, group: Group
+) -> torch.Tensor:
+    """Return the received rows of all chunks in the order of their senders, then zeros.
+
+    The result has `rows` rows.
+    """
+    received = [row[dist.get_rank(group)] for row in counts]
+    blocks = [
+        part.split(_divide_counts(received, chunk, len(parts))) for chunk, part in enumerate(parts)
+    ]
+    ordered = [
+        block for blocks_of_sender in zip(*blocks, strict=True) for block in blocks_of_sender
+    ]
+    return _pad_rows(torch.cat(ordered), rows)
+
+
 def _all_gather_rows(x: torch.Tensor, counts: Sequence[int], group: Group) -> _Pending:
     """Start an all-gather of the first `counts[i]` rows of every rank i, in the order of ranks.
 

@@ -46,7 +46,7 @@ from hub_core.model import InputError, Location, Loss, Workload
 from hub_core.plugin_api import Artifact, WriteResult
 
 CHUNKS = 4
-"""Chunks of an overlapped matrix product and its all-reduce."""
+"""Chunks of an overlapped matrix product and its all-reduce, or of overlapped exchanges."""
 
 _RUNTIME = "module_runtime.py"
 # Lines of the runtime that the tables of a module replace, and before which `step` is inserted.
@@ -110,9 +110,10 @@ def write(workload: Workload, options: TorchModuleOptions) -> WriteResult:
 
     Returns one artifact in UTF-8 without a file name, and the losses: stages become separate
     kernels, and an overlap is cut into chunks only if it joins a matrix product with its
-    all-reduce. Collectives smaller than the option `bucket_size` (bytes; None for 0) are combined.
-    Raises `InputError` for programs of several groups, blocks of unequal length on a mesh of
-    several axes, names that are not valid in Python, and operations without a form in PyTorch.
+    all-reduce, or two exchanges of rows by counts. Collectives smaller than the option
+    `bucket_size` (bytes; None for 0) are combined. Raises `InputError` for programs of several
+    groups, blocks of unequal length on a mesh of several axes, names that are not valid in Python,
+    and operations without a form in PyTorch.
     """
     writer = _ModuleWriter(extract_program(workload), options.bucket_size or 0)
     content = writer.write()
@@ -431,12 +432,17 @@ class _ModuleWriter:
     def _find_chunked_chains(self) -> None:
         """Store in `_chunked` the chains that can be cut into chunks; add losses for the others.
 
-        A chain is stored, by the names of both members, if it consists of a matrix product and its
-        all-reduce that `_can_chunk` accepts. Every other chain adds the loss `overlap`, and every
-        stage that is not a bucket adds the loss `fuse`.
+        A chain is stored, by the names of its members, if it consists of a matrix product and its
+        all-reduce that `_can_chunk` accepts, or of two exchanges of rows with the computations
+        between them that `_can_chunk_rows` accepts. Every other chain adds the loss `overlap`, and
+        every stage that is not a bucket adds the loss `fuse`.
         """
         for chain in self.program.chains:
             members = [self.program.by_name.get(name) for name in chain.members]
+            operations = [operation for operation in members if operation is not None]
+            if len(operations) == len(members) and self._can_chunk_rows(operations):
+                self._chunked |= dict.fromkeys(chain.members, chain)
+                continue
             product, reduction = members[0], members[-1]
             is_pair = len(members) == 2 and product is not None and reduction is not None
             if is_pair and self._can_chunk(product, reduction, chain.dimensions[0]):
@@ -478,13 +484,77 @@ class _ModuleWriter:
             and size >= CHUNKS
         )
 
+    def _can_chunk_rows(self, members: Sequence[Operation]) -> bool:
+        """Check whether a chain is written as exchanges of chunks of rows around a loop.
+
+        The first and the last member are AllToAllVs. The others are products and pointwise
+        operations of values of the chain with values that have no rows, such as weights. No value
+        but the last one is an output or is read outside of the chain.
+        """
+        inner, names = members[1:-1], {operation.name for operation in members}
+        if {members[0].kind, members[-1].kind} != {Kind.ALL_TO_ALL_V}:
+            return False
+        for operation in members[:-1]:
+            readers = {reader.name for reader in self.program.readers.get(operation.name, ())}
+            if operation.name in self.program.outputs or not readers <= names:
+                return False
+        for operation in inner:
+            rank = len(self.program.types[operation.name].shape)
+            outside = [read for read in operation.reads if read not in names]
+            if operation.kind is Kind.MATMUL:
+                has_rows = operation.reads[1] in names
+            elif operation.kind in POINTWISE:
+                has_rows = any(
+                    has_dimension(self.program.types[read].shape, rank) for read in outside
+                )
+            else:
+                return False
+            if has_rows or operation.kind is Kind.DROPOUT:
+                return False
+        return set(members[0].reads).isdisjoint(names)
+
+    def _write_row_chunks(self, members: Sequence[Operation]) -> None:
+        """Write a chain of two exchanges of rows in `CHUNKS` chunks of the rows of every pair.
+
+        All chunks of the first exchange are started; each is computed when it has arrived, and
+        returned while the next one is computed. The result is complete, not pending.
+        """
+        names = {operation.name for operation in members}
+        reads = (read for operation in members for read in operation.reads)
+        self._wait({read for read in reads if read not in names})
+        first, *inner, last = members
+        parts, group = f"_{last.name}_parts", self._format_group(first.axes)
+        sent, returned = (read_counts(one).table.tolist() for one in (first, last))
+        rows = self.program.types[last.name].shape[0]
+        self._lines += [
+            f"{parts} = [",
+            f"    _send_chunk({first.reads[0]}, {sent}, chunk_, {CHUNKS}, {group})",
+            f"    for chunk_ in range({CHUNKS})",
+            "]",
+            f"for chunk_ in range({CHUNKS}):",
+            f"    {first.name} = {parts}[chunk_].wait()",
+            *(f"    {one.name} = {self._format_expression(one)}" for one in inner),
+            f"    {parts}[chunk_] = _forward_chunk(",
+            f"        {last.reads[0]}, {returned}, chunk_, {CHUNKS}, {group}",
+            "    )",
+            f"{last.name} = _join_chunks(",
+            f"    [part_.wait() for part_ in {parts}], {returned}, {rows}, {group}",
+            ")",
+        ]
+
     def _write_chunks(self, operation: Operation, chain: Chain) -> None:
-        """Write a product and its all-reduce in `CHUNKS` chunks; `operation` is one of the two.
+        """Write a chain in `CHUNKS` chunks; `operation` is one of its members.
+
+        It is a product and its all-reduce, or see `_write_row_chunks`.
 
         Each chunk is reduced while the next one is multiplied. The result is complete, not pending.
         All statements are written for the all-reduce; a call with the product writes nothing.
         Raises `InputError` for a reduction that PyTorch lacks.
         """
+        if self.program.by_name[chain.members[0]].kind is Kind.ALL_TO_ALL_V:
+            if operation.name == chain.members[-1]:
+                self._write_row_chunks([self.program.by_name[name] for name in chain.members])
+            return
         if operation.kind is Kind.MATMUL:
             return
         product = self.program.by_name[operation.reads[0]]
