@@ -131,9 +131,11 @@ def _join_neighbours(
 ) -> dict[int, float]:
     """Join the domains of NPUs with direct links; return each NPU's fastest bandwidth in bytes/s.
 
-    The bandwidth is the larger of the fastest link to a switch and the sum of all direct links to
-    NPUs. If hosts are known (`is_with_hosts`), direct links between hosts are a network and are
-    ignored. NPUs without such links are not in the result.
+    The bandwidth is the larger of the fastest link from the NPU to a switch, and the sum of its
+    direct links to NPUs. If hosts are known (`is_with_hosts`), only direct links between NPUs of
+    one domain of `domains` count; others are a network between hosts. Without hosts, every direct
+    link counts and joins. `domains` is changed. NPUs without a link that counts are not in the
+    result.
     """
     direct: dict[int, float] = {}
     fastest: dict[int, float] = {}
@@ -154,17 +156,19 @@ def _find_switched(
 ) -> list[list[int]]:
     """List the groups of NPUs whose fastest links have one bandwidth and lead to one switch.
 
-    `fastest`: bandwidth in bytes/s by NPU. If hosts are known (`is_with_hosts`), a link counts
-    only with evidence of NVLink: the NPU also has slower links, the link exceeds 100e9
-    bytes/s, or the name of the switch indicates NVLink. Without hosts, switches that are connected
-    by links at least as fast as the fastest NPU link count as one. Groups are in the order of
-    links, may have one member, and list an NPU once per link.
+    `fastest`: bandwidth in bytes/s by NPU; an NPU's link to a switch counts if it is at least as
+    fast. If hosts are known (`is_with_hosts`), the link counts only with evidence of NVLink: the
+    NPU also has a slower link, the link exceeds `MAX_NETWORK_BANDWIDTH_BYTES_PER_S` (100e9), or the
+    name of the switch indicates NVLink. Without hosts, switches that are connected by links at
+    least as fast as the fastest NPU link count as one. Groups are in the order of links, may have
+    one member, and list an NPU once per link.
     """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
     links = list(zip(*(column.tolist() for column in columns), strict=True))
-    has_slower = {npu for npu, _, rate in links if npu < npus and rate < fastest[npu]}
+    # An NPU whose only links lead to NPUs of other hosts has no fastest link.
+    has_slower = {npu for npu, _, rate in links if npu < npus and rate < fastest.get(npu, 0.0)}
     attached = [
         (npu, node, rate)
         for npu, node, rate in links

@@ -58,6 +58,19 @@ def test_hosts_at_one_nvlink_switch_are_one_domain(
     assert find_memory_domains(topology_of(trays(hosts, 4, domains))).tolist() == expected
 
 
+def test_hosts_that_only_direct_links_join_are_separate_domains() -> None:
+    document = {
+        "schema": "collhub/topology-1",
+        "npus": 3,
+        "groups": {f"host {host}": [host] for host in range(3)},
+        "links": [
+            {"from": 0, "to": npu, "duplex": True, "bandwidth": "50GB/s", "latency": "1us"}
+            for npu in (1, 2)
+        ],
+    }
+    assert find_memory_domains(topology_of(json.dumps(document))).tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
