@@ -259,11 +259,15 @@ def place_slots(
 ) -> tuple[Int64Array, Int64Array]:
     """Allocate slots of `count` blocks in SCRATCH that are used from level `first` to level `last`.
 
-    Returns their offsets, and SCRATCH of every rank including the slots, int64[ranks]. `rank`:
-    owner of each slot. `occupied`: blocks that are already used, int64[ranks]. Slots that are used
-    in one level only are adjacent, and start at the same offset in every level. The other slots
-    follow, each in the first gap. Cost: a sort, and for the latter (only of staged messages) their
-    number times the number of slots in use.
+    All arguments except `occupied` are by slot. `rank`: owner of the slot. `occupied`: blocks of
+    SCRATCH of each rank that are already used, int64[ranks], at its start. Returns the offset of
+    every slot, and SCRATCH of every rank including the slots, int64[ranks], both in blocks.
+
+    Slots that are used in one level only (`first` = `last`) come first, directly after the occupied
+    blocks: those of a rank and level are adjacent, and those of different levels may share blocks.
+    The other slots follow after all of these, each in the first gap that is free in its levels.
+    Cost: a sort, and for the other slots (only of staged messages) their number times the slots in
+    use.
     """
     offsets = np.zeros(len(rank), np.int64)
     sizes = occupied.copy()

@@ -68,9 +68,10 @@ def remove_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
 def in_threads(work: Callable[[int], Any], count: int, timeout_s: float = 60.0) -> list[Any]:
     """Run work(0) to work(count - 1) in one thread each; return the results in this order.
 
-    If threads raise errors, the one that occurred first is raised after all threads have ended. A
-    thread that does not end within `timeout_s` seconds of waiting for it causes an
-    `AssertionError`.
+    Threads are waited for one after another, each for at most `timeout_s` seconds from the end of
+    the wait before. The first one that has not ended then causes an `AssertionError`, and the
+    others are not waited for. If all threads end, the error that occurred first in any of them is
+    raised.
     """
     results: list[Any] = [None] * count
     errors: list[BaseException] = []

@@ -123,11 +123,13 @@ class PlanFollower:
     def _follow_signal(self, operation: int, block: int) -> None:
         """Announce steps of a thread block through each counter that an operation increments.
 
-        A counter is a semaphore or the signals of a channel. A wait for it later makes its block
-        depend on the announced steps. If the waiting rank is the block's own, all earlier steps of
-        the block are announced, otherwise the messages that the block sent to that rank and has not
-        announced yet; also if there are none. Negative counters (channels without a partner) are
-        skipped.
+        A counter is a semaphore or the signals of a channel; negative counters (channels without a
+        partner) are skipped. A wait for the counter later makes its block depend on the announced
+        steps. If the waiting rank is the rank of `block`, the latest steps of `block` are
+        announced, which stand for all steps before the signal. Otherwise the receives on the
+        waiting rank of the messages that `block` sent and has not announced yet are announced, and
+        count as announced from then on. One list is appended to the announcements of the counter
+        per increment, even if the list is empty.
         """
         rank = self._rank_of_block[block]
         for counter in self._items.get(operation, ()):

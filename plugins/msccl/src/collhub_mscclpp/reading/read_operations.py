@@ -320,12 +320,18 @@ def _read_operand(
     operation: JsonValue,
     context: _Context,
 ) -> dict[str, int]:
-    """Read one range: its buffer, index of the first chunk, size in chunks, and reference.
+    """Read one range: the columns `index` and `size` in chunks, `reference` and `buffer`.
 
-    `operation`: gives the channel type of a remote range. A local range has the reference -1. A
-    remote range (or one of a switch channel) refers to a position in the list of the thread block;
-    `reference` is the position in the list of the rank. Raises `InputError` for a size below 1, a
-    negative index, or a position that does not exist.
+    `scope` selects the member of `entry` that names the buffer. `buffer` is the number of the
+    buffer's type (input, output, scratch). `reference` is:
+
+    - local range: -1
+    - remote range: position in the list of remote buffers of the rank; `entry` has the position in
+      the thread block's list for the channel type of `operation`
+    - range of a switch channel: number of the group on the rank; `entry` has the position in the
+      thread block's list of switch channels
+
+    Raises `InputError` for a size below 1, a negative index, and a position that does not exist.
     """
     key = entry.member(_SCOPE_KEYS[scope])
     chunks = {

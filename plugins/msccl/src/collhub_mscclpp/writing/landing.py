@@ -157,12 +157,16 @@ def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> Boo
 def find_pulled(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolArray:
     """Return which sends and receives carry a message that the receiver may pull: bool[rows].
 
-    To pull means to add the data directly from the sender's memory. The receive must be a reducing
-    receive over a memory channel, the send must not be a multicast, and the receiver must compute
-    the right address. The source must not change before it is read: no later step may write it,
-    except one that waits for a message that the reading block sends afterwards. `block`:
-    int64[rows], thread block within the rank. `types`: channel type of every connection. Cost: O(n
-    log n) in the chunks that steps write and send.
+    To pull means to read the data directly from the sender's memory and add it. True for both rows
+    of a message if all of this holds in every mode that the collective supports:
+
+    - The receive is a reducing receive over a memory channel, and the send is no multicast.
+    - The receiver computes the right address of the source (`have_equal_offsets`).
+    - No step after the send writes the source, except the last write of a chunk, if that write
+      waits for a message that the reading thread block sends at or after the read (`_is_answer`).
+
+    `block`: int64[rows], thread block within the rank. `types`: channel type of every connection.
+    Cost: O(n log n) in the chunks that steps write and send.
     """
     send, receive = work.messages.send, work.messages.receive
     is_memory = np.array(types) == MEMORY
@@ -191,8 +195,10 @@ class _Writes:
     def of(cls, work: PlanWork, regions: Regions) -> _Writes:
         """Find the last write of every chunk in the order of execution, and the write before it.
 
-        The result has the row of the last write of each chunk, and the position of the previous
-        write in the order of execution. Both are -1 if there is none.
+        `regions`: the ranges of chunks that rows write. `last` of the result: row of the last write
+        of each chunk, int64[regions.total]. `place_before`: position of the write before it in the
+        order of execution (`work.position`), not its row. Both are -1 for a chunk without such a
+        write.
         """
         rows = np.flatnonzero(regions.destination >= 0)
         chunk = expanded_ranges(regions.destination[rows], regions.count[rows])

@@ -55,13 +55,15 @@ def place_switch_stores(
 ) -> tuple[Landing, SwitchStores]:
     """Choose the ranges that multicasts and sums of switches write on all their members.
 
-    A multicast stores at the destination of its receives if that is the same range on all members,
-    it is free there in every mode, the receives only store, and no packets are used. Otherwise it
-    stores in new scratch. The result of a sum is stored where the multicast of the sum stores,
-    otherwise in new scratch. If scratch is used, all ranks get equally much. Sums whose messages
-    are not all pulled (read from the senders' memory) are removed from `work.switches`. Returns new
-    arrival ranges of messages and the chosen ranges; the given ones if no operation of a switch
-    remains.
+    Sums whose messages are not all pulled (read from the senders' memory) are first removed from
+    `work.switches`. A multicast stores at the destination of its receives if all of this holds: no
+    packets are used, the receives do not reduce, all of them have the same range, and this range is
+    free on all members in every mode. Otherwise it stores in new scratch. The result of a sum is
+    stored where the multicast of the sum stores, otherwise in new scratch. If any range is in
+    scratch, all ranks get the scratch of the rank with the most.
+
+    Returns `landing` with the new arrival ranges of messages, as a copy, and the chosen ranges. If
+    no operation of a switch remains, `landing` itself and no ranges are returned.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps

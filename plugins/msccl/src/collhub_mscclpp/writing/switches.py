@@ -269,11 +269,12 @@ def _find_region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
 
 
 def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:
-    """Record in `switches.joined` the sums whose result a multicast sends.
+    """Record in `switches.joined` the sums whose result a multicast sends: multicast by sum.
 
-    The multicast must be on the rank of the sum, its source must be the range of the result, and
-    its first send must depend directly on the last term. If several multicasts have the same
-    source, only the last one is considered. A multicast is joined to at most one sum, the first.
+    A multicast sends the result of a sum if it is on the rank of the sum, its source is the
+    destination of the last receive of the sum, and its first send depends directly on this receive.
+    Of several multicasts on one rank with one source, only the last one is considered. A multicast
+    is joined to at most one sum, the first one.
     """
     by_source = {
         (int(steps.rank[rows[0]]), _find_region(steps, "src", rows[0])): number
