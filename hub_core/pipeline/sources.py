@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import os
 import re
@@ -328,8 +329,12 @@ def _find_enclosing_folder(prefix: Path, formats: Sequence[Format], report: Repo
 
 
 def has_signature(head: bytes, format: Format) -> bool:
-    """Whether the first bytes of a file match the signature of a format."""
-    return bool(format.signature) and re.search(format.signature, head) is not None
+    """Whether the first bytes of a file match the signature of a format.
+
+    A byte order mark of UTF-8 at the start is left out.
+    """
+    start = head.removeprefix(codecs.BOM_UTF8)
+    return bool(format.signature) and re.search(format.signature, start) is not None
 
 
 def _open_folder(path: Path, name: str, head: bytes, report: Report) -> Input:

@@ -92,6 +92,13 @@ def test_utf_16_is_named(tmp_path: Path) -> None:
     assert str(caught.value) == message
 
 
+def test_a_byte_order_mark_hides_no_format(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"name": "x", "gpus": []}', encoding="utf-8-sig")
+    with pytest.raises(hub_core.InputError, match="byte order mark; save it as UTF-8 without one"):
+        hub_core.read(path)
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),

@@ -6,6 +6,7 @@ Python object per operation.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import NoReturn
@@ -45,10 +46,10 @@ _WILDCARD = (
 def parse_goal(content: bytes, file: str) -> GoalSchedule:
     """Parse a GOAL file into a schedule: the head `num_ranks N`, then one block per rank.
 
-    Comments are removed and Windows line ends are converted; line numbers stay. Raises `InputError`
-    with the line of the first error: a text that the grammar forbids, ranks that are not 0..N-1 in
-    ascending order, or a file that ends before the last rank. Raises `InputError` (`too-large`)
-    without a line for a file above `MAX_BYTES` (4 GiB).
+    Comments and a byte order mark are removed, and Windows line ends are converted; line numbers
+    stay. Raises `InputError` with the line of the first error: a text that the grammar forbids,
+    ranks that are not 0..N-1 in ascending order, or a file that ends before the last rank. Raises
+    `InputError` (`too-large`) without a line for a file above `MAX_BYTES` (4 GiB).
     """
     if len(content) > MAX_BYTES:
         raise InputError(
@@ -57,7 +58,8 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
             code="too-large",
         )
     # Lines may have Windows line ends; their numbers stay.
-    text = _remove_comments(content.replace(b"\r\n", b"\n"), file)
+    plain = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n")
+    text = _remove_comments(plain, file)
     num_ranks, offset = _parse_head(text, file)
     columns = _ScheduleColumns(file, num_ranks)
     line = 1 + text.count(b"\n", 0, offset)

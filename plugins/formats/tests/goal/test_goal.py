@@ -142,6 +142,8 @@ def test_lines_may_end_as_on_windows() -> None:
     text = written(ring_all_reduce(4))
     windows = read_text(text.replace("\n", "\r\n"))
     assert not set(windows.differences(read_text(text))) - {"provenance"}
+    marked = read_text("\ufeff" + text)
+    assert not set(marked.differences(read_text(text))) - {"provenance"}
     with pytest.raises(InputError) as caught:
         read_text("num_ranks 1\r\nrank 0 {\r\ncalc 5\r\nsend 8 to 0\r\n}\r\n")
     assert caught.value.diagnostics[0].location.line == 4

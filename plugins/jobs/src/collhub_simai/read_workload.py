@@ -10,6 +10,7 @@ and the collective of the weight gradient overlaps everything until the end of t
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -110,10 +111,13 @@ class _Words:
     def next_line(self) -> list[str]:
         """Return the words of the next line that is not empty; [] at the end of the file.
 
-        A line of more than 2^20 bytes is read in parts, which count as lines.
+        A line of more than 2^20 bytes is read in parts, which count as lines. A byte order mark
+        before the first line is left out.
         """
         while content := self._stream.readline(1 << 20):
             self.line += 1
+            if self.line == 1:
+                content = content.removeprefix(codecs.BOM_UTF8)
             words = content.decode("utf-8", "replace").split()
             if words:
                 return words

@@ -156,6 +156,11 @@ def test_invalid_texts_are_refused_with_line_and_cure(text: str, message: str) -
         read_text(text)
 
 
+def test_a_byte_order_mark_is_left_out() -> None:
+    text = text_of("l -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 0")
+    assert collectives(read_text("\ufeff" + text)[0]) == collectives(read_text(text)[0])
+
+
 def test_customized_rows_have_one_more_word() -> None:
     row = "l -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 0 MODEL"
     head = "HYBRID_CUSTOMIZED all_gpus: 2 model_parallel_NPU_group: 2"
