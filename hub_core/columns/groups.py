@@ -193,7 +193,7 @@ class RankIntervals:
         lengths = np.diff(self._moments, append=self._moments[-1])
         busy = np.concatenate([[0], depth > 0]) * lengths
         self._busy = busy
-        self._before = np.cumsum(busy) - busy
+        self._before = first_positions(busy)
 
     def within(self, rank: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
         """Return, for each row, how much of its time from `start` to `end` the intervals cover.

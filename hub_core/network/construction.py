@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hub_core.columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct, positions_in
 from hub_core.model import InputError, UsageError
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, MeasuredSwitches, Topology
@@ -199,8 +199,7 @@ def below_network(
         first = np.searchsorted(machine_of_port, machine_of_port)
         position[np.lexsort((machine_of_port, position - first))] = np.arange(len(ports))
     selected = np.setdiff1d(np.arange(machines.num_nodes), between)
-    number = np.full(machines.num_nodes, -1, np.int64)
-    number[selected] = np.arange(len(selected))
+    number = positions_in(selected, machines.num_nodes)
     inner = (number[machines.source] >= 0) & (number[machines.destination] >= 0)
     parts = [
         Links(

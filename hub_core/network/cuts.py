@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
+from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct, inverse
 from hub_core.network.topology import DimensionKind, Topology
 
 NO_BLOCK = -1
@@ -267,5 +267,5 @@ def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
     for column in range(1, min(1 + _EIGENVECTORS, nodes)):
         # Rounded, so that nodes with equal values up to rounding errors keep their order.
         value = np.round(vectors[:, column], 9)
-        position: Int64Array = np.argsort(np.argsort(value, kind="stable"), kind="stable")
+        position: Int64Array = inverse(np.argsort(value, kind="stable"))
         yield position

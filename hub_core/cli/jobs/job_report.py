@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from hub_core.cli.jobs.job_path import PathNode, critical_path, job_partners
-from hub_core.columns import Int64Array, RankIntervals, distinct
+from hub_core.columns import Int64Array, RankIntervals, distinct, run_starts
 from hub_core.model import JobCollective, NodeKind, Workload
 from hub_core.reports import (
     UNSET,
@@ -158,9 +158,7 @@ class _Table:
         the next ones; the rows of a group are ascending. Empty for a table without rows.
         """
         order = np.lexsort(keys[::-1])
-        table = np.stack([key[order] for key in keys])
-        is_new = np.any(np.diff(table, axis=1) != 0, axis=0)
-        parts = np.split(order, np.flatnonzero(is_new) + 1)
+        parts = np.split(order, run_starts(*(key[order] for key in keys))[1:])
         return [(part, len(part)) for part in parts if len(part)]
 
     def _sum_calls(self, members: Int64Array, calls: int) -> Spent:

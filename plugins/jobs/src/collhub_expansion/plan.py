@@ -19,6 +19,7 @@ from hub_core.columns import (
     counted_positions,
     csr,
     expanded_ranges,
+    group_pointer,
     inverse,
     ordinals,
     row_pointer,
@@ -384,7 +385,7 @@ def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catal
 
 
 def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
-    pointer = row_pointer(np.bincount(pieces.instance, minlength=len(calls.group)))
+    pointer = group_pointer(pieces.instance, len(calls.group))
     counts = np.diff(pointer)[calls.instance]
     call = np.repeat(np.arange(len(calls.row)), counts)
     piece = expanded_ranges(pointer[calls.instance], counts)

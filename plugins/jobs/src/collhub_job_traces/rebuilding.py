@@ -23,8 +23,7 @@ from hub_core.columns import (
     distinct,
     expanded_ranges,
     positions_in,
-    row_pointer,
-    stable_order,
+    run_mask,
     topological_levels,
 )
 from hub_core.model import NODE_DTYPES, NodeColumns, NodeKind, Workload
@@ -142,8 +141,7 @@ def collectives_in_order(nodes: NodeColumns) -> Int64Array:
     and dependencies are ordered only once.
     """
     parents, children = nodes.edges()
-    targets = children[stable_order(parents)]
-    starts = row_pointer(np.bincount(parents, minlength=len(nodes)))
+    starts, targets = csr(parents, children, len(nodes))
     bounds = nodes.rank_indptr.tolist()
     known: dict[tuple[bytes, bytes, bytes], Int64Array] = {}
     issued = [np.zeros(0, np.int64)]
@@ -280,9 +278,7 @@ def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
     The result is a new table of the same type.
     """
     order = np.lexsort(pairs[::-1])
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = np.any(np.diff(pairs[:, order], axis=1) != 0, axis=0)
-    return pairs[:, np.sort(order[is_new])]
+    return pairs[:, np.sort(order[run_mask(*pairs[:, order])])]
 
 
 def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core import Provenance
-from hub_core.columns import Int64Array
+from hub_core.columns import Int64Array, positions_in
 from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
 
 _COLUMNS = (
@@ -224,6 +224,4 @@ def number_by_use(values: Int64Array, count: int) -> tuple[Int64Array, Int64Arra
     """
     used, first = np.unique(values[values >= 0], return_index=True)
     order = used[np.argsort(first)]
-    number = np.full(count + 1, -1, np.int64)
-    number[order] = np.arange(len(order))
-    return order, number
+    return order, positions_in(order, count + 1)

@@ -24,7 +24,7 @@ from collhub_waits.mismatches import (
     is_all_to_all,
 )
 from collhub_waits.records import Call, Records, State
-from hub_core.columns import Int64Array
+from hub_core.columns import Int64Array, run_mask
 
 CLEAR_RATIO = 4
 """Ratio between two distances of time from which on the smaller one identifies a pair of ends."""
@@ -61,9 +61,7 @@ class Matching:
             (columns["rank"], columns["sequence"], columns["is_p2p"], columns["group"])
         )
         keys = [columns[name][self._order] for name in ("group", "is_p2p", "sequence")]
-        is_first = np.ones(len(self._order), dtype=bool)
-        if len(self._order):
-            is_first[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+        is_first = run_mask(*keys)
         self._starts = np.append(np.flatnonzero(is_first), len(self._order))
         self._segment_of = np.empty(len(self._order), dtype=np.int64)
         self._segment_of[self._order] = np.cumsum(is_first) - 1

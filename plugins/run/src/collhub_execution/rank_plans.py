@@ -15,7 +15,7 @@ from collhub_execution.input_data import Array
 from collhub_execution.levelling import LevelledRequest
 from collhub_execution.memory import find_moves, fused_moves, used_elements
 from collhub_execution.program_levels import LevelledProgram, RecordKind
-from hub_core.columns import BoolArray, Int32Array, Int64Array, UInt8Array, ordinals
+from hub_core.columns import BoolArray, Int32Array, Int64Array, UInt8Array, ordinals, run_starts
 from hub_core.model import Buffer, CollectiveKind, ReduceOp
 
 
@@ -91,7 +91,7 @@ class RankPlan:
         Levels without records of this rank are omitted. The records must be sorted by level.
         """
         # Levels may be missing: a rank takes part in few of them.
-        borders = np.flatnonzero(np.diff(self.level, prepend=-1)).tolist()
+        borders = run_starts(self.level).tolist()
         for low, high in pairwise([*borders, len(self.kind)]):
             yield self._build_level(range(low, high))
 

@@ -15,7 +15,7 @@ from hub_core import (
     UsageError,
     Workload,
 )
-from hub_core.columns import Int64Array, counted_positions, labels
+from hub_core.columns import Int64Array, counted_positions, labels, row_pointer
 from hub_core.model import (
     Contributions,
     CustomContract,
@@ -120,7 +120,7 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
     `counts`: units of each row. Returns the first unit of every row within its rank, int64[rows],
     and the number of units of every rank, int64[ranks].
     """
-    running_sum = np.concatenate([[0], np.cumsum(counts)])
+    running_sum = row_pointer(counts)
     # Rows are grouped by rank: one running sum serves all ranks.
     before = running_sum[nodes.rank_indptr]
     return running_sum[:-1] - before[nodes.rank], np.diff(before)

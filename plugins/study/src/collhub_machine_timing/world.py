@@ -26,6 +26,7 @@ from hub_core.columns import (
     expanded_ranges,
     first_positions,
     labels,
+    row_pointer,
     run_mask,
     stable_order,
 )
@@ -104,7 +105,7 @@ def find_paths(
     crosses = np.zeros(len(steps), np.bool_)
     crosses[rows] = has_nodes & (group_of_node[source] != group_of_node[destination])
     paths = MessagePaths(
-        np.concatenate([[0], np.cumsum(counts)]),
+        row_pointer(counts),
         links[order],
         crosses,
         link_crosses,

@@ -56,7 +56,7 @@ class LanedSteps:
     @property
     def lane(self) -> Int64Array:
         """Number of the lane of every step, int64[steps], from 0."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+        return group_of_entry(self.first)
 
 
 def arrange_steps(

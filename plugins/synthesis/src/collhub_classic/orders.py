@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hub_core.columns import Float64Array, Int64Array
+from hub_core.columns import Float64Array, Int64Array, group_of_entry
 from hub_core.network import Topology
 
 # Steps of the search for one ring after which it is given up, and number of random starts.
@@ -35,7 +35,7 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
         source, destination = np.divmod(np.arange(ranks * ranks), ranks)
         npu_of = np.asarray(npus)
         routes = topology.routes(npu_of[source], npu_of[destination])
-        pair = np.repeat(np.arange(ranks * ranks), np.diff(routes.indptr))
+        pair = group_of_entry(routes.indptr)
         total: Float64Array = np.zeros(ranks * ranks)
         np.add.at(total, pair, topology.latency_s[routes.links])
         candidates.append(_build_nearest_order(total.reshape(ranks, ranks)))
@@ -283,6 +283,6 @@ def _compute_round_time_s(topology: Topology, ring: Int64Array) -> float:
     routes = topology.routes(ring, np.roll(ring, -1))
     load = np.bincount(routes.links, minlength=topology.num_links)
     busy = load * 1e6 / topology.bandwidth_bytes_per_s
-    pair = np.repeat(np.arange(len(ring)), np.diff(routes.indptr))
+    pair = group_of_entry(routes.indptr)
     route_times = np.bincount(pair, (busy + topology.latency_s)[routes.links], len(ring))
     return float(route_times.max(initial=0.0))

@@ -20,7 +20,7 @@ from math import ceil, prod
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.columns import Int64Array
+from hub_core.columns import Int64Array, inverse
 from hub_core.model import COLUMN_DEFAULTS, Buffer, InputError, StepKind, StepTable
 from hub_core.network import Topology
 
@@ -345,9 +345,7 @@ class _Class:
         if phase == 0:
             source = self._compute_offsets(members, 1)
         else:
-            before = self._sorted[phase - 1]
-            position = np.empty(total, np.int64)
-            position[before] = np.arange(total)
+            position = inverse(self._sorted[phase - 1])
             direction, hops = (
                 values[position[members]] for values in self._find_senders(phase - 1)
             )

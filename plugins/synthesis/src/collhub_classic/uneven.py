@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from collhub_classic.orders import find_equal_groups, find_ring_order
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array, first_positions, inverse, run_mask
 from hub_core.model import (
     Algorithm,
     Buffer,
@@ -133,7 +133,7 @@ def _plan_ring(request: SynthesisRequest, both_ways: bool) -> tuple[Chunks, Tran
         collective, max(1, collective.unit_count // (_CHUNKS_PER_SHARE * ranks))
     )
     order = find_ring_order(request.topology, request.npus)
-    position = np.argsort(order)
+    position = inverse(order)
     part = _part_ranks(chunks)
     hop = np.tile(np.arange(ranks - 1), len(part))
     chunk = np.repeat(np.arange(len(part)), ranks - 1)
@@ -325,9 +325,9 @@ class _Exchange:
         sender, on channel `_FIRST_HOP`; the second go to OUTPUT of the receiver, on `_SECOND_HOP`.
         """
         count = self._count[rows]
-        before = np.cumsum(count) - count
+        before = first_positions(count)
         # The first unit of a relay is 0; pieces of a relay are adjacent.
-        is_first = np.append(True, relay[1:] != relay[:-1])[: len(relay)]
+        is_first = run_mask(relay)
         base = before[is_first][np.cumsum(is_first) - 1] if len(rows) else before
         slot = before - base
         sides = (
@@ -470,7 +470,7 @@ def _build_exchange(request: SynthesisRequest, plan: _Plan, provenance: Provenan
     distance[messages.channel == _DIRECT] = 0
     distances = np.concatenate([distance, distance, 0 * copies.count])
     order = np.lexsort((np.arange(len(distances)), distances, phase))
-    row = np.argsort(order)
+    row = inverse(order)
     columns = {name: column[order] for name, column in columns.items()}
     empty = np.zeros(0, np.int64)
     npu_count = request.topology.num_npus

@@ -29,7 +29,7 @@ from collhub_astra_sim.workloads.machine_state import (
 )
 from collhub_astra_sim.workloads.system import MAX_GROUP, NATIVE_TYPES, System
 from hub_core import NodeTable, NodeType
-from hub_core.columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct, first_positions, group_of_entry
 from hub_core.model import InputError, Workload, parse_whole
 
 # The streams of a group are numbered from a multiple of this number.
@@ -177,7 +177,7 @@ def choose_algorithms(
     plans = chooser.plans
     counts = np.array([len(plan) for plan in plans], np.int64)
     plan = np.zeros(len(plans), PLAN)
-    plan["first"], plan["count"] = np.cumsum(counts) - counts, counts
+    plan["first"], plan["count"] = first_positions(counts), counts
     phase = np.array([tuple(phase) for phases in plans for phase in phases], PHASE)
     return Choices(choice, member, members, group_rank, plan, phase, used, pairs)
 
@@ -346,6 +346,6 @@ def _find_custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> I
     the job by rank of the algorithm.
     """
     rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
-    rank_of_node = np.repeat(np.arange(nodes.num_ranks), np.diff(nodes.rank_indptr))[rows]
+    rank_of_node = group_of_entry(nodes.rank_indptr)[rows]
     rank, peer = ranks[rank_of_node], ranks[nodes.peer[rows]]
     return distinct(np.concatenate([rank * num_ranks + peer, peer * num_ranks + rank]))

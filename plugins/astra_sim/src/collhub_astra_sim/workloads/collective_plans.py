@@ -31,7 +31,7 @@ from collhub_astra_sim.workloads.machine_state import (
 )
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, Optimization, System
 from hub_core import NodeTable, NodeType
-from hub_core.columns import Int32Array, Int64Array, UInt64Array
+from hub_core.columns import Int32Array, Int64Array, UInt64Array, first_positions
 from hub_core.model import InputError, Location
 
 _NAMES = {"ring": RING, "halvingdoubling": HALVING_DOUBLING, "doublebinarytree": TREE}
@@ -273,7 +273,7 @@ def _build_tables(nodes: NodeTable) -> CustomTables:
     custom["peer"], custom["tag"] = nodes.peer, nodes.tag
     custom_rank = np.zeros(ranks, CUSTOM_RANK)
     custom_rank["first"], custom_rank["count"] = nodes.rank_indptr[:-1], np.diff(nodes.rank_indptr)
-    custom_rank["first_root"], custom_rank["roots"] = np.cumsum(counts) - counts, counts
+    custom_rank["first_root"], custom_rank["roots"] = first_positions(counts), counts
     custom_rank["buckets"] = world.rank["buckets"][:-1]
     return CustomTables(
         custom,

@@ -50,7 +50,15 @@ from collhub_astra_sim.workloads.node_work import NodeWork, compute_node_work
 from collhub_astra_sim.workloads.streams import TURNS
 from collhub_astra_sim.workloads.system import MemoryKind, RemoteMemory, System
 from hub_core import NodeTable
-from hub_core.columns import Int64Array, csr, distinct
+from hub_core.columns import (
+    Int64Array,
+    counted_positions,
+    csr,
+    distinct,
+    first_positions,
+    group_pointer,
+    inverse,
+)
 from hub_core.model import NodeColumns, NodeKind, UsageError, Workload
 from hub_core.network import Topology
 
@@ -251,7 +259,7 @@ class Layout:
         routes, bandwidth, latency_ns = route_links(self.topology, source, destination, is_shared)
         link = _create_records(LINK, len(bandwidth), first=-1, last=-1)
         link["bytes_per_ns"], link["latency_ns"] = bandwidth / _GIGA, latency_ns
-        first = np.searchsorted(source, np.arange(ranks + 1)).astype(np.int64)
+        first = group_pointer(source, ranks)
         return link, first, destination, routes.indptr, routes.links
 
 
@@ -328,8 +336,7 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
     equally, two between the same nodes once. The children of a node ascend.
     """
     count = len(nodes)
-    position = np.empty(count, np.int64)
-    position[order] = np.arange(count)
+    position = inverse(order)
     parent, child = nodes.edges()
     codes = distinct(position[parent] * max(count, 1) + position[child])
     parents, children = np.divmod(codes, max(count, 1))
@@ -349,14 +356,14 @@ def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)
     heap = np.zeros(1 + ranks * SLOTS, HEAP)
-    heap["first"][1:] = np.cumsum(room) - room
+    heap["first"][1:] = first_positions(room)
     heap["first"][0] = len(node)
     roots = np.flatnonzero(node["unmet"] == 0)
     roots = roots[np.argsort(code[roots], kind="stable")]
     sizes = np.bincount(code[roots], minlength=ranks * SLOTS)
     heap["size"][1:] = sizes
     # Ascending rows already form a heap.
-    offset = np.arange(len(roots)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    offset = counted_positions(sizes)
     entry = np.zeros(len(node), ENTRY)
     places = heap["first"][1:][code[roots]] + offset
     entry["time"][places] = roots

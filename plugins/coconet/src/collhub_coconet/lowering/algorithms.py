@@ -16,7 +16,13 @@ from collhub_coconet.program.operations import UNEVEN_COLLECTIVES, Binding, Kind
 from collhub_coconet.program.program import Program, count_ranks
 from collhub_coconet.program.uneven_rows import COLLECTIVE_KINDS, compute_byte_counts
 from hub_core import HubError, Registry, Topology, parse_topology, read, synthesize, verify
-from hub_core.columns import Int64Array, expanded_ranges, positions_in, topological_levels
+from hub_core.columns import (
+    Int64Array,
+    expanded_ranges,
+    group_of_entry,
+    positions_in,
+    topological_levels,
+)
 from hub_core.model import (
     READING,
     WRITING,
@@ -442,7 +448,7 @@ def _compute_levels(template: Template) -> Int64Array:
     order of the nodes. Edges are data and control dependencies, and one from every send to its
     receive: the one with the same sender, receiver and message number.
     """
-    position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
+    position = group_of_entry(template.first)
     sends = np.flatnonzero(template.kind == NodeKind.SEND)
     receives = np.flatnonzero(template.kind == NodeKind.RECV)
     ranks, tags = len(template.first), template.tags + 1

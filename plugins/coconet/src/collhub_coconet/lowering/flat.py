@@ -75,7 +75,7 @@ from collhub_coconet.program.program import (
 )
 from collhub_coconet.program.uneven_rows import count_row_bytes, read_counts, select_chunk
 from hub_core import Registry, Topology, installed_version, run_registry
-from hub_core.columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct, group_of_entry
 from hub_core.model import (
     NodeColumns,
     NodeKind,
@@ -475,7 +475,7 @@ class _FlatBuilder:
         choice = select_choice(self.choices, operation.name, is_scalar=is_scalar)
         pieces = 1 if is_scalar else choice.chunks
         grid = Grid((), 0, 1, contents.units) if is_scalar else self.cuts[operation.name].grid
-        position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
+        position = group_of_entry(template.first)
         count = len(template)
         piece = np.repeat(np.arange(pieces), count)
         is_message = np.tile(template.peer >= 0, pieces)

@@ -20,7 +20,7 @@ from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.nodes import NodeList, number_chunks
 from collhub_coconet.program.operations import Binding, Kind, Operation
 from collhub_coconet.program.program import Program
-from hub_core.columns import Int64Array, distinct, positions_in
+from hub_core.columns import Int64Array, distinct, positions_in, run_mask
 from hub_core.model import Algorithm, InputError, NodeKind, StepTable, Workload
 
 
@@ -189,8 +189,7 @@ def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm
     row_of_node = np.searchsorted(contents.last, np.arange(count))
     step = row_of_node[flat.item[rows] % count]
     # A receive with a reduction has two nodes; the first one is the message.
-    is_first = np.ones(len(rows), np.bool_)
-    is_first[1:] = step[1:] != step[:-1]
+    is_first = run_mask(step)
     selected_rows = rows[is_first]
     selected_steps = step[is_first]
     columns = {

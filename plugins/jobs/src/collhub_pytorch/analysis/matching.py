@@ -10,7 +10,7 @@ import numpy as np
 
 from collhub_pytorch.formats import KINETO
 from collhub_pytorch.job import EXTENSION, file_of, has_device
-from hub_core.columns import Int64Array, csr
+from hub_core.columns import Int64Array, csr, run_starts, stable_order
 from hub_core.model import (
     InputError,
     JobCollective,
@@ -74,8 +74,8 @@ def _split_collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     key = (nodes.group[rows].astype(np.int64) + 1) * workload.num_ranks + nodes.rank[rows]
     by_group: dict[int, dict[int, Int64Array]] = {}
-    order = np.argsort(key, kind="stable")
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    order = stable_order(key)
+    starts = run_starts(key[order])
     for segment in np.split(rows[order], starts[1:]):
         if len(segment):
             group, rank = int(nodes.group[segment[0]]), int(nodes.rank[segment[0]])

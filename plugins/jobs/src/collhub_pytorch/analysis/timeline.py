@@ -11,7 +11,7 @@ import numpy as np
 
 from collhub_pytorch.analysis.matching import Meetings
 from collhub_pytorch.job import file_of, is_host_group
-from hub_core.columns import Int64Array, csr, group_of_entry
+from hub_core.columns import Int64Array, csr, first_positions, group_of_entry
 from hub_core.model import (
     InputError,
     JobCollective,
@@ -310,7 +310,7 @@ def _compute_medians(group: Int64Array, values: Int64Array, count: int) -> Int64
     medians = np.zeros(count, np.int64)
     order = np.lexsort((values, group))
     sizes = np.bincount(group, minlength=count)
-    first = np.cumsum(sizes) - sizes
+    first = first_positions(sizes)
     has_some = np.flatnonzero(sizes)
     medians[has_some] = values[order][first[has_some] + (sizes[has_some] - 1) // 2]
     return medians

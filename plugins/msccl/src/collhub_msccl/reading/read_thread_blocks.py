@@ -20,6 +20,7 @@ from hub_core.columns import (
     counted_positions,
     expanded_ranges,
     group_of_entry,
+    group_pointer,
     ordinals,
     row_pointer,
 )
@@ -268,7 +269,7 @@ def _build_program(
     lengths = np.diff(first_child)[by_block]
     # The steps of a thread block are contiguous in the scanned table, so its first row suffices.
     row = expanded_ranges(first_child[by_block], lengths)
-    block_indptr = np.searchsorted(block_rank, np.arange(gpu_count + 1))
+    block_indptr = group_pointer(block_rank, gpu_count)
     return ThreadBlockProgram(
         input_chunks=gpus["i_chunks"][by_rank],
         output_chunks=gpus["o_chunks"][by_rank],

@@ -26,6 +26,7 @@ from hub_core.columns import (
     BoolArray,
     Int64Array,
     expanded_ranges,
+    first_positions,
     group_of_entry,
     row_pointer,
     run_lengths,
@@ -333,7 +334,7 @@ def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Arra
     end = np.cumsum((high - low)[order])
     total = np.zeros(num_ranks, np.int64)
     np.add.at(total, rank, high - low)
-    before_rank = np.cumsum(total) - total
+    before_rank = first_positions(total)
     first = np.empty(size, np.int64)
     first[order] = end - (high - low)[order] - before_rank[rank[order]]
     return accesses.start + (first - low)[group], total

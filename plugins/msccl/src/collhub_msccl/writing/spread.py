@@ -17,7 +17,7 @@ from collhub_msccl.writing.placement import Placement, PlacementLimits, place_ch
 from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
 from collhub_msccl.writing.thread_blocks import Lanes, match_one_to_one, number_lanes
 from collhub_msccl.writing.work_graph import ListScheduler, WorkGraph, build_work_graph
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array, inverse
 from hub_core.model import StepKind
 
 _NO_ROWS = np.zeros(0, np.int64)
@@ -182,9 +182,7 @@ def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Dis
         # The existing row order with the connections' order is always possible.
         lanes = number_lanes(placed, placement.block, is_given=False)
         return Distribution(placed, lanes, _get_fused_pairs(arrangement))
-    position_of_node = np.empty(len(graph), np.int64)
-    position_of_node[nodes] = np.arange(len(nodes))
-    order = position_of_node[graph.node_of_row]
+    order = inverse(nodes)[graph.node_of_row]
     return _sort_rows(placed, placement, _get_fused_pairs(arrangement), order)
 
 
@@ -210,8 +208,7 @@ def _sort_rows(
     row. The arguments are not changed.
     """
     rows = np.lexsort((np.arange(len(draft)), order, draft.rank))
-    new_index = np.empty(len(rows), np.int64)
-    new_index[rows] = np.arange(len(rows))
+    new_index = inverse(rows)
     columns = {name: getattr(draft, name)[rows] for name in STEP_COLUMNS}
     partner = draft.partner[rows]
     sorted_draft = StepDraft(

@@ -18,7 +18,14 @@ from collhub_mscclpp.checking.program import (
     State,
 )
 from collhub_mscclpp.plan_records import Plan, Role
-from hub_core.columns import BoolArray, Int64Array, UInt8Array, UInt64Array
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    UInt8Array,
+    UInt64Array,
+    group_of_entry,
+    row_pointer,
+)
 from hub_core.model import Buffer
 
 _FIRST_POOL = 64
@@ -339,11 +346,11 @@ def _new_state(
     # A large initial value is limited to the number of counts that can be taken.
     initial = np.minimum(counters.initial, awaited * launches)
     capacity = initial + raised * launches
-    queue_first = np.concatenate([[0], np.cumsum(capacity)])
+    queue_first = row_pointer(capacity)
     barriers = int(program.barrier.max(initial=-1)) + 1
     is_lagging = program.write_proxy >= 0
     requests = launches * np.bincount(program.write_proxy[is_lagging], minlength=proxies)
-    request_first = np.concatenate([[0], np.cumsum(requests)]).astype(np.int64)
+    request_first = row_pointer(requests)
     return State(
         clocks=np.zeros((actors, actors), np.int32),
         kept=np.zeros((_FIRST_POOL, actors), np.int32),
@@ -394,7 +401,7 @@ def uses_of_counters(
     operation. Items of a wait or of an acquire of a semaphore await; all other items increment.
     Items without a counter are not counted, and operations in pipelines count once.
     """
-    operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
+    operation = group_of_entry(program.item_first)
     role = program.role[operation]
     is_taken = (role == Role.WAIT) | (role == Role.ACQUIRE)
     is_paired = counters.of_item >= 0

@@ -21,6 +21,8 @@ from hub_core.columns import (
     UInt64Array,
     counted_positions,
     group_of_entry,
+    group_pointer,
+    row_pointer,
 )
 from hub_core.model import (
     ALL_RANKS,
@@ -182,7 +184,7 @@ def _custom(
     output_cells = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
     expected = None
     if plan.header.collective == "sendrecv" and not counts_defect(plan):
-        rank = group_of_entry(np.concatenate([[0], np.cumsum(output_cells)]))
+        rank = group_of_entry(row_pointer(output_cells))
         offset = counted_positions(output_cells)
         expected = Contributions(rank, offset, (rank - 1) % len(output_cells), offset)
     defined = np.ones(plan.num_ranks, np.bool_)
@@ -303,7 +305,7 @@ def contents_of(memory: PlanMemory) -> Contents:
     if promised is None:
         empty = np.zeros(0, np.uint64)
         return Contents(inputs, input_rank, words, nothing, nothing, nothing, empty)
-    first = np.searchsorted(input_rank, np.arange(memory.collective.num_ranks + 1))
+    first = group_pointer(input_rank, memory.collective.num_ranks)
     is_of_all = promised.source_rank == ALL_RANKS
     expected = np.zeros(len(promised), np.uint64)
     single = ~is_of_all

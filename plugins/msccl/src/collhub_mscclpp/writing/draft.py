@@ -29,7 +29,7 @@ from collhub_mscclpp.writing.segments import (
 )
 from collhub_mscclpp.writing.switch_stores import SwitchStores, place_switch_stores
 from collhub_mscclpp.writing.work import PlanWork
-from hub_core.columns import Int64Array, labels, ordinals
+from hub_core.columns import Int64Array, labels, ordinals, run_starts, stable_order
 from hub_core.model import StepKind, UsageError
 
 
@@ -253,9 +253,8 @@ class Draft:
         width = int(self.block.max(initial=0)) + 1
         # A stable sort preserves the execution order within a block.
         key = rank[order] * width + self.block[order]
-        by_block = np.argsort(key, kind="stable")
-        borders = np.flatnonzero(np.diff(key[by_block])) + 1
-        groups = np.split(order[by_block], borders)
+        by_block = stable_order(key)
+        groups = np.split(order[by_block], run_starts(key[by_block])[1:])
         return [group.tolist() for group in groups if len(group)]
 
     def channel(self, row: int, part: int) -> int:

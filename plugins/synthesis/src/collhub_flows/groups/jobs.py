@@ -18,6 +18,7 @@ from hub_core.columns import (
     Int64Array,
     csr,
     expanded_ranges,
+    group_of_entry,
     inverse,
     positions_in,
     row_pointer,
@@ -159,7 +160,7 @@ def _list_dependencies(trees: Trees, first: Int64Array) -> _Edges:
     distributed: every outward edge at the root waits for every inward edge there.
     """
     head, last = first[:-1], first[1:] - 1
-    inner = np.flatnonzero(np.diff(np.repeat(np.arange(len(head)), np.diff(first))) == 0)
+    inner = np.flatnonzero(np.diff(group_of_entry(first)) == 0)
     child = np.flatnonzero(trees.parent >= 0)
     parent = trees.parent[child]
     inward = trees.inward[trees.tree_of_entry[child]]

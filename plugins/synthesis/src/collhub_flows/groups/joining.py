@@ -179,9 +179,7 @@ def _build_steps(
         for name, column in values.items():
             columns.setdefault(name, []).append(column)
         for name, both in edges.items():
-            indptr = getattr(steps, f"{name}_indptr")
-            children = np.repeat(np.arange(len(steps)), np.diff(indptr))
-            both.append(np.stack([getattr(steps, f"{name}_indices"), children]) + rows)
+            both.append(np.stack(getattr(steps, f"{name}_edges")) + rows)
         rows += len(steps)
         channels += int(steps.channel.max(initial=-1)) + 1
     table = {name: np.concatenate(parts)[turns.order] for name, parts in columns.items()}
@@ -222,10 +220,9 @@ def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> 
     edges = {}
     has_parent = np.zeros(len(steps), np.bool_)
     for name in ("data", "control"):
-        lengths = np.diff(getattr(steps, f"{name}_indptr"))
-        has_parent |= lengths > 0
-        children = np.repeat(np.arange(len(steps)), lengths)
-        edges[name] = np.stack([getattr(steps, f"{name}_indices"), children]) + added
+        parents, children = getattr(steps, f"{name}_edges")
+        has_parent[children] = True
+        edges[name] = np.stack([parents, children]) + added
     waiting = np.flatnonzero(np.isin(key, delayed) & ~has_parent)
     delays = np.stack([np.searchsorted(delayed, key[waiting]), waiting + added])
     control = np.concatenate([edges["control"], delays], axis=1)

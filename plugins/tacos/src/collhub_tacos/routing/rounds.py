@@ -18,7 +18,7 @@ from collhub_tacos.routing.trees_kernel import (
 )
 from collhub_tacos.search.seeds import FractionReport, ignore_fraction
 from collhub_tacos.symmetry import hops_from, unreachable_error
-from hub_core.columns import BoolArray, Float64Array, Int64Array
+from hub_core.columns import BoolArray, Float64Array, Int64Array, positions_in
 
 # Transfers between two checks for Ctrl-C: at most a second.
 _TRANSFERS_PER_CALL = 100_000
@@ -78,8 +78,7 @@ class Router:
         self._space = _allocate_workspace(network.num_nodes)
         # Distances to targets guide the search; each target has a row.
         targets = np.unique(target[target >= 0])
-        row = np.full(network.num_nodes, -1, np.int64)
-        row[targets] = np.arange(len(targets))
+        row = positions_in(targets, network.num_nodes)
         bound = compute_distances(self._arcs, network.indptr, targets, self._space)
         self._check_reachability(origin, target, needed, bound, row)
         # Compiled code requires contiguous columns: numba 0.59 assumes them.

@@ -15,7 +15,7 @@ from collhub_linear_programs import InfeasibleError, LinearProgram, Matrix, solv
 from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.symmetry import ShortestPaths
-from hub_core.columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct, expanded_ranges
 
 MAX_COLUMNS = 10_000
 _MAX_NODES = 20
@@ -110,9 +110,8 @@ def _build_columns(
         return None
     chunk, link = (column.astype(np.int64) for column in np.nonzero(count))
     times = count[chunk, link]
-    first = np.cumsum(times) - times
-    step = np.arange(times.sum()) - np.repeat(first - earliest[chunk, link], times)
-    return np.repeat(chunk, times), np.repeat(link, times), step.astype(np.int64)
+    step = expanded_ranges(earliest[chunk, link], times)
+    return np.repeat(chunk, times), np.repeat(link, times), step
 
 
 def _solve(
@@ -150,7 +149,7 @@ def _solve(
     end = np.searchsorted(key, source_key * (steps + 1) + step[sent])
     length = end - begin
     row = np.repeat(np.arange(len(sent)), length)
-    position = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length - begin, length)
+    position = expanded_ranges(begin, length)
     needed_arrivals = needs_chunk.ravel()
     first_causal = num_slots + len(needed_arrivals)
     entries = (

@@ -19,7 +19,7 @@ from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.routing.routes import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.search.candidates import Trials
-from hub_core.columns import Int64Array, inverse, ordinals
+from hub_core.columns import Int64Array, inverse, ordinals, positions_in
 
 # Maximum number of levels of groups to try.
 _MAX_LEVELS = 2
@@ -147,8 +147,7 @@ class _Growth:
         is not checked. The order is kept, and parents are renumbered.
         """
         kept_rows = np.flatnonzero(self.target != origin[self.chunk])
-        new_row = np.full(len(self.chunk) + 1, -1, np.int64)
-        new_row[kept_rows] = np.arange(len(kept_rows))
+        new_row = positions_in(kept_rows, len(self.chunk) + 1)
         return replace(
             self,
             chunk=self.chunk[kept_rows],
