@@ -34,6 +34,7 @@ _PASSES = {
     "I": Pass.INPUT_GRADIENT,
     "W": Pass.WEIGHT_GRADIENT,
 }
+_DEADLOCK_CURE = "put every action behind those that it needs"
 _OF_PARAMETERS = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
 
 
@@ -115,9 +116,9 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
     Without `has_messages`, a row has only the passes. With it, it has messages and actions on
     parameters too: a send follows its pass, and the receive is appended to the row of the other
     rank at this moment of the execution; UNSHARD of all its stages precedes the passes of a
-    rank, REDUCE_GRAD and RESHARD follow the last pass of a stage. The schedule must not
-    deadlock: with `has_messages`, the function would not end. Raises `InputError`
-    (`pipeline-csv`) for schedules in two directions and for token slices.
+    rank, REDUCE_GRAD and RESHARD follow the last pass of a stage. Raises `InputError`
+    (`pipeline-csv`) for schedules in two directions, for token slices and, with `has_messages`, for
+    schedules that deadlock.
     """
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"
@@ -136,7 +137,8 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
     cells = [list(_generate_cells(schedule, order)) for order in schedule.orders]
     position = [0] * len(cells)
     results: set[tuple[bool, int, int]] = set()
-    while any(at < len(line) for at, line in zip(position, cells, strict=True)):
+    while waiting := [at for at, line in enumerate(cells) if position[at] < len(line)]:
+        before = list(position)
         for device, line in enumerate(cells):
             if position[device] == len(line):
                 continue
@@ -152,6 +154,10 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
                             f"{operation.stage}REDUCE_GRAD",
                             f"{operation.stage}RESHARD",
                         ]
+        if position == before:
+            waits = (f"{at} waits in {_format_cell(cells[at][position[at]])}" for at in waiting)
+            message = f"the schedule deadlocks: rank {', rank '.join(waits)}"
+            raise InputError(message, cure=_DEADLOCK_CURE, code="pipeline-csv")
     return _join(rows)
 
 
@@ -411,7 +417,7 @@ def _check_progress(
     if waits:
         number = next(rank for rank, row in enumerate(rows, 1) if position[rank - 1] < len(row))
         message = f"the schedule deadlocks: {', '.join(waits)}"
-        raise _refuse(path, number, message, "put every action behind those that it needs")
+        raise _refuse(path, number, message, _DEADLOCK_CURE)
 
 
 def _find_awaited(

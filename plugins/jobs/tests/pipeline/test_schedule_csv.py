@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ from hub_core import InputError
 def test_invalid_files_are_refused_with_row_and_action(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_schedule(text, "x.csv")
+
+
+def test_a_schedule_that_deadlocks_is_not_written_with_messages() -> None:
+    text = "0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1\n"
+    schedule = read_schedule(text, "x.csv")
+    first, second = schedule.orders
+    deadlocked = replace(schedule, orders=(first, (second[0], second[2], *second[1::2])))
+    assert write_schedule(deadlocked, has_messages=False).splitlines()[1] == "1F0,1F1,1B0,1B1"
+    line = "the schedule deadlocks: rank 0 waits in 0B0, rank 1 waits in 1F1; put every action"
+    with pytest.raises(InputError, match=line):
+        write_schedule(deadlocked, has_messages=True)
 
 
 def test_files_of_pytorch_are_read_alike_in_both_formats(corpus: Path) -> None:
