@@ -315,8 +315,6 @@ class _DumpParser:
         for other types.
         """
         pair = entry.get("process_group", (str(pg_id), "undefined"))
-        if type(pair) is tuple and pair in self.group_of:
-            return self.group_of[pair]
         if not isinstance(pair, list | tuple) or not pair or len(pair) > 2:
             self.fail(position, "process_group is no pair of name and description")
         if not all(isinstance(text, str) for text in pair):

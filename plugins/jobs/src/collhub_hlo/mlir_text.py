@@ -57,7 +57,7 @@ _DIMENSIONS = re.compile(r"(?:(?:\d+|\?)\s*x\s*)*")
 _BOUNDS = re.compile(r"bounds\s*(?:=\s*\[|<)([^\]>]*)")
 _INTEGERS = re.compile(r"([su]?)i(\d{1,3})\b")
 _QUANTIZED = re.compile(r"!quant\.\w+<\s*([su]?i\d{1,3}|f8E\w+)")
-_OTHER_TYPES = {"index": "s64", "none": "token"}
+_OTHER_TYPES = {"index": "s64", "none": "token", "complex<f32>": "c64", "complex<f64>": "c128"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,13 +437,12 @@ def _parse_tensor(inside: str) -> tuple[str, tuple[int, ...]]:
 def _parse_element(text: str) -> str:
     """Return the HLO name of an element type of MLIR.
 
-    `complex<f64>` is `c128`, any other complex type `c64`. A quantized type counts as its
+    `complex<f32>` is `c64`, `complex<f64>` is `c128`. A quantized type counts as its
     storage type. `i1` is `pred`; integers without a sign count as signed (`i32` is `s32`).
     `index` is `s64`, `none` is `token`. Other names are converted to lower case. Raises
-    `ValueError` if the result is no known type; complex types are not checked.
+    `ValueError` if the result is no known type, and for other complex types, which HLO does not
+    have.
     """
-    if text.startswith("complex"):
-        return {"f32": "c64", "f64": "c128"}.get(_inside(text), "c64")
     if match := _QUANTIZED.match(text):
         text = match[1]
     name = _OTHER_TYPES.get(text, text.lower())

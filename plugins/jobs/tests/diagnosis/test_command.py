@@ -232,6 +232,24 @@ def test_wrong_fields_are_refused_with_their_entry(
     assert message in line
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"process_group": ("0", ["tp"])}, "process_group has a member that is not a text"),
+        ({"output_sizes": (([1],),)}, "output_sizes is no list of shapes"),
+        ({"input_dtypes": (["Float"],)}, "input_dtypes is no list of texts"),
+    ],
+)
+def test_tuples_with_members_of_wrong_types_are_refused(
+    collhub, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(dump(**changes), 2))
+    run = collhub("diagnose", tmp_path / "rank_0")
+    assert run.code == 1
+    (line,) = run.error_lines
+    assert f"rank_0: entry 0: {message}" in line
+
+
 def test_two_dumps_of_one_rank_are_refused(collhub, tmp_path: Path) -> None:
     for name in ("a_rank_0", "b_rank_0"):
         (tmp_path / name).write_text(json.dumps(dump()))

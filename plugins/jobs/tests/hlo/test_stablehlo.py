@@ -330,6 +330,12 @@ def test_several_operands_add_up_and_their_results_are_parts() -> None:
     assert calls(load(module(body))) == [("all-gather", 20, 40, 1)]
 
 
+def test_complex_numbers_have_the_bytes_of_both_parts() -> None:
+    text = module(all_reduce("%r", "%a"))
+    assert calls(load(text.replace("xf32>", "xcomplex<f32>>"))) == [("all-reduce", 32, 32, 1)]
+    assert calls(load(text.replace("xf32>", "xcomplex<f64>>"))) == [("all-reduce", 64, 64, 1)]
+
+
 def test_messages_and_ragged_exchanges_of_custom_calls_are_read() -> None:
     body = f"""    %k = stablehlo.create_token : !stablehlo.token
     %s = "stablehlo.send"(%a, %k) <{{channel_handle = #stablehlo.channel_handle<handle = 5, type =\
@@ -459,6 +465,7 @@ WRONG = {
     module(NESTED.replace("%a", "%z")): "value %z is not defined",
     module(NESTED.replace("%a", "%a#3")): "value %a#3 is not defined",
     module(NESTED.replace("4xf32", "4xf99")): "type 'f99' is unknown",
+    module(NESTED.replace("4xf32", "4xcomplex<f16>")): "type 'complex<f16>' is unknown",
     module(NESTED.replace("4xf32", "?xf32")): "dimension of unknown size",
     module(NESTED.replace(" : tensor<4xf32>", "")): "1 results, but the types are",
     module(NESTED + "\n" + NESTED): "is defined twice",
