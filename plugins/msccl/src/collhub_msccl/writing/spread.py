@@ -182,7 +182,7 @@ def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Dis
         # The existing row order with the connections' order is always possible.
         lanes = number_lanes(placed, placement.block, is_given=False)
         return Distribution(placed, lanes, _get_fused_pairs(arrangement))
-    order = inverse(nodes)[graph.node_of_row]
+    order = inverse(np.array(nodes, np.int64))[graph.node_of_row]
     return _sort_rows(placed, placement, _get_fused_pairs(arrangement), order)
 
 
