@@ -465,8 +465,8 @@ def _generate_by_pieces(
         yield candidate
     # Yield the best improved order of each count of pieces, if its computation is fast enough.
     best_ps = min(trial.candidate.schedule.time_ps for trial in trials)
-    best_ns = min(trial.candidate.time_ns for trial in trials)
     fastest = min(trials, key=lambda trial: trial.candidate.time_ns)
+    best_ns = fastest.candidate.time_ns
     for trial in trials:
         count = len(trial.jobs.link)
         # With many jobs, only the finest and the fastest count of pieces get improved orders; with
@@ -500,27 +500,30 @@ def _generate_with_tie_orders(
     """Yield improved schedules with other pseudo-random orders of equal jobs.
 
     Which message a switch forwards first depends on details of a schedule, so the simulated times
-    of equally good orders differ by several percent. All orders are tried for the finest number of
-    pieces with at most `_MAX_TIE_JOBS` jobs, as long as the best time exceeds `_FAR_RATIO`
-    times the bound of all orders. `best_ns`: best time so far.
+    of equally good orders differ by several percent. All orders are tried for all numbers of pieces
+    with at most `_MAX_TIE_JOBS` jobs, as long as the best time exceeds `_FAR_RATIO` times the bound
+    of all orders. Jobs double with the number, so all numbers together take about twice as long as
+    the finest one. Schedules whose planned time exceeds `_MAX_SLOWDOWN` times the best time are not
+    simulated. `best_ns`: best time so far.
     """
-    small = [trial for trial in trials if len(trial.jobs.link) <= _MAX_TIE_JOBS]
-    if not small:
-        return
-    trial = small[-1]
-    for number in range(1, NUM_TIE_ORDERS):
-        jobs = trial.jobs.with_tie_order(number)
-        by_progress = jobs.order_by_progress(has_switches=True)
-        for initial in (None, by_progress):
-            if 1000 * best_ns <= _FAR_RATIO * jobs.bound_ps():
-                return
-            start = min(jobs.improve_orders(initial), key=jobs.time_ps)
-            schedule = _schedule_jobs(problem, paths, jobs, start)
-            if initial is None:
-                schedule = schedule.order_as_planned()
-            candidate = _simulate_candidate(problem, schedule, trial.candidate.pieces)
-            best_ns = min(best_ns, candidate.time_ns)
-            yield candidate
+    for trial in trials:
+        if len(trial.jobs.link) > _MAX_TIE_JOBS:
+            return
+        for number in range(1, NUM_TIE_ORDERS):
+            jobs = trial.jobs.with_tie_order(number)
+            by_progress = jobs.order_by_progress(has_switches=True)
+            for initial in (None, by_progress):
+                if 1000 * best_ns <= _FAR_RATIO * jobs.bound_ps():
+                    return
+                start = min(jobs.improve_orders(initial), key=jobs.time_ps)
+                schedule = _schedule_jobs(problem, paths, jobs, start)
+                if schedule.time_ps > _MAX_SLOWDOWN * 1000 * best_ns:
+                    continue
+                if initial is None:
+                    schedule = schedule.order_as_planned()
+                candidate = _simulate_candidate(problem, schedule, trial.candidate.pieces)
+                best_ns = min(best_ns, candidate.time_ns)
+                yield candidate
 
 
 def _schedule_jobs(

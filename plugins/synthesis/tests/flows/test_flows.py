@@ -211,6 +211,30 @@ def uneven(ranks: int, seed: int) -> Collective:
     return Collective(CollectiveKind.ALL_TO_ALL_V, ranks, counts.total, counts=counts)
 
 
+# Sent in KiB by each rank to the ranks: `dispatch` of the job of experts in docs/workloads.md.
+_DISPATCH = (
+    (0, 118, 183, 101, 81, 110, 85, 139),
+    (122, 0, 170, 106, 86, 109, 100, 123),
+    (122, 114, 0, 104, 75, 110, 96, 132),
+    (124, 131, 174, 0, 77, 101, 84, 123),
+    (122, 127, 173, 106, 0, 97, 85, 133),
+    (118, 105, 165, 118, 77, 0, 92, 151),
+    (127, 126, 172, 97, 88, 103, 0, 134),
+    (123, 119, 170, 110, 95, 90, 93, 0),
+)
+
+
+def test_tie_orders_are_tried_for_all_numbers_of_pieces() -> None:
+    """The best number of pieces is not the finest one."""
+    counts = UnitCounts.from_table(_DISPATCH, is_per_pair=True)
+    collective = Collective(CollectiveKind.ALL_TO_ALL_V, 8, counts.total, counts=counts)
+    topology = parse_topology("leaf-spine:2,4,2")
+    result = hub_core.synthesize(collective, topology, counts.total << 10, name="flows")
+    assert result.statistics["pieces"] == 8
+    # 1.16 with tie orders for the finest number of pieces only.
+    assert result.time_ns <= 1.13 * result.bounds_ns["flow"]
+
+
 @pytest.mark.parametrize(
     ("network", "seed"),
     [
