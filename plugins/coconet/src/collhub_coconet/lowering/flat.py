@@ -565,7 +565,7 @@ class _FlatBuilder:
         node of the algorithm.
         """
         template = contents.template
-        position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
+        position = group_of_entry(template.first)
         is_message = template.peer >= 0
         numbers = self.nodes.add(
             members[position], len(self.parts), np.arange(len(template)),
