@@ -570,10 +570,11 @@ class _DumpParser:
 
 
 def _call_key(entry: Mapping[object, object]) -> tuple[object, ...] | None:
-    """Return the unparsed fields of a call as a key of a dict; None if one of them is not a list.
+    """Return the unparsed fields of a call as a key of a dict, or None.
 
-    The fields are the name, input and output shapes (each a list of lists), and input and output
-    dtypes. The key is not hashable if shapes or dtypes contain further lists.
+    The fields are the name, input and output shapes, and input and output dtypes. The result is
+    None if shapes or dtypes of a side are missing or no list, or a shape is no list. The name may
+    be missing. The key is not hashable if a shape or the dtypes contain further lists.
     """
     lists = [entry.get(key) for key in _CALL_KEYS]
     sent, received, sent_types, received_types = lists

@@ -1016,8 +1016,8 @@ def _flatten(value: Value) -> tuple[Value, ...]:
 def _fold(opcode: str, operands: Sequence[Value]) -> float | None:
     """Compute an operator of two numbers, such as the counter of a loop.
 
-    None if an operand is no number, for an unsupported opcode, and for integers of at least
-    `_MAX_INTEGER`.
+    None if an operand is no number, for an unsupported opcode, and for an integer result whose
+    absolute value is `_MAX_INTEGER` or more.
     """
     first, second = operands
     function = _FOLDED.get(opcode)

@@ -207,9 +207,9 @@ class StatementReader:
 
         `parts`: its lines so far; `end`: text with which the last line must end, `""` for none.
         Without `end`, a statement does not end with `,` or `=`; otherwise the head of a module
-        ends, and an instruction ends if the next line begins another statement, is empty, or does
-        not exist. This line is read in advance, and returned by the next call of `_take_line`.
-        Raises `InputError` if it is too long.
+        ends, and an instruction ends if the next line begins another instruction or a comment, ends
+        the computation, is empty, or does not exist. This line is read in advance, and returned by
+        the next call of `_take_line`. Raises `InputError` if it is too long.
         """
         if end:
             return parts[-1].endswith(end)

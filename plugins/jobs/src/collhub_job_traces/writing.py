@@ -275,8 +275,9 @@ def _tokens(
     """Yield the tokens of a node that was not read from a trace, in field order.
 
     Fields that are empty or 0 are left out. So are attributes that are negative, in `omitted`, or
-    not of this kind of node. A duration is an attribute in ns only if it is 0 or no multiple of 1
-    us; otherwise it is the field in microseconds.
+    not of this kind of node. The group of a node is an attribute that is never omitted. A duration
+    is an attribute in ns only if it is 0 or no multiple of 1 us; otherwise it is the field in
+    microseconds.
     """
     kind = NodeKind(at["kind"])
     for token in ("id", "name", "type", "ctrl", "data", "us"):

@@ -251,8 +251,8 @@ class _Document:
         """Convert lists of parents per row to (parent rows, child rows), ordered by child row.
 
         None means no dependencies. Raises `InputError` with the path `$.nodes.<name>` for values
-        that are no lists of integers, another number of lists than rows, and parents that are no
-        rows.
+        that are no lists of integers, and for another number of lists than rows. For parents that
+        are no rows, the path ends with the row: `$.nodes.<name>[<row>]`.
         """
         if lists is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -236,10 +236,10 @@ class _Writer:
         """Add a pass of this rank, with its receives before and its sends after it.
 
         The pass depends on the data of its inputs and receives, and starts after the previous pass
-        of this device. Its duration is rounded to ns, at least 1. If the layout has bytes to sum, a
-        forward pass or input gradient is followed by an all-reduce in the group `tensor`; its sends
-        and later passes then depend on the all-reduce. With blocking communication, the next pass
-        also waits for the sends.
+        of this device. Its duration is rounded to ns, at least 1. If the layout has bytes to sum,
+        every pass except a weight gradient is followed by an all-reduce in the group `tensor`; its
+        sends and later passes then depend on the all-reduce. With blocking communication, the next
+        pass also waits for the sends.
         """
         kind, direction, stage, micro = operation
         after = [*self._find_inputs(operation), *self._add_receives(operation)]
@@ -278,9 +278,10 @@ class _Writer:
     def _find_inputs(self, operation: Operation) -> list[int]:
         """Return the rows of this rank whose results a pass reads.
 
-        A weight gradient reads the input gradient of its stage and microbatch, an input gradient
-        the forward pass. Forward passes and input gradients also read the result of the previous
-        stage (in their direction) if it is on the same device; otherwise a message brings it.
+        A weight gradient reads the input gradient of its stage and microbatch; an input gradient or
+        full backward pass reads the forward pass. All except weight gradients also read the result
+        of the previous stage (in their direction) if it is on the same device; otherwise a message
+        brings it.
         """
         kind, direction, stage, micro = operation
         keys = []

@@ -195,7 +195,8 @@ class ListSearch:
         Four kinds of trials follow each other: fixed policies of keys with limits of activations
         per stage; random changes of these limits; the start times of the first seed as keys; and
         the start times of the best schedule with random changes. The random numbers are always the
-        same. Ends at the value `goal` (in ticks) or a limit of the budget.
+        same. The policies without limits and the first seed are always tried; other trials end at
+        the value `goal` (in ticks) or a limit of the budget.
         """
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
         state = _Best(self)
@@ -407,9 +408,9 @@ class _Best:
 def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:
     """Build a schedule that runs ready passes: backward before forward, later stages first.
 
-    Stage s of S stages holds at most S - s microbatches, as in 1F1B. Each weight gradient follows
-    its input gradient, as one full backward pass. The memory limit and recomputation of the shape
-    are ignored.
+    Stage s of S stages holds at most S - s microbatches, as in 1F1B; `shape` must not have token
+    slices. Each weight gradient follows its input gradient, as one full backward pass. The memory
+    limit and recomputation of the shape are ignored.
     """
     plain = replace(shape, memory=None, recompute="none", is_steady=False)
     search = ListSearch(plain, device_of)

@@ -75,9 +75,10 @@ def read_schedule_file(path: str) -> Schedule:
 def read_schedule(text: str, path: str) -> Schedule:
     """Read a schedule from the text of a CSV file of PyTorch, with or without messages.
 
-    `path`: name of the file, for errors. Raises `InputError` with file and row for cells that are
-    no action, for passes that are missing, repeated or before their inputs, for messages without
-    their counterpart or in another order than on the other rank, and for schedules that deadlock.
+    `path`: name of the file, for errors. Raises `InputError` with file and row for a text without
+    rows, for cells that are no action, for more than 10^6 cells or stages x microbatches, for
+    passes that are missing, repeated or before their inputs, for messages without their counterpart
+    or in another order than on the other rank, and for schedules that deadlock.
     """
     rows = [list(_parse_row(line, number, path)) for number, line in _generate_lines(text, path)]
     if not rows:

@@ -202,8 +202,8 @@ def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[f
 def _generate_named(shape: Shape) -> Iterator[Schedule]:
     """Yield the named schedules that the shape permits, then variants of 1F1B.
 
-    With recomputation `auto`, each schedule is built without recomputation, then with that of all
-    stages. Warm-ups and delayed weight gradients of the shape are ignored. The variants
+    With recomputation `auto`, all schedules come without recomputation first, then all with that of
+    every stage. Warm-ups and delayed weight gradients of the shape are ignored. The variants
     (`_generate_variants`) need one token slice, and are left out if recomputation is `all`.
     """
     plain = replace(shape, warmups=(), delayed=False)

@@ -267,10 +267,10 @@ class Shape:
     ) -> Fraction:
         """Return the minimum of memory times lifetime, summed over the activations of a microbatch.
 
-        Only the activations of `stages`, those of one device, count. An activation lives from its
-        forward pass through the passes and transfers of all later stages to the end of its backward
-        pass; a stage in `recomputed` stores only the fraction `kept` until then. `transfers`: time
-        between each stage and the next.
+        Only the activations of `stages`, those of one device, count. An activation lives from the
+        begin of its forward pass, through the passes and transfers of all later stages, to the end
+        of its backward pass. A stage in `recomputed` stores only the fraction `kept` until its
+        backward pass begins, then everything. `transfers`: time between each stage and the next.
         """
         sizes = self.stage_sizes(len(times.stages))
         total = Fraction(0)

@@ -94,7 +94,7 @@ def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[Ra
 
     With `ranks_missing=assume-same`, missing rank r copies the file at position r modulo the number
     of files, in the order of ranks. Raises `InputError` (`missing-ranks`) for missing ranks without
-    this option, and for more than 2^26 copied nodes.
+    this option, and for more than 2^26 copied nodes, where each copy counts as the largest file.
     """
     by_rank = {part.rank: part for part in parts}
     world_size = _find_world_size(parts)

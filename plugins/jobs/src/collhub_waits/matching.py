@@ -297,9 +297,9 @@ class Matching:
         `key`: (group, sender, receiver). Send number i belongs to receive number i minus the
         result. It is 0 if no entries are lost. Otherwise the last completed send and the last
         completed receive belong together, unless the creation times show that one of them completed
-        before its other end did (`_is_partner`). None if the dumps do not decide it: the oldest
-        message in an overwritten buffer has not started, completed messages are left out, or the
-        times are not clear.
+        before its other end did (`_is_partner`). None if the dumps do not decide it: a side that
+        may have lost messages has none left, or its oldest one has not started; completed messages
+        are left out; or the times are not clear.
         """
         if not self._has_lost_messages(key):
             return 0

@@ -249,10 +249,10 @@ class _Calls:
     def _number_groups(self, units: Int64Array, tables: Tables) -> Int64Array:
         """Return the number in `tables` of the group of each operation: int64[rows].
 
-        `units`: for each row, the first row (of the workload) of its operation. Each operation gets
-        its own group, with that first row as ordinal, which is added to `tables`. A collective has
-        the members and name of its process group (all ranks and `all ranks` for -1). A message has
-        the members (sender, receiver) and the name `messages`.
+        `units`: for each row, the row of the workload that represents its operation (of a matched
+        message, the send). Each operation gets its own group, with that row as ordinal, which is
+        added to `tables`. A collective has the members and name of its process group (all ranks and
+        `all ranks` for -1). A message has the members (sender, receiver) and the name `messages`.
         """
         distinct, of_row = np.unique(units, return_inverse=True)
         nodes = self.nodes

@@ -112,7 +112,7 @@ def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -
     the link. The bandwidth and latency of an annotation replace those of the entry, which are
     rounded; the plane is only in an annotation. Missing values are None. A bandwidth in transfers
     per second is None too, and `flaw` has the reason. Raises `InputError` for invalid values, and
-    for a bandwidth or latency directly in the link, as before InfraGraph 2.0.
+    for a bandwidth or latency directly in a link without `physical`, as before InfraGraph 2.0.
     """
     name = value["name"].text()
     physical = value.get("physical")

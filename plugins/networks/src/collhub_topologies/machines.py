@@ -90,7 +90,7 @@ def build_dgx1v_smi(text: TopologyText) -> Topology:
 
 
 def build_dgx1_pcie(text: TopologyText) -> Topology:
-    """Build `dgx1-pcie`, the PCIe tree of a DGX-1 with eight GPUs, or `dgx1-pcie:2` with two.
+    """Build `dgx1-pcie`, the PCIe tree of a DGX-1 with eight GPUs, or `dgx1-pcie:N`, N of them.
 
     Two GPUs share a PCIe switch, and two PCIe switches a CPU; a link joins the two CPUs of a
     machine. With several machines, every PCIe switch also has a NIC, which is a link to the one

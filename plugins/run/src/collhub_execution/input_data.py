@@ -139,10 +139,10 @@ def exact_inputs(
 
     So results can be compared bitwise. `blocks`: size of each rank's INPUT in blocks; `elements`:
     number of elements per block. Values are 0 to a maximum that is at most `_LARGEST_VALUE`, and so
-    small that sums over all ranks stay exact: up to 255 ranks in bfloat16, 2047 in float16 and 67
-    000 in float32 (for more ranks the maximum is 1, and sums may be rounded). For products, the
-    values are 1, -1, and in the first `_DOUBLING_RANKS` ranks also 2 and -2. A rank has the same
-    values in every call; they repeat after `_TILE` elements.
+    small that sums over all ranks stay exact in the type. The maximum is at least 1, so sums over
+    more than 2^`significand_bits` ranks (256 in bfloat16, 2048 in float16) may be rounded. For
+    products, the values are 1, -1, and in the first `_DOUBLING_RANKS` ranks also 2 and -2. A rank
+    has the same values in every call; they repeat after `_TILE` elements.
     """
     limit = 1 << significand_bits(dtype)
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))

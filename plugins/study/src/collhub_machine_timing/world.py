@@ -449,7 +449,7 @@ def _slot_edges(
 
     That is the message `slots` before it on its connection, possibly of an earlier round.
     Instructions are numbered over all rounds. `count`: instructions of a round. Both arrays are
-    empty if there are at most `slots` messages.
+    empty if no connection has more than `slots` messages in all rounds together.
     """
     messages = len(order.message_send)
     if slots >= messages * rounds:

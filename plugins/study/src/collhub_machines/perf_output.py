@@ -122,9 +122,13 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
     """Read all tables of the output of a test as measurements.
 
     `options` select times of calls in place or out of place. Rows that cannot be used, and a table
-    without its summary line (the run was aborted), give notes; all usable rows are returned. Raises
-    `InputError` if none is usable: with the notes if there are any, otherwise because the selected
-    calls were not timed or no results were printed (`refuse_without_results`).
+    without its summary line (the run was aborted), give notes; all usable rows are returned. If
+    none is usable, raises `InputError` with the first reason that applies:
+
+    - rows without any line that names columns, at the first row (`no-results`)
+    - the notes, if there are any, with an error (`no-results`)
+    - the selected calls were not timed
+    - no results were printed (`no-results`)
     """
     text, file = text_of(facts.source), facts.source.name
     skipped: list[Diagnostic] = []

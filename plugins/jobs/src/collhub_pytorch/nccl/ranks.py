@@ -50,9 +50,9 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     Otherwise the devices are numbered by host and process (host2 before host10), and a note reports
     this. A device is a process and a position among the ranks of this process in a communicator; if
     a process has several, a note states that their order is assumed to be the same everywhere.
-    `ranks_of` has, by communicator and rank, the rank of the job: in a communicator other than the
-    largest one -1 for a member without a record, which another note reports. Raises `InputError` if
-    records of a communicator contradict each other.
+    `ranks_of` has, by communicator and rank, the rank of the job. It is -1 for a member without a
+    record, which another note reports; the communicator that gives the ranks of the job has no -1.
+    Raises `InputError` if records of a communicator contradict each other.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)
     for member in members:

@@ -123,8 +123,9 @@ _NARROW = np.dtype([
 def _narrow(chunk: Int64Array) -> Records:
     """Convert rows of numbers, int64[rows, 7], to compact records; drop rows out of range.
 
-    Times must be within 2^62 ns of 0, the end not before the start, and device and name within 31
-    bits. The process id is extracted from the global id; streams keep their lower 31 bits.
+    A row has start, end, device, stream, correlation, global process id and name. Times must be
+    within 2^62 ns of 0, the end not before the start, and device and name within 31 bits. The
+    process id is extracted from the global id; streams keep their lower 31 bits.
     """
     start, end, device, stream, correlation, pid, name = chunk.T
     highest = np.iinfo(np.int32).max

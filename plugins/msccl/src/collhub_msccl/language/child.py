@@ -125,9 +125,9 @@ class _ProgramRecorder(Host):
     def show_check(self, program: MSCCLProgram) -> bool:
         """Verify the program and return whether it has no errors.
 
-        If there are errors, a record is appended to `self.checks` under the number of the program:
-        the line of the call, the first 5 lines of text, and the number of all lines. Lines that a
-        user-defined collective prints precede the errors and are not printed.
+        If there are errors, a record is appended to `self.checks` under the index of the program,
+        from 0: the line of the call, the first 5 lines of text, and the number of all lines. Lines
+        that a user-defined collective prints precede the errors and are not printed.
         """
         # A user-defined collective may print the errors that its check detects.
         with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -199,8 +199,8 @@ def _check_block(
     below -1 (none); a runtime with one mode per file also refuses a number that is not a rank.
 
     `usage`: number of thread blocks of the rank so far by (`send` or `recv`, channel); this block
-    is added to it. More than 32 are refused once. Steps without a required attribute are not
-    checked, except in chains of reductions.
+    is added on each side that has a peer. More than 32 are refused once. Steps without a required
+    attribute are not checked, except in chains of reductions.
     """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"

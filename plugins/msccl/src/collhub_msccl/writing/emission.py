@@ -134,11 +134,11 @@ def _build_documented_sides(
 ) -> dict[str, Int64Array]:
     """Return source and destination (buffer, offset) of every step, as the file shows them.
 
-    The result has four columns by name. The source of a receive and the destination of a step that
-    sends are taken from the matching step of the peer; no runtime reads them. If that step is an
-    `rrs`, the destination is its operand. All other sides are those of the step. `heads`: first row
-    of each step. `send_of_head`: row of the fused send, -1 without one. `is_slot`: rows that become
-    an `rrs`.
+    The result has four columns by name. The source of a receive, and the destination of a send and
+    of an `rrs`, are taken from the matching step of the peer; no runtime reads them. If that step
+    is an `rrs`, the destination is its operand. All other sides are those of the step; an `rcs` or
+    `rrcs` thus has its own destination. `heads`: first row of each step. `send_of_head`: row of the
+    fused send, -1 without one. `is_slot`: rows that become an `rrs`.
     """
     # The receive at the peer; for fused steps, the receive of their send.
     outgoing = draft.partner[np.where(send_of_head >= 0, send_of_head, heads)]

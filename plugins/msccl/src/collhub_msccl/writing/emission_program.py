@@ -96,11 +96,11 @@ def _find_unwanted_fusions(
 ) -> BoolArray:
     """Return a mask of the `re` steps that need `hasdep` only to prevent a fusion: bool per step.
 
-    The runtimes fuse consecutive `re` steps of a thread block with the same destination if the
-    first has no `hasdep` and the second no wait. A step needs the flag if it would be fused with
-    the next one although they must not be (`is_fusable_pair`), or if the chain has reached
-    `MAX_OPERANDS` operands. `columns`: columns of the file. `depid`, `has_dependents`: attributes
-    that the waits require; the flags that these already have are not repeated.
+    The runtimes fuse consecutive `re` steps of a thread block with the same destination and source
+    buffer if the first has no `hasdep` and the second no wait. A step needs the flag if it would be
+    fused with the next one although they must not be (`is_fusable_pair`), or if the chain has
+    reached `MAX_OPERANDS` operands. `columns`: columns of the file. `depid`, `has_dependents`:
+    attributes that the waits require; the flags that these already have are not repeated.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     first, second = reductions[:-1], reductions[1:]

@@ -341,8 +341,9 @@ def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> 
       port channels
     - between two operations on the same data, at least one of which writes
 
-    Each `missing-nop` is at the later operation; checking continues as if the barrier were there.
-    Thread blocks are examined separately. An unknown operation counts as a barrier.
+    Each `missing-nop` is at the later operation. The earlier ones of the same kind (waits, or
+    operations on data) are then not reported again. Thread blocks are examined separately. An
+    unknown operation counts as a barrier.
     """
     table = plan.operations
     accesses = _Accesses(plan, ranges)

@@ -313,9 +313,9 @@ def insert_data_barriers_as_package(operations: Iterable[Recorded]) -> list[Reco
     A nop is a barrier of the block's threads. It is inserted before an operation that conflicts
     with an earlier one: both access a chunk and at least one writes it. The package stores only the
     last access to each chunk. At a conflict it deletes all accesses, including earlier ones of the
-    current operation; after an operation that is a barrier it begins anew. It ignores the plain
-    operand of a sum of packets, and all operations of switches. The operations within a pipeline
-    are treated in the same way, separately.
+    current operation; an operation that is a barrier begins anew, with its own accesses. It ignores
+    the plain operand of a sum of packets, and all operations of switches. The operations within a
+    pipeline are treated in the same way, separately.
     """
     inserted: list[Recorded] = []
     last_access: dict[tuple[BufferType, int], tuple[int, bool]] = {}

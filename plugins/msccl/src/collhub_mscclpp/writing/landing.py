@@ -42,7 +42,7 @@ def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
     the right address. Ranges in scratch follow the algorithm's own scratch. `is_pulled`:
     bool[rows], messages that the receiver reads from the sender's memory; their range is the source
     of the send. The ranges of multicasts are chosen later. Offsets are in chunks. Both rows of a
-    message have the range.
+    message have the range; of a pulled message only the receive.
     """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive

@@ -36,8 +36,9 @@ def ring_algorithm(
 
     `root` must be None for collectives without a root. A ring sends its share as `chunks` equal
     parts, one after the other; a chain starts a part each round. `npus[r]` is the NPU of rank r, by
-    default r, among `num_npus` NPUs. The result is for calls in place and out of place. Raises
-    `KeyError` for other collectives, `ValueError` for a root outside of a ring.
+    default r, among `num_npus` NPUs. The result is for calls in place and out of place. `kind` must
+    be one of these collectives; without `root`, another one raises `KeyError`, with `root` it is
+    not checked. Raises `ValueError` for a root outside of a ring.
     """
     ranks, count = len(rings[0]), len(rings)
     is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
