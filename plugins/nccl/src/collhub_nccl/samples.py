@@ -88,12 +88,6 @@ def _amd_cpu(cpu: int) -> str:
     return _CPU.format(cpu=cpu, vendor="AuthenticAMD", family=175, model=1) + devices
 
 
-def _amd_machine() -> str:
-    """Return the XML of a machine with two AMD GPUs, one per CPU, joined by two xGMI links."""
-    cpus = _amd_cpu(0) + _amd_cpu(1)
-    return f'<system version="2">\n{cpus}</system>\n'
-
-
 _GRAPH = (
     '<graph id="0" pattern="4" crossnic="0" nchannels="{channels}" speedintra="30" speedinter="24"'
     ' latencyinter="0" typeintra="NVL" typeinter="PXB" samechannels="1">'
@@ -128,7 +122,7 @@ def xml_samples() -> Sequence[Source]:
     cpus = _nvidia_cpu(0) + _nvidia_cpu(1)
     texts = {
         "four-gpus.xml": f'<system version="1">\n{cpus}</system>\n',
-        "two-amd-gpus.xml": _amd_machine(),
+        "two-amd-gpus.xml": f'<system version="2">\n{_amd_cpu(0)}{_amd_cpu(1)}</system>\n',
     }
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]
 

@@ -260,9 +260,10 @@ def samples() -> Sequence[Source]:
     An in-place ring all-reduce of 4 ranks with fused steps, and an out-of-place exchange of 2 ranks
     through scratch.
     """
+    exchange_ranks = (_EXCHANGE_RANK.format(rank=rank, peer=1 - rank) for rank in range(2))
     texts = {
         "ring_4.xml": _RING + "".join(map(_format_ring_rank, range(_RANKS))),
-        "exchange_2.xml": _EXCHANGE + "".join(map(_format_exchange_rank, range(2))),
+        "exchange_2.xml": _EXCHANGE + "".join(exchange_ranks),
     }
     return [Source.of_bytes(name, f"{text}</algo>\n".encode()) for name, text in texts.items()]
 
@@ -281,8 +282,3 @@ def _format_ring_rank(rank: int) -> str:
         chunk = (rank - distance) % _RANKS
         lines.append(_RING_STEP.format(number=number, type=step_type, chunk=chunk))
     return "".join([*lines, "</tb>\n</gpu>\n"])
-
-
-def _format_exchange_rank(rank: int) -> str:
-    """The `<gpu>` element of one rank of the exchange."""
-    return _EXCHANGE_RANK.format(rank=rank, peer=1 - rank)

@@ -208,16 +208,9 @@ class _Copies:
         self._others = sorted(set(nodes) - set(gpus))
         self.num_npus = fabric.machines * len(gpus)
         self.first_switch = fabric.machines * len(nodes)
-        self.num_switches = self._count_switches()
-
-    def _count_switches(self) -> int:
-        """Return the number of switches that connect the machines, which is 0 for one machine.
-
-        For several machines it is 1, but with rails one per network port of a machine.
-        """
-        if self._fabric.machines == 1:
-            return 0
-        return len(self._nets) if self._fabric.is_rail else 1
+        # With rails, the ports of the same number of all machines have a switch of their own.
+        switches = len(self._nets) if fabric.is_rail else 1
+        self.num_switches = switches if fabric.machines > 1 else 0
 
     def check(self, source: str) -> None:
         """Raise an error if the machine cannot be copied with the given options.
