@@ -154,10 +154,11 @@ def start_growth(threads: FloatArray | float, channels: FloatArray | float) -> F
 
 
 def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
-    """Return the times of calls in us, each by the formula that its column `form` selects: float64.
+    """Return the times of calls in us, each by the formula that its column `form` selects.
 
-    A form is a pair of algorithm and protocol. `constants`: positive, in the order of `NAMES`,
-    exactly as many; otherwise `ValueError`. A call with an unknown form has time 0.
+    The result is float64, one entry per call. A form is a pair of algorithm and protocol, given as
+    its index in `_FORMS`; a call with another number has time 0. `constants`: positive, in the
+    order of `NAMES`, exactly as many; otherwise `ValueError`.
     """
     value = dict(zip(NAMES, constants, strict=True))
     return np.select(

@@ -172,12 +172,15 @@ class KernelTiming:
         """Return the times of messages in us: (busy, first, lag, tail), one entry per size each.
 
         - busy: time for which the sender is occupied
-        - first: time until the first part is visible
+        - first: time until the first part is visible to the receiver
         - lag: time from the end of sending until the end is visible
         - tail: time of the last part, 0 for unsliced messages
 
-        `sizes`: bytes of the messages. `crosses_network`: whether they cross nodes. Transfer and
-        visibility overlap; the smooth maximum of the fitted model applies to the longer one.
+        `sizes`: bytes of the messages. `crosses_network`: whether they cross nodes, which selects
+        the time until a part is visible. The transfer of a part overlaps with the time until the
+        part before is visible: the longer of both times is replaced by their smooth maximum, in
+        `busy` if the transfer is the longer one or both are equal, otherwise in `lag`. `first` is
+        `tail` + `lag`, but `busy` + `lag` for unsliced messages across the network.
         """
         transfer = sizes / (self.rate_gigabytes_per_s * 1e3) + self.chunk_us
         visible = np.full(len(sizes), self.network_us if crosses_network else self.visible_us)
@@ -327,10 +330,12 @@ def _exchange(
 ) -> KernelTiming:
     """Return the constants of a group of sends and receives, whose messages no FIFO limits.
 
-    With Simple, the rate of a block is a smooth minimum of its own constant and its share of the 32
-    channels that all blocks of a GPU (`blocks` at once) and the copy of its own share use together.
-    With LL it is a constant. The start grows with the number of ranks; with Simple it includes the
-    copy of the last slices (`drain_us`), which delays all ends equally.
+    `timing`: the constants of the protocol, of which those of exchanges are replaced. With LL, the
+    rate of a block is a constant. With another protocol, it is a smooth minimum of a constant and
+    the block's share of the 32 channels (`NVLINK_EXCHANGE_CHANNELS`); `blocks` use them at the same
+    time, and so does the copy of the GPU's data for itself. The start grows linearly with `ranks`.
+    Except with LL, the start also includes the copy of the last slices (`drain_us`, by `blocks` and
+    `message_bytes`).
     """
     value = _constant_values(profile)
     share = NVLINK_EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
@@ -356,7 +361,8 @@ def _exchange(
 def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
     """Return the constants of MSCCL++'s kernels, which write to the memory of peers directly.
 
-    They are the start values of the profile. `protocol`: `ll` for packets; any other one means puts
+    They are those of `START_VALUES` for the architecture of the profile's GPU (`start_value`), and
+    the network's constants of the profile. `protocol`: `ll` for packets; any other one means puts
     with a signal. Raises `KeyError` for a protocol that is not in `_WIRE`. Times are in us, rates
     in GB/s; each message has one slice.
     """

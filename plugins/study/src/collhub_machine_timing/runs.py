@@ -275,11 +275,12 @@ def run_case(
 ) -> CaseRun:
     """Simulate a variant of a case, and return its times.
 
-    `chunk_bytes`: largest message, by default that of the kernel. Larger messages are sent in
-    rounds, of which at most `_SIMULATED_ROUNDS` (in pipelines `_SIMULATED_PIECES`) are simulated;
-    the others are extrapolated. For more than one piece, the phases of the case are separated
-    first. If the run never ends and no step has a lane, it is repeated without fusing receives and
-    sends; its time can still be infinite.
+    `chunk_bytes`: largest message, by default that of the kernel. A larger message is sent in
+    several rounds; a round sends an equal part of every message of the algorithm. `_plan_run`
+    limits how many rounds are simulated; the others are extrapolated. With several pieces, the
+    phases of the case are first given separate thread blocks (`_separate_phases_of`). If the run
+    never ends and no step has a lane, it is repeated without fusing receives and sends, and
+    `case.endless` records this for later runs; the time of the second run can still be infinite.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)
@@ -311,12 +312,13 @@ def _plan_run(
 ) -> _RunPlan:
     """Compute the message sizes, the number of rounds and the constants of a run.
 
-    Messages above `chunk_bytes` (None: that of the kernel; a larger value has no effect) are
-    sent in several rounds, at least as many as the variant has pieces. At most
-    `_SIMULATED_ROUNDS` (2; with several pieces `_SIMULATED_PIECES`, 4) are to be simulated; up
-    to this number, the number of rounds is rounded up, above it may be a fraction. Link
-    efficiencies are converted from nominal rates to the rates of the topology; for nvls they
-    are limited to its measured switch rate, if it has one.
+    The number of rounds is the number of messages of at most `chunk_bytes` (None: that of the
+    kernel; a larger value has no effect) into which the largest message is divided, and at least
+    the number of pieces of the variant. A round sends an equal part of every message. At most
+    `_SIMULATED_ROUNDS` (2; with several pieces `_SIMULATED_PIECES`, 4) rounds are to be simulated.
+    Up to this limit the number of rounds is rounded up; above the limit it may be a fraction. Link
+    efficiencies are converted from nominal rates to the rates of the topology; for nvls they are
+    limited to the measured rate of its switches, if it has one.
     """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
@@ -350,7 +352,7 @@ def _plan_run(
     limit = _SIMULATED_ROUNDS if variant.pieces == 1 else _SIMULATED_PIECES
     simulated = min(math.ceil(rounds), limit)
     # Up to the limit rounds are equal ones, so that no partial round remains.
-    rounds = max(rounds, simulated) if rounds > simulated else simulated
+    rounds = max(rounds, simulated)
     return _RunPlan(timing, sizes / rounds, simulated, rounds)
 
 
@@ -547,10 +549,12 @@ def _list_variants(
 def _work_floor_ps(
     case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
 ) -> float:
-    """Return a lower bound of the time of a variant in ps.
+    """Return a lower bound of the time of a variant in ps, without waiting for data or FIFOs.
 
-    It is the start plus the time of the busiest thread block or of the busiest link, whichever is
-    larger, without any waiting, in all rounds. It is valid for runs of up to two rounds.
+    It is the start, plus the number of rounds times the larger one of two times of a round: the sum
+    of the durations of instructions on the busiest thread block, and the time of the bytes on the
+    busiest link. It is proven only for runs of up to two rounds, because the time of further rounds
+    is extrapolated.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)

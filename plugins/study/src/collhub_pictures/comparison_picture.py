@@ -444,10 +444,12 @@ def _list_round_numbers(minimum: float, maximum: float, factors: Sequence[int]) 
 def place_labels(targets: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
     """Return positions of labels near the ascending `targets`, at least `gap` pixels apart.
 
-    There is one position per target, in the same order. All are between `top` and `bottom` if the
-    labels fit; otherwise they begin at `top` and exceed `bottom`. Labels that would overlap form a
-    block around the mean of their targets, which minimizes the sum of squared displacements (pool
-    adjacent violators, as in isotonic regression; linear in the number of labels).
+    There is one position per target, in the same order. If the labels fit between `top` and
+    `bottom`, all positions are in this range. If they do not fit, the first label is at `top`, each
+    further one is `gap` below the one before, and the last ones are below `bottom`. Labels that
+    would overlap form a block around the mean of their targets, which minimizes the sum of squared
+    displacements (pool adjacent violators, as in isotonic regression; linear in the number of
+    labels).
     """
     blocks: list[tuple[float, int]] = []
     for number, target in enumerate(targets):

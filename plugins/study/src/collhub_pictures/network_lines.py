@@ -50,10 +50,11 @@ class DrawnLines(ColumnTable):
         """Return the lines with which a picture shows the links of a network.
 
         `places`: float64[num_nodes, 2], positions of the nodes. All parallel links from one node to
-        another are one line. If the links back have equal values, both directions are one line
-        without an arrowhead, from the lower to the higher node. Otherwise each direction is an
-        arrow; two opposite arrows are bent. Lines that would pass other nodes are bent too. Each
-        line has two control points of a cubic curve.
+        another on one plane are one line; links on different planes are different lines. If the
+        links back on this plane have equal values, both directions are one line without an
+        arrowhead, from the lower to the higher node. Otherwise each direction is an arrow; two
+        opposite arrows are bent. Lines that would pass other nodes are bent too. Each line has two
+        control points of a cubic curve.
         """
         pairs = NodePairs(topology)
         has_back = pairs.back >= 0

@@ -227,11 +227,12 @@ def _create_arrow_ends(
     time: Int64Array,
     head: dict[str, str],
 ) -> Iterator[TraceEvent]:
-    """Yield one end of every arrow, sorted by time; events with equal times keep their order.
+    """Yield the events of one end of every arrow (message), sorted by time.
 
-    `ids`, `rows`, `time`: int64, one entry per arrow (`time` in ns). `head`: the fields that
-    distinguish starts from ends. The process is the rank of the row, the thread its track; times of
-    events are in us.
+    Events with equal times are in the order of the arrows. `ids`, `rows`, `time`: int64, one entry
+    per arrow: the number that both ends share, the row of this end, and its time in ns. `head`: the
+    fields that distinguish starts from ends, such as the phase. The process of an event is the rank
+    of the row, and the thread is `track[row]`; times of events are in us.
     """
     order = np.argsort(time, kind="stable")
     at = rows[order]

@@ -127,13 +127,13 @@ def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Ar
 def _place_boxes(
     groups: Sequence[tuple[int, ...]], arrows: Sequence[_Arrow], culprits: frozenset[int]
 ) -> dict[int, _Box]:
-    """Place each group of ranks as a box in the column that equals its distance from the culprits.
+    """Place each group of ranks as a box in the column that equals its distance from the start.
 
-    A group is a culprit if its first rank is one. The distance of a group is its smallest number
-    of waits from a group of culprits, which are in column 0. Without such groups, those that
-    wait for none are the start; if all wait, the first group is. Groups without a path to the
-    start are in an additional last column. The rows of a column follow the order of `groups`.
-    The keys of the result are positions in `groups`.
+    The start is all groups whose first rank is a culprit; without such groups, all groups that wait
+    for no group; without these, the first group. The start is column 0. The distance of another
+    group is the smallest number of waits (arrows) that lead from this group to the start. Groups
+    without such a path are in an additional last column. The rows of a column, from 0, follow the
+    order of `groups`. The keys of the result are positions in `groups`; without groups it is empty.
     """
     waiting_of: dict[int, list[int]] = {}
     for arrow in arrows:
