@@ -26,6 +26,7 @@ from collhub_coconet import (
     text,
 )
 from collhub_coconet.documents.from_workload import find_program
+from collhub_coconet.documents.json_document import bound_from_json
 from collhub_coconet.execution.ranks import simulate_ranks
 from collhub_coconet.lowering.algorithms import count_buffer_bytes
 from collhub_coconet.lowering.workload import lower
@@ -182,6 +183,15 @@ def test_the_rows_must_be_a_number() -> None:
 def test_counts_of_another_number_of_ranks_are_refused() -> None:
     with pytest.raises(InputError, match="dispatched: counts of 4 ranks, not of 8"):
         lower(mixture_of_experts(), Binding(8, {}))
+
+
+def test_counts_state_the_ranks_of_a_document() -> None:
+    x = argument(6, 2)
+    program = x.builder.program(all_gather_v(x, [1, 0, 6, 2, 4]).named("y"))
+    document = program_to_json(program).encode()
+    assert bound_from_json(document, "p").binding.num_ranks == 5
+    with pytest.raises(InputError, match="y: counts of 5 ranks, not of 4"):
+        bound_from_json(document, "p", 4)
 
 
 def test_documents_and_text_have_the_counts() -> None:

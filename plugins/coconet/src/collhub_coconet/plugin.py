@@ -30,7 +30,9 @@ COLLHUB_PLUGIN_API = (1, 0)
 class PythonOptions(SourceProgramOptions):
     """Options of the reader `tensor-program-python`: of the process, and of the program."""
 
-    num_ranks: int | None = optional("ranks of each group (default: 4)", OptionType.INT, minimum=2)
+    num_ranks: int | None = optional(
+        "ranks of each group (default: those of counts, or 4)", OptionType.INT, minimum=2
+    )
     sizes: str = option(OptionType.TEXT, "", "sizes of the symbols, as B=8,S=1024")
     mesh: str = option(OptionType.TEXT, "", "ranks along the axes of a mesh, as dp=2,tp=4")
 
@@ -40,7 +42,9 @@ class ProgramOptions:
     """Options of the reader `tensor-program`."""
 
     num_ranks: int | None = optional(
-        "ranks of each group (default: as the document states, else 4)", OptionType.INT, minimum=2
+        "ranks of each group (default: of the document or its counts, else 4)",
+        OptionType.INT,
+        minimum=2,
     )
     sizes: str = option(OptionType.TEXT, "", "sizes of the symbols, as B=8,S=1024")
     mesh: str = option(OptionType.TEXT, "", "ranks along the axes of a mesh, as dp=2,tp=4")

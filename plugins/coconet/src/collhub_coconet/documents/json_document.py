@@ -29,6 +29,7 @@ from collhub_coconet.program.operations import (
     sliced,
 )
 from collhub_coconet.program.program import Chain, Program, Stage, check_binding
+from collhub_coconet.program.uneven_rows import read_counts
 from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, JsonValue, Location
 
@@ -404,11 +405,11 @@ def bind_sizes(
 ) -> Binding:
     """Check the numbers of ranks and symbols of a program, and return them as a binding.
 
-    `num_ranks`: ranks per group, default `DEFAULT_RANKS` (4); `sizes`: number by symbol;
-    `mesh`: ranks by axis name. The product of several axes replaces `num_ranks`; the number of
-    a single axis may be left out. Raises `InputError` for, in this order, an unknown axis or
-    one without a number (`axis`), an unknown symbol or one without a number (`symbol`), a size
-    out of its inclusive bounds (`size`), and layouts that do not fit the ranks.
+    `num_ranks`: ranks per group, default those of counts or `DEFAULT_RANKS` (4); `sizes`: number by
+    symbol; `mesh`: ranks by axis name. The product of several axes replaces `num_ranks`; the number
+    of a single axis may be left out. Raises `InputError` for, in this order, an unknown axis or one
+    without a number (`axis`), an unknown symbol or one without a number (`symbol`), a size out of
+    its inclusive bounds (`size`), and layouts that do not fit the ranks.
     """
     location = Location(program.name)
     axis_sizes = _bind_mesh(program, num_ranks, dict(mesh or {}))
@@ -437,9 +438,10 @@ def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) ->
     """Return the number of ranks along every axis of the program's mesh, in its order.
 
     With no or one axis, the result has one number: that of the axis in `mesh`, else `num_ranks`,
-    else `DEFAULT_RANKS` (4); `num_ranks` 0 counts as None. With several axes, `mesh` must have a
-    number for each, and `num_ranks` is ignored. Raises `InputError` (`axis`) for an axis in `mesh`
-    that the program lacks (also for any axis if the program has none), and for a missing number.
+    else that of the first table of counts, else `DEFAULT_RANKS` (4); `num_ranks` 0 counts as None.
+    With several axes, `mesh` must have a number for each, and `num_ranks` is ignored. Raises
+    `InputError` (`axis`) for an axis in `mesh` that the program lacks (also for any axis if the
+    program has none), and for a missing number.
     """
     location = Location(program.name)
     unknown = sorted(mesh.keys() - set(program.mesh))
@@ -448,8 +450,9 @@ def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) ->
         cure = f"axes of the mesh: {', '.join(program.mesh) or 'none'}"
         raise InputError(message, location=location, cure=cure, code="axis")
     if len(program.mesh) <= 1:
-        ranks = next(iter(mesh.values()), num_ranks or DEFAULT_RANKS)
-        return (ranks,)
+        counted = (read_counts(one).num_ranks for one in program.operations if one.counts)
+        ranks = num_ranks or next(counted, DEFAULT_RANKS)
+        return (next(iter(mesh.values()), ranks),)
     for axis in program.mesh:
         if axis not in mesh:
             message = f"the ranks along axis {axis} are not stated"
