@@ -31,7 +31,7 @@ _COLLECTIVES: Mapping[str, CollectiveKind] = {
     "recv": CollectiveKind.CUSTOM,
 }
 _PROTOCOLS = ("Simple", "LL", "LL128")
-_KNOWN = frozenset(
+RUNTIME_ATTRIBUTES = frozenset(
     (
         "name",
         "proto",
@@ -43,10 +43,9 @@ _KNOWN = frozenset(
         "outofplace",
         "minBytes",
         "maxBytes",
-        "nthreads",
-        "redop",
     )
 )
+"""Attributes of `<algo>` that all runtimes read."""
 _MAX_SHOWN_CHARACTERS = 40
 
 
@@ -102,7 +101,7 @@ class _AttributeReader:
         self._algo = document.algo
         self._line = document.algo_line
         self._findings = findings
-        for name in sorted(set(self._algo) - _KNOWN):
+        for name in sorted(set(self._algo) - RUNTIME_ATTRIBUTES - {"nthreads", "redop"}):
             message = f"attribute {name!r} of <algo> is kept, but no runtime knows it"
             self._warn("unknown-attribute", message)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from collhub_msccl.plugin import WriteOptions
-from collhub_msccl.reading.header import find_possible_roots
+from collhub_msccl.reading.header import RUNTIME_ATTRIBUTES, find_possible_roots
 from collhub_msccl.runtimes.known_runtimes import (
     MAX_CHILDREN,
     MAX_COUNT,
@@ -178,22 +178,6 @@ def _read_declared_scratch(algorithm: Algorithm) -> Int64Array:
     )
 
 
-_SUPPORTED_ATTRIBUTES = frozenset(
-    (
-        "name",
-        "proto",
-        "nchannels",
-        "nchunksperloop",
-        "ngpus",
-        "coll",
-        "inplace",
-        "outofplace",
-        "minBytes",
-        "maxBytes",
-    )
-)
-
-
 def find_losses(
     algorithm: Algorithm,
     coarse: Algorithm,
@@ -304,9 +288,7 @@ def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Los
         yield Loss("extensions", ", ".join(foreign), consequence)
     # Only microsoft/msccl reads nthreads.
     supported = (
-        _SUPPORTED_ATTRIBUTES
-        if target.runtime.has_both_modes
-        else _SUPPORTED_ATTRIBUTES | {"nthreads"}
+        RUNTIME_ATTRIBUTES if target.runtime.has_both_modes else RUNTIME_ATTRIBUTES | {"nthreads"}
     )
     dropped = sorted(set(target.imported) - supported)
     if dropped:
