@@ -173,9 +173,11 @@ def compute_line_loads(
     """Return the load (bytes, share of time) of every line of a picture, in the order of `lines`.
 
     `time_ns`: the time of which shares are computed; 0 counts as 1 ns. A line of parallel links
-    has the sum of their bytes and the longest of their busy times. A line without an arrowhead
-    has the larger share of its two directions, and the texts of both. A line without a load has
-    no share. Raises `UsageError` for a load between nodes that no link connects.
+    has the sum of their bytes and the longest of their busy times. The lines of several planes
+    between two nodes coincide; each has the loads of all planes, because loads name no plane. A
+    line without an arrowhead has the larger share of its two directions, and the texts of both. A
+    line without a load has no share. Raises `UsageError` for a load between nodes that no link
+    connects.
     """
     by_pair: dict[_NodePair, LinkLoad] = {}
     for load in loads:
@@ -184,13 +186,15 @@ def compute_line_loads(
         busy_ns = max(previous.busy_ns, load.busy_ns)
         by_pair[pair] = LinkLoad(*pair, previous.bytes + load.bytes, busy_ns)
     result = []
+    drawn: set[_NodePair] = set()
     for source, destination, is_arrow in zip(
         lines.source.tolist(), lines.destination.tolist(), lines.is_arrow.tolist(), strict=True
     ):
         directions = [(source, destination), *([] if is_arrow else [(destination, source)])]
-        result.append(_merge_directions([by_pair.pop(pair, None) for pair in directions], time_ns))
-    if by_pair:
-        source, destination = min(by_pair)
+        result.append(_merge_directions([by_pair.get(pair) for pair in directions], time_ns))
+        drawn.update(directions)
+    if unknown := by_pair.keys() - drawn:
+        source, destination = min(unknown)
         raise _missing_link_error(topology, source, destination)
     return result
 

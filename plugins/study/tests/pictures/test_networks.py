@@ -11,7 +11,7 @@ import pytest
 from collhub_drawing.layout import place_irregular_nodes, place_regular_nodes
 from collhub_drawing.node_shapes import PAGE_WIDTH
 from collhub_pictures.collapsed_groups import Collapse
-from collhub_pictures.network_lines import DrawnLines
+from collhub_pictures.network_lines import DrawnLines, compute_line_loads
 from collhub_pictures.network_picture import MAX_NODES, draw
 from hypothesis import given
 from hypothesis import strategies as st
@@ -386,3 +386,13 @@ def test_a_switch_of_one_machine_is_below_and_the_network_above():
     places = place_irregular_nodes(topology)
     nvswitch, network, npu = places[32:36, 1], places[36, 1], places[:32, 1]
     assert nvswitch.min() > npu.max() > npu.min() > network
+
+
+def test_coinciding_lines_of_several_planes_have_the_loads_of_all_planes() -> None:
+    network = parse_topology("ring:3+ring:3")
+    lines = DrawnLines.of(network, np.array([[0.0, 0.0], [100.0, 0.0], [50.0, 80.0]]))
+    loads = [LinkLoad(0, 1, 10, 5), LinkLoad(0, 1, 20, 9)]
+    shares = [load.busy for load in compute_line_loads(network, lines, loads, 10)]
+    ends = zip(lines.source.tolist(), lines.destination.tolist(), strict=True)
+    assert shares == [0.9 if pair == (0, 1) else None for pair in ends]
+    assert shares.count(0.9) == network.num_planes == 2
