@@ -65,6 +65,7 @@ _FORCED = re.compile(
 )
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
 _MIN_FIELDS = 3
+_MIN_BANDWIDTH = 10.0  # GB/s
 
 
 class _Rank(NamedTuple):
@@ -106,7 +107,7 @@ class _Test:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One time of a table."""
+    """One time of a table. `bandwidth`: that of the algorithm in GB/s, 0 if unknown."""
 
     line: int
     size: int
@@ -115,6 +116,7 @@ class _Row:
     place: str
     time_us: float
     ratio: float | None
+    bandwidth: float
     day: str
 
 
@@ -380,7 +382,7 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
         algorithm, bus = (finite_number(group.get(key, "")) for key in ("algbw", "busbw"))
         ratio = bus / algorithm if algorithm and bus and algorithm > 0 else None
         dtype, redop = named.get("type", ""), named.get("redop", "")
-        row = _Row(number, size, dtype, redop, place, time_us, ratio, day)
+        row = _Row(number, size, dtype, redop, place, time_us, ratio, algorithm or 0.0, day)
         test.rows.append(row)
 
 
@@ -431,6 +433,12 @@ def _points(
         return
     ranks, nodes = _shape(test, file, facts)
     collective = _collective(test, file, facts, ranks)
+    if test.ranks and collective == "all-reduce" and not _fit_bandwidths(test, ranks):
+        if facts.ranks is None or not _fit_bandwidths(test, facts.ranks):
+            message = f"the bandwidths are not those of an all-reduce of the {ranks} ranks listed"
+            cure = "give the complete list of ranks, or --ranks N and --nodes M"
+            raise refuse(file, test.first_line, message, cure, "missing-facts")
+        ranks, nodes = facts.ranks, facts.nodes or 1
     names = [rank.device for rank in test.ranks if rank.device]
     machine = names[0] if names else ""
     if len(set(names)) > 1:
@@ -454,6 +462,16 @@ def _points(
             yield point
         else:
             skipped.append(note(file, row.line, reason))
+
+
+def _fit_bandwidths(test: _Test, ranks: int) -> bool:
+    """Whether bus / algorithm bandwidth of an all-reduce is 2 (n - 1) / n for n = `ranks`, within
+    1 %. The last row counts, from 10 GB/s on: both are rounded to two decimals.
+    """
+    ratio, bandwidth = test.rows[-1].ratio, test.rows[-1].bandwidth
+    if ratio is None or bandwidth < _MIN_BANDWIDTH or test.is_mscclpp:
+        return True
+    return abs(ratio / (2 * (ranks - 1) / ranks) - 1) < 0.01 if ranks > 1 else False
 
 
 def _dtype(row: _Row) -> str:

@@ -158,6 +158,16 @@ def test_results_of_amd_gpus_without_a_version_are_of_rccl() -> None:
     assert str(points[0].library) == "RCCL"
 
 
+def test_bandwidths_of_more_ranks_than_listed_need_the_number_of_ranks() -> None:
+    large = "1073741824 268435456 float sum -1 9600.1 111.85 209.71 0 9600.1 111.85 209.71 0\n"
+    with pytest.raises(InputError, match="not those of an all-reduce of the 2 ranks listed; give"):
+        _read(HEADER + ROW + large + END)
+    with pytest.raises(InputError, match="not those of an all-reduce of the 2 ranks listed"):
+        _read(HEADER + ROW + large + END, ranks=8)
+    points, _ = _read(HEADER + ROW + large + END, ranks=16, nodes=2)
+    assert {(point.ranks, point.nodes) for point in points} == {(16, 2)}
+
+
 def test_a_list_of_ranks_without_its_start_needs_the_number_of_ranks() -> None:
     text = HEADER.replace("Rank  0", "Rank 70").replace("Rank  1", "Rank 71") + ROW + END
     with pytest.raises(InputError, match="list of ranks is cut; give --ranks"):
