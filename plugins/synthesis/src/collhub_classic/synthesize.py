@@ -53,7 +53,7 @@ _NAME = "collhub-classic"
 _MAX_STEPS = 20_000_000
 # Links passed by messages between all ranks: more take minutes to simulate, and gigabytes. They
 # are counted from so many senders.
-_MAX_PASSED_LINKS, _COUNTED_SENDERS = 100_000_000, 16
+_MAX_PASSED_LINKS, _COUNTED_SENDERS = 200_000_000, 16
 # Plans grow with the square of the number of ranks.
 _MAX_ESTIMATED_RANKS = 128
 

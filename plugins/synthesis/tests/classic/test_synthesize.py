@@ -11,6 +11,7 @@ from collhub_classic.plugin import collhub_producers
 from collhub_classic.synthesize import (
     build_task,
     compute_least_blocks,
+    pairwise_ns,
     plan_algorithm,
     synthesize,
 )
@@ -239,6 +240,16 @@ def test_messages_across_a_thousand_links_are_refused_before_planning(name: str)
     # Simulating them takes gigabytes and minutes.
     with pytest.raises(HubError, match=r"messages between all ranks pass 268\d{6} links"):
         make(name, CollectiveKind.ALL_TO_ALL, "ring:1024")
+
+
+def test_messages_across_hundreds_of_links_are_estimated() -> None:
+    """On `torus:512x2` they pass 134 million links, and take 1.003 times the bound."""
+    topology = hub_core.parse_topology("torus:512x2")
+    collective = Collective(CollectiveKind.ALL_TO_ALL, 1024, 1024)
+    request = SynthesisRequest(
+        collective, topology, 1 << 26, tuple(range(1024)), Occupancy.SERIALIZATION
+    )
+    assert pairwise_ns(request, OPTIONS["pairwise"]()) > 80_000_000
 
 
 def test_a_single_order_is_not_simulated_if_the_request_needs_no_time() -> None:
