@@ -61,6 +61,16 @@ def test_names_of_operations_do_not_make_a_state() -> None:
     assert canonical_hash(attention()) != canonical_hash(pipeline_boundary())
 
 
+def test_scalars_of_different_layouts_are_searched_without_one_fused_stage() -> None:
+    build = ProgramBuilder("p")
+    local, replicated = (
+        build.argument("a", "float32", layout=LOCAL),
+        build.argument("w", "float32"),
+    )
+    program = build.program((local * 2.0).named("x"), (replicated * 3.0).named("y"))
+    assert not searched(program, Binding(4, {})).fastest(0).steps
+
+
 def test_stages_and_chains_make_a_state() -> None:
     moves = legal_moves(attention(), LARGE)
     hashes = {canonical_hash(move.rewrite.program) for move in moves}

@@ -172,8 +172,8 @@ def fuse_scalars(program: Program) -> Rewrite | None:
     """Fuse the entire program into one stage if all operations are pointwise and on scalars.
 
     This is always the fastest arrangement, since kernels on scalars cost only their launches.
-    Returns None for any other program, for one with stages, and for one with fewer than two
-    operations.
+    Returns None for any other program, for one with stages, for one with fewer than two operations,
+    and if `fuse` refuses the operations, for example because their layouts differ.
     """
     is_scalar = all(
         operation.kind in POINTWISE and not program.types[operation.name].shape
@@ -181,7 +181,10 @@ def fuse_scalars(program: Program) -> Rewrite | None:
     )
     if not is_scalar or program.stages or len(program.operations) < 2:
         return None
-    return fuse(program, [operation.name for operation in program.operations])
+    try:
+        return fuse(program, [operation.name for operation in program.operations])
+    except RefusedMoveError:
+        return None
 
 
 def _can_fuse(program: Program, members: list[str]) -> bool:
