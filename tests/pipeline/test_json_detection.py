@@ -92,6 +92,7 @@ def test_utf_16_is_named(tmp_path: Path) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.needs_plugins
 def test_a_byte_order_mark_hides_no_format(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text('{"name": "x", "gpus": []}', encoding="utf-8-sig")
