@@ -281,8 +281,10 @@ def _start_process(
 def _raise_file_limit(needed: int) -> Iterator[None]:
     """Raise the soft limit of open files to `needed` within a block (context manager).
 
-    Child processes inherit it; afterwards the old limit applies again. A sufficient limit is not
-    changed. Raises `InputError` (`file-handles`) if the hard limit is below `needed`. Only on Unix.
+    The old soft limit is restored at the end of the block, also after an exception. Child
+    processes started in the block inherit the raised limit. A soft limit that is unlimited or at
+    least `needed` is not changed. Raises `InputError` (`file-handles`) if the hard limit is below
+    `needed`. Platforms without the module `resource` (Windows) raise `ImportError`.
     """
     # Imported here: Unix only, like the simulator.
     import resource
@@ -377,10 +379,11 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _check_binary(name: str | None) -> CheckLine:
     """Run one message of 1 MiB with an ASTRA-sim binary; compare the times with known ones.
 
-    `name`: path or name of the binary. The line is ok if both ranks finish after exactly
-    `_KNOWN_TIME_NS`, and without a name (None or ""), because the binary is optional. Other times,
-    and every `HubError`, give a line that is not ok, with a message and a cure; no exception is
-    raised.
+    `name`: path of the binary, or name that is searched on `PATH`. None or "" gives a line that is
+    ok, because the binary is optional. Otherwise the line is ok if both ranks finish after exactly
+    `_KNOWN_TIME_NS`. Other times give a line that is not ok, with the two times and advice. A
+    `HubError` of the search or of the run also gives a line that is not ok, with the message and
+    the cure of the error's first diagnostic. Other exceptions propagate.
     """
     if not name:
         details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"

@@ -336,12 +336,13 @@ def choose_placement(
 ) -> WorldPlacement:
     """Return the NPU of every rank and the number of NPUs of ASTRA-sim's network.
 
-    Ranks are on the NPUs of the option `group`; without it (None or ""), on those that the
-    algorithm itself specifies, else rank r on NPU r. The number is that of the topology; without
-    one, the option `npus`, else the highest NPU plus 1. Raises `UsageError` if `npus` differs from
-    the topology, for more than `_MOST_NPUS` NPUs, for a rank on a missing NPU
-    (`topology-too-small`), and for a group (or placement of the algorithm) that is not a list of
-    NPUs, has another size than the ranks, or does not ascend.
+    `members[r]` of the result is the NPU of rank r. The NPUs are those of the option `group` (text
+    such as `0,2,4-7`); without it (None or "") those that the algorithm itself specifies, else NPU
+    r for rank r. `npus` of the result is the number of NPUs of `topology`; without a topology the
+    option `npus`, else the highest NPU plus 1. Raises `UsageError` if the option `npus` differs
+    from the topology, for more than `_MOST_NPUS` NPUs, for a rank on an NPU that does not exist
+    (`topology-too-small`), and for NPUs (of the option or of the algorithm) that are no valid list,
+    not one per rank, repeated (all three `invalid-ranks`), or not in ascending order.
     """
     default_npus = placement_of(algorithm)
     group = options.group or (
@@ -392,10 +393,12 @@ def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
 def encode_collective_workload(
     collectives: Sequence[tuple[CollectiveKind, int]], *, in_group: bool
 ) -> bytes:
-    """Return the trace of a member rank: one collective node per collective, in sequence.
+    """Return the trace of a member rank: one collective node per collective, in the given order.
 
-    `collectives`: (kind in `COLLECTIVE_KEYS`, comm_size) of each. Node i depends on node i - 1.
-    With `in_group` the nodes refer to the group `GROUP`, else to all ranks.
+    `collectives`: (kind, comm_size in bytes as ASTRA-sim counts it) of each; the kind must be in
+    `COMM_TYPES`, else `KeyError`. Node i has the id i and a data dependency on node i - 1; node 0
+    has none. With `in_group` the nodes name the group `GROUP`; otherwise they belong to all ranks.
+    Without collectives the trace contains only the metadata record.
     """
     nodes = []
     for number, (kind, comm_size) in enumerate(collectives):

@@ -188,9 +188,11 @@ def _add_group_of_all(workload: Workload) -> Workload:
 def _add_last_computations(workload: Workload) -> Workload:
     """Append a computation of 1 ns to every rank with host computations, memory or marker nodes.
 
-    Without it ASTRA-sim may abort at the end of such a rank. Memory nodes are loads and stores. The
-    new node depends on all nodes of its rank without successors. All new nodes have the same
-    identity: the highest one of the job plus 1. Returns the same object if no rank has such nodes.
+    Without this node ASTRA-sim may abort at the end of such a rank. Memory nodes are LOAD and
+    STORE. The new node is a computation on the device, the last row of its rank, and has data
+    dependencies on all nodes of its rank without data or control successors. All new nodes have
+    the same identity, the highest one of the job plus 1, because ASTRA-sim starts the highest
+    number of a rank last. Returns the same object if no rank has such nodes, else a changed copy.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
@@ -241,13 +243,17 @@ class CustomSets:
 def collect_custom_sets(workload: Workload) -> CustomSets:
     """Collect the custom algorithms of a job: one set of traces for each algorithm and size in use.
 
-    A custom algorithm replaces ASTRA-sim's native one at certain nodes. Sets are named
-    "kind-number", with numbers from 0 on by algorithm, then by size in bytes (of an all-gather the
-    entire output). `per_node` of the result maps the identity of a node to its set. Nodes are
-    renumbered if equal identities would need different sets. Without algorithms the workload is
-    unchanged and there are no sets. Raises `InputError` for a collective with counts but no
-    algorithm (`no-algorithm`), and for an algorithm of another collective or number of ranks than
-    its node (`algorithm`).
+    A custom algorithm replaces ASTRA-sim's native one at the collective nodes that name it. The
+    pairs (position in `workload.algorithms`, size in bytes) are sorted and numbered from 0 on,
+    with one sequence for all collectives. `programs` of the result maps "KIND-NUMBER", such as
+    `all-gather-1`, to (algorithm, size). The size is the `bytes` of the node; for an all-gather
+    without counts it is multiplied by the ranks of the node's group, which gives the output.
+    `per_node` maps the identity of a node to the name of its set. `workload` of the result is the
+    same object, or a copy in which all nodes have new identities: if collectives with the same
+    identity use different sets (or a set and a native algorithm), or if a node with a set has an
+    identity of `NODE_LIMIT` or more. If no node names an algorithm, `programs` and `per_node` are
+    empty. Raises `InputError` for a node with counts per rank but no algorithm (`no-algorithm`),
+    and for an algorithm of another collective or number of ranks than its node (`algorithm`).
     """
     nodes = workload.nodes
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0)
@@ -338,12 +344,13 @@ def compute_written_losses(
 ) -> tuple[Loss, ...]:
     """Read a written folder back and return its differences from the job, as losses.
 
-    Losses are rounded durations and dropped roots (`_report_lost_values`), inputs on which
-    ASTRA-sim hangs or aborts (`hazard CODE`), and ranks that do not finish in a simulation. The
-    simulation is run only if no hazard is an error. `workload`: the written job. `exact_ns`: int64,
-    the duration of every node before rounding; with None (the job became a custom algorithm),
-    durations and roots are not compared. `network`: backend that will run the folder. A folder that
-    cannot be read back gives a single loss.
+    Order: rounded durations and dropped roots (`_report_lost_values`); one loss `hazard CODE` for
+    each finding on inputs on which ASTRA-sim hangs or aborts, with warnings; one loss
+    `simulation` if ranks do not finish in a simulation of the folder by the hub, or if the
+    simulation raises `HubError`. The simulation is run only if no hazard is an error. A folder
+    whose reading raises `HubError` gives a single loss. `workload`: the written job. `exact_ns`:
+    int64, the duration of every node before rounding; with None (the job became a custom
+    algorithm) durations and roots are not compared. `network`: backend of the simulation.
     """
     parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
     folder = Source("folder", tuple(parts), lambda finding: None)
@@ -379,10 +386,11 @@ def _report_lost_values(
     """Yield a loss if durations were rounded, then one if roots of collectives were dropped.
 
     `written`: the job as read back from the folder, with the same rows as the job `workload`.
-    `exact_ns`: durations before rounding; negative (missing) ones count as 0. Only nodes that
-    ASTRA-sim times by their duration are compared. The first loss gives the number of rounded
-    nodes, and the rank whose total duration changes most (the lowest of equal ones); the second one
-    the number of nodes.
+    `exact_ns`: durations by row before rounding. Negative (missing) durations count as 0. Only
+    nodes that ASTRA-sim times by their duration are compared. The first loss gives the number of
+    nodes with another duration, and the rank whose sum of durations changes most, in absolute
+    value (the lowest of equal ones), with this change and its exact sum in ns. The second loss
+    gives the number of nodes, of any kind, whose `root` differs.
     """
     is_timed = is_timed_by_duration(written, _read_system(written))
     # Without a duration, or with 0, a node takes 1 ns.

@@ -113,11 +113,13 @@ def _write_original(
 ) -> WriteResult:
     """Write a job with the configurations of the folder from which it was read.
 
-    `folder`: these configurations, as the reader stored them in the job's extensions. Each
-    algorithm keeps the prefix and the collective size with which it was read; `ValueError` if
-    their numbers differ. The memory file is written if the folder had one. The network is built
-    from the options if the option `topology` is given or the folder had none. Other options
-    that build configurations have no effect.
+    `folder`: these configurations, as the reader stored them in the job's extensions; `KeyError`
+    without `system`. Each algorithm keeps the prefix and the collective size with which it was
+    read; `ValueError` if their numbers differ. The memory file is that of the folder, else the
+    default one without memory models. The network is built from the options if the option
+    `topology` is given or the folder had none, with the `UsageError` of `_write_network`.
+    Options for the system configuration, memory, roofline and `host_times` have no effect. The
+    losses are the differences found by reading the written folder back.
     """
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))
@@ -145,11 +147,14 @@ def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteRes
     """Write a job as a workload of ASTRA-sim, with configurations from the options.
 
     Collectives with an algorithm become custom collectives, whose traces are in `traces/`. If
-    durations of computations on devices are not integer microseconds, all of them are written as
-    numbers of operations, so that ns are exact, unless the options define a roofline (memory
-    bandwidth or peak TFLOPS). With `host_times=carry`, host times are rounded so that the sum of a
-    rank is kept. The notes of the result describe the changes by `apply_cures` and the change to
-    operations.
+    the duration of some computation on a device is no integer number of microseconds, all such
+    computations are written as numbers of operations, so that ns are exact; not if an option
+    defines a roofline (memory bandwidth or peak TFLOPS), so that durations are rounded. With
+    `host_times=carry` host times are rounded so that the sum of a rank decreases by less than 1
+    us; otherwise each is rounded on its own. The losses compare the durations before any rounding
+    with the folder as read back. The notes describe the changes by `apply_cures` and the change
+    to operations. Raises the `InputError` of `collect_custom_sets` and the `UsageError` of
+    `_write_network`.
     """
     sets: CustomSets = collect_custom_sets(workload)
     workload, notes = apply_cures(sets.workload)

@@ -268,13 +268,14 @@ class _File:
                 block[key] = value
 
     def topology(self) -> Topology:
-        """Build the network of the file.
+        """Build the network of the file: NPUs first, then the switches by tier from the lowest.
 
-        The file must state nodes, podsize and tiers (2 or 3), and have a block of keys for every
-        tier from 0 on and for no other tier. The latency of a switch is added to the links that
-        leave it, that of a link applies to both directions. Raises `InputError`
-        (`invalid-htsim-topology`) for missing or inconsistent numbers; the file is located, without
-        a line.
+        The file must have `nodes`, `podsize` and `tiers` (2 or 3), and a block of keys for every
+        tier from 0 to `tiers` - 1 and for no other tier. A block needs its required keys, below the
+        top tier with `Radix_Up`. Every cable becomes two links, each with the latency of the cable.
+        A link that leaves a switch also takes the latency of that switch; a link that leaves an NPU
+        does not. Raises `InputError` (`invalid-htsim-topology`, with the file but no line) for
+        missing keys and for numbers that `FatTree.defect` refuses.
         """
         missing = [key for key in _HEAD if key not in self._head]
         if missing:

@@ -127,12 +127,15 @@ class _Levels:
         return tree
 
     def _build_tier(self, number: int) -> Tier:
-        """Return the numbers of a tier of switches: ports, oversubscription, and cables below it.
+        """Return the tier `number` of switches: its ports, oversubscription, cables below it.
 
-        Speed, latency and bundle size (parallel cables between two nodes) are those of the cables
-        below. The top tier has no ports above and an oversubscription of 1. Raises
-        `_NoFatTreeError` if switches or cables of the tier differ, if the numbers are no integers,
-        and for bundles of cables to NPUs.
+        Tier t is level t + 1: tier 0 connects the NPUs. Speed (Gbit/s), latency (ns) and bundle
+        size (parallel cables between two nodes) are those of the cables below the tier. The highest
+        level is the top tier, with 0 ports above and an oversubscription of 1. For other tiers the
+        oversubscription is the bandwidth below a switch divided by the bandwidth above it. Raises
+        `_NoFatTreeError` if switches of the tier differ in their numbers of cables, if cables below
+        the tier differ, if speed, latency or oversubscription is no integer of at least 1, and if
+        an NPU has parallel cables to one switch.
         """
         speed_gbps, latency_ns = self._get_speed(number)
         bundles = {count for node in self._nodes[number] for count in self._above[node].values()}

@@ -145,8 +145,10 @@ def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
 def _parse_yaml(name: str, content: bytes) -> MappingNode:
     """Return the mapping at the root of the document, as YAML nodes with line numbers.
 
-    Raises `InputError` if the content is not UTF-8, not YAML (with the line if known), or not a
-    mapping, as for an empty document.
+    Content that begins with "{" after white space is JSON; its tabs are replaced by blanks, because
+    YAML allows none. Raises `InputError` if the content is not UTF-8, not YAML (with the line if
+    the parser reports one), nested too deeply, or several documents, and if the root is not a
+    mapping, as in an empty document. Keys are not checked; they may occur twice.
     """
     # Imported here, because most conversions read no YAML.
     import yaml
@@ -275,14 +277,18 @@ def find_astra_network(
 ) -> AstraNetwork:
     """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
-    `sources`, `destinations`: NPUs of the messages, int64[messages]. The first rule that applies:
+    `sources`, `destinations`: NPUs of the messages, int64[messages]. Two cases:
 
-    - A topology of rings, switches and full meshes without multicast and reduction in switches is
-      returned, without its dimensions of one node; lines and rings of two nodes become full meshes.
-      With `is_congestion_aware` it must have only one such dimension.
-    - Any other network of one plane with equal links, without multicast and reduction, becomes one
-      full mesh, with a loss, if all messages go to direct neighbours.
-    - Otherwise raises `UsageError` (`inexpressible-topology`) with the reason.
+    - The topology has dimensions of at least two nodes, each of them a ring, a switch, a full mesh
+      or a line of two nodes, and no switch multicasts or reduces. With `is_congestion_aware` it has
+      exactly one such dimension. The result has these dimensions without losses; lines and rings of
+      two nodes are full meshes in it.
+    - Any other topology. The result is one full mesh of all NPUs with the bandwidth and latency of
+      the topology's links, and has one loss. Conditions: at least one link, no multicast or
+      reduction, one plane, equal links, and a link between source and destination of every message.
+
+    If a condition of the second case fails, `UsageError` (`inexpressible-topology`) gives the first
+    one that does.
     """
     dimensions: tuple[Dimension, ...] = ()
     if not (topology.multicast or topology.reduction):

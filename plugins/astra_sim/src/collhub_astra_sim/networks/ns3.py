@@ -98,10 +98,13 @@ class _Words:
     def _read_header(self) -> _Header:
         """Read the numbers of nodes, switches and cables from the header of ASTRA-sim or of SimAI.
 
-        It is SimAI's if the fourth and fifth words are integers and the sixth is a word that does
-        not start with a digit (the type of GPU); then NVSwitches count as switches. Raises
-        `InputError` for invalid numbers, for a line with another word after SimAI's header, as
-        forks of SimAI write it, and if all nodes are switches.
+        ASTRA-sim's header has three integers: nodes, switches, cables. SimAI's has nodes, GPUs per
+        server (ignored), NVSwitches, switches, cables and the type of GPU. The header is SimAI's if
+        the fourth and fifth words are decimal and the sixth exists and does not begin with a digit.
+        Its `switches` in the result are NVSwitches plus switches. The next word to read is the one
+        after the header. Raises `InputError` (`invalid-ns3-topology`) for words that are no numbers
+        or out of range, for exactly one word after SimAI's header in the first line (as forks of
+        SimAI write it), and if there are at least as many switches as nodes.
         """
         first = [self._read_integer("a number of nodes", MAX_NODES + 1)]
         first += [self._read_integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]

@@ -69,11 +69,15 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
     """Simulate an algorithm and return the times of its ranks and steps (simulator `analytical`).
 
     Times are in ns. A rank that never finishes has None, and a step that did not start or end has
-    -1; diagnostics give the reasons. With the option `rendezvous` steps have no times. A rank's
-    exposed time is its finish time. Traces of other programs with messages in bytes are simulated
-    as ASTRA-sim runs them: if ASTRA-sim aborts, no rank has a time. Raises `UsageError` for a size
-    below one byte and for rendezvous with unsupported options, `InputError` if the topology has too
-    few NPUs or no path between two communicating ranks, or if a trace is fixed to another size.
+    -1; diagnostics give the reasons. With the option `rendezvous` steps have no times. The result's
+    `rank_exposed_ns` (time not hidden by computations) equals `rank_finish_ns`, because ASTRA-sim
+    does not count the computations inside an algorithm. Link loads and transfers are reported only
+    by the congestion-aware model, transfers only if the request wants them and without
+    `rendezvous`. If the algorithm was read from traces of other programs, with messages in bytes,
+    it is simulated as ASTRA-sim runs it: if ASTRA-sim aborts, no rank has a time. Raises
+    `UsageError` for a size below one byte and for `rendezvous` with unsupported options or switch
+    operations; `InputError` if the topology has too few NPUs or no path between two communicating
+    ranks, or if a trace is fixed to another size.
     """
     algorithm, size = request.algorithm, request.collective_bytes
     model = TimingModel.of_options(options)
@@ -124,10 +128,12 @@ def _remove_aborted_times(
 ) -> SimulationResult:
     """Return errors in place of the result if ASTRA-sim aborts on these traces; else the result.
 
-    ASTRA-sim aborts if the result has a diagnostic with the code of stopped jobs, or because of the
-    network. The network is checked only if it has one dimension, because ASTRA-sim cannot simulate
-    networks with more. After an abort all finish times are None, all other results are dropped, and
-    the diagnostics are only these reasons, as errors.
+    ASTRA-sim aborts if the result has diagnostics with the code `stopped_jobs.CODE`, or if
+    `find_network_abort` names a reason for the topology and the option `network`: a
+    congestion-aware backend with a ring that is too small, or with one NPU. The network is checked
+    only if it has one dimension. After an abort all finish times are None, step times, loads and
+    transfers are dropped, and the diagnostics are exactly these reasons. Reasons that were warnings
+    become errors with another cure.
     """
     from collhub_astra_sim.workloads.stopped_jobs import CODE, find_network_abort
 
@@ -159,14 +165,16 @@ def simulate_nodes(
     *,
     records_transfers: bool = False,
 ) -> NodeTimes:
-    """Simulate the nodes of the traces of all ranks; return the times of ranks and nodes.
+    """Simulate the nodes of the traces of all ranks; return the times of ranks and nodes in ns.
 
-    A rank that never finishes has None, a node that does not start or end -1. `duration_ns`: int64
-    by node, at least 1 for computations; None for the durations of the traces. `locate`: returns
-    the location of a node for messages; by default its rank and position. `channel`: int64 by node,
-    by default 0; the plane of a message is its channel modulo the planes of the topology. `npus`:
-    NPU of every rank, by default NPU r. `groups`: multicasts and sums in switches. Transfers per
-    link are recorded only with `records_transfers`. Raises the `InputError`s of `simulate`.
+    A rank that never finishes has None; `start` or `end` of a node that does not start or end is
+    -1. Diagnostics give the reasons. Loads of links are reported only by a congestion-aware
+    `model` (None: the default model), transfers only with `records_transfers`. `duration_ns`: int64
+    by node, at least 1 for computations; None for the durations of the traces, at least 1.
+    `locate`: returns the location of a node for messages; by default its rank and position.
+    `channel`: int64 by node, by default 0; the plane of a message is its channel modulo the planes
+    of the topology. `npus`: NPU of every rank, by default NPU r. `groups`: multicasts and sums in
+    switches. Raises `InputError` if the topology has too few NPUs or no path for a message.
     """
     from collhub_astra_sim.simulating.findings import report_findings
     from collhub_astra_sim.simulating.kernel import get_parents, run

@@ -92,12 +92,17 @@ class StuckNodes:
         self._blocker = _find_blockers(nodes, self._start, self._end)
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """Yield at most one diagnostic about a rank with nodes that did not end.
+        """Yield at most one diagnostic about a rank: steps that never run, or no finish at all.
 
-        Without such nodes no finding is yielded, unless the rank never finishes. If the rank
-        finished, its nodes that did not end form a cycle, which is a warning. If it did not, it is
-        an error about the first node that started and did not end, or about the rank if there is
-        none.
+        A rank finishes when no started node is without an end; its other nodes may never start. The
+        four cases:
+
+        - finished, all nodes ended: no diagnostic
+        - finished, with nodes that never ran: warning `cyclic-dependencies` at the first one
+        - not finished, some node started without an end: error `never-finishes` at the first such
+          node, with the event that it waits for and a cure
+        - not finished, no such node: error `never-finishes` at the rank, because it has no steps or
+          every step waits for another one
         """
         first, end = self._get_rows(rank)
         unended = first + np.flatnonzero(self._end[first:end] < 0)

@@ -118,13 +118,14 @@ class Layout:
     ) -> Machine:
         """Return the machine: all records and tables of a simulated job before its start.
 
-        `queues`: number of queues of streams (parts of collectives) per network dimension; the
-        system's active chunks are divided among them, rounded up, which limits the streams that run
-        in a queue. `has_rendezvous`: messages wait for their receivers. `is_shared`: messages
-        contend for links. `has_slots`: a rank runs one node of each kind at a time.
-        `max_transfers`: number of transmissions to record. With the margin m (objects that one
-        event creates) there are 2 m records for streams and 4 m for messages, batches, delays and
-        events; `expand_pools` doubles them.
+        `queues`: number of queues of streams (parts of collectives) per network dimension, at least
+        1. At most ceil(active chunks of the system / `queues`) streams of a queue run at a time.
+        `has_rendezvous`: messages wait for their receivers. `is_shared`: messages contend for
+        links. `has_slots`: a rank runs at most one node per slot (resource of the rank) at a time.
+        `max_transfers`: number of transmissions for which there is space, 0 for none. The margin m
+        of `_compute_margin` bounds the objects that one event creates; the pools have 2 m records
+        for streams and 4 m for messages, batches, delays and events, and `expand_pools` doubles a
+        pool that may not suffice.
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)
@@ -349,9 +350,10 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
     """Return the heaps of the machine and their entries, with the nodes that may start at once.
 
-    Heap 0 is the event queue, empty, with its entries after those of all other heaps. Heap 1 + rank
-    * `SLOTS` + slot contains the nodes without parents of a rank and slot, ordered by row, and has
-    space for all its nodes.
+    Heap 0 is the event queue. It is empty, and its entries begin at index len(`node`) of the entry
+    table, after the returned entries; the caller appends them. Heap 1 + rank * `SLOTS` + slot has
+    space for all nodes of a rank and slot. It contains those with `unmet` 0, that is without
+    parents, by ascending row of `node`; the row is both key (`time`) and content (`item`).
     """
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)

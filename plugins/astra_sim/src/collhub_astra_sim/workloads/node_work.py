@@ -45,17 +45,20 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
     """Return action, slot, work (ns, or bytes of messages) and streams of every node of a job.
 
     A slot is the resource of a rank that runs one node at a time; streams are the parts of a
-    collective.
+    collective. The columns are in the order of the workload's nodes.
 
-    - Nodes of the host use the host slot, other computations the compute slot, RECV nodes no slot,
-      all others the communication slot.
-    - In a replay all nodes are timers with the node's duration, at least 1 ns.
-    - LOAD and STORE take the latency of the memory plus bytes / rate, rounded down to ns.
-    - Markers are skipped.
+    - Slot: nodes of any kind on the host use the host slot. Of the others, computations use the
+      compute slot, RECV nodes no slot, all remaining kinds the communication slot.
+    - In a replay all nodes, also messages and markers, are timers with the node's duration, at
+      least 1 ns, without streams. All nodes that are not on the host count as computation. Nothing
+      is refused.
+    - LOAD and STORE take the latency of the memory plus bytes / rate, the quotient rounded down to
+      ns. Markers are skipped. Only computations that are not on the host count as computation.
 
-    Raises `InputError` for the first node on which ASTRA-sim aborts: a message whose peer is no
-    rank or its own rank, a message without bytes, or a LOAD or STORE without a remote memory; and
-    the errors of computations and collectives. A replay raises none.
+    Raises `InputError` for the first node on which ASTRA-sim aborts, kind of defect by kind of
+    defect: a peer that is no rank (`peer-range`), a message to its own rank (`self-message`), a
+    message without bytes (`empty-message`), a LOAD or STORE without a remote memory (`no-memory`).
+    Errors of computations are raised before these, errors of collectives after them.
     """
     nodes = workload.nodes
     count = len(nodes)

@@ -73,17 +73,21 @@ def run_workload_layer(
     - `algorithms`: traces of custom algorithms by the prefixes in `system` and `per_node`; their
       ranks are positions in the group.
     - `per_node`: prefixes by identity of nodes. `named`: prefixes by row, which take precedence.
-    - `queues`: ASTRA-sim's option `num-queues-per-dim`.
+    - `queues`: ASTRA-sim's option `num-queues-per-dim`; `UsageError` (`queues`) below 1.
+    - `memory`: remote memory; None for none, so that LOAD and STORE raise `InputError`.
+    - `backend`: messages share links only with `CONGESTION_AWARE`; otherwise there are neither
+      loads nor transfers.
     - `slots`: `astra-sim` (at most one running node of each kind per rank), or `unlimited` (any
       number, and separate queues for every collective).
-    - `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time. Otherwise aborts are
-      warnings, and the times are those without the assertion.
+    - `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time, the diagnostics are
+      only the aborts, and the nodes have the times up to then. Otherwise aborts are warnings, and
+      the times are those without the assertion.
     - `wants_transfers`: report the first `MAX_TRANSFERS` messages on shared links, with a warning
       if there are more.
 
     Networks of several dimensions are simulated with congestion too, which ASTRA-sim cannot do.
-    Raises `InputError` and `UsageError` for inputs that are not modelled, and for those that
-    ASTRA-sim refuses to read.
+    Ranks that never finish have the time None and diagnostics with the cause. Raises `InputError`
+    and `UsageError` for inputs that are not modelled or that ASTRA-sim refuses to read.
     """
     from collhub_astra_sim.workloads.layout import Layout
 
