@@ -52,13 +52,18 @@ from hub_core.plugin_api import (
 
 
 def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
-    """Simulate a job (simulator `analytical` of jobs).
+    """Simulate a job and return the times of its ranks and nodes (simulator `analytical` of jobs).
 
-    A job of a folder for ASTRA-sim is simulated as ASTRA-sim runs it: if ASTRA-sim aborts, no rank
-    has a time, and a finding gives the reason; its network is that of the request, else that of
-    the folder. In any other job markers take no time, as in the folder that the writer creates
-    from it; its network is that of the request, else the one stored with the input. Raises
-    `InputError` and `UsageError` for jobs that cannot run, such as those without a network.
+    A job that was read from a folder for ASTRA-sim is simulated as ASTRA-sim runs it: if ASTRA-sim
+    aborts, no rank has a time, and a finding gives the reason. Its network is that of the request,
+    else that of the folder.
+
+    From any other job markers are removed before the simulation, and their parents and children
+    connected; each gets the end of its last parent as start and end. The network is that of the
+    request, else the one that `read_input_topology` of the request returns; `UsageError` if neither
+    exists. The system is built from the options, and LOAD and STORE have no memory. Findings about
+    computations without work are added. Rows of the result are those of the request's job, with its
+    markers. Raises the errors of `run_workload_layer`.
     """
     folder = request.workload.extensions.get(EXTENSION)
     if isinstance(folder, dict):
@@ -94,12 +99,13 @@ def _simulate_folder(
     `folder`: configurations of the folder. The network is that of the request, else that of the
     folder. The backend is that of the options, else of the folder, else congestion-aware.
 
-    Aborts are hazards of the job, and a network that the backend cannot run. The network is not
-    checked if it is that of the request and has several dimensions. If neither options nor folder
-    name a backend, such a network is no abort: the backend becomes congestion-unaware, with a
-    warning. After an abort, no rank and no node has a time, and the findings are only the reasons;
-    but if the option `slots` differs from ASTRA-sim's, the job is simulated and the aborts are not
-    reported. Raises the errors of `simulate`.
+    Reasons to abort are the hazards of the job whose code is in `ABORTS`, and `find_network_abort`
+    for the network and the backend. A network of several dimensions from the request is never a
+    reason. If neither options nor folder name a backend, a network that the congestion-aware
+    backend cannot run is no reason either: the backend becomes congestion-unaware, with a warning.
+    With reasons to abort and the option `slots` of ASTRA-sim, no rank and no node has a time, and
+    the findings are only the reasons. With reasons and another option `slots` the job is simulated
+    and the reasons are not reported. Raises the errors of `simulate`.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)
@@ -217,11 +223,13 @@ def _read_system(
 def _read_algorithms(
     workload: Workload, folder: Mapping[str, JsonValue], system: System
 ) -> dict[str, NodeTable]:
-    """Return the trace nodes of custom algorithms by prefix; {} if the folder has none.
+    """Return the trace nodes of a folder's custom algorithms by prefix.
 
-    Keys are the prefixes of the folder, and also those in the system configuration, which are
-    relative to the working directory of the simulator. `workload.algorithms` must begin with those
-    of the folder. An algorithm without a size is used with 0 bytes.
+    {} if `folder` has no list `custom` of prefixes or no map `by_kind`. Prefix i of `custom`
+    belongs to `workload.algorithms[i]`; further algorithms, which only nodes refer to, are ignored.
+    The configured path of each collective in `system.custom` becomes a second key of the nodes
+    whose prefix `by_kind` gives for that collective; `KeyError` if there are none. An algorithm
+    without a size is used with 0 bytes.
     """
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
     if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
@@ -289,12 +297,13 @@ MAX_FINDINGS = 8
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check a workload that was read from a folder for ASTRA-sim for inputs on which it fails.
 
-    Other workloads give a passed report that is not applicable. All nodes are checked for
-    hazards, inputs on which ASTRA-sim is known to hang or abort. A thorough check also
-    simulates the job on the network of the folder, if there is one and no hazard is an error;
-    only this detects collectives in an order that hangs, and messages that abort. The check
-    fails if a finding is an error. Findings have the file name of the workload. Raises
-    `UsageError` without a workload, and `InputError` for an invalid system.
+    A workload without the configurations of such a folder gives a passed report that is not
+    applicable. Hazards (inputs on which ASTRA-sim is known to hang or abort) are searched in all
+    nodes. A thorough check also simulates the job, on the network of the folder, if the folder has
+    a network and no hazard is an error. Only the simulation detects collectives in an order that
+    hangs, and messages that abort. The check fails if a finding is an error. The file of each
+    finding is the source name of the workload, None without one. Raises `UsageError` without a
+    workload, and `InputError` for an invalid system configuration.
     """
     if request.workload is None:
         raise UsageError("the check needs a workload")

@@ -304,16 +304,19 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
 
 
 def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
-    """Return the row of the workload's node to which an event at time 0 belongs.
+    """Return the row, in the workload's nodes, of the node to which an event at time 0 belongs.
 
-    `item`: index of the object of the event. The node depends on the kind of the event:
+    `kind`, `item`: kind of the event and index of its object in the table of that kind:
 
-    - `BATCH_ENDS` (delays expire): the node of the first delay
-    - `DELIVERY` (a message arrives): the node that sends it
-    - `LINK_FREE` (link `item` is released): the node that sends the first message on this link
+    - `BATCH_ENDS`: the batch `item` of delays expires; the node of its first delay
+    - `DELIVERY`: the message `item` arrives; the node that sends it
+    - `LINK_FREE`: link `item` is released; the node that sends the first message whose hop is on
+      this link
 
-    A step of a custom algorithm belongs to the collective that runs it, one of a native collective
-    to the first collective that its rank started at time 0.
+    If the object belongs to a step of a custom algorithm, the node is the collective that runs the
+    algorithm. If it belongs to a native collective, which the object does not record, the node is
+    the first collective of the sending rank that started at time 0; the machine's rows are sorted
+    by (rank, identity). `machine` is not changed.
     """
     rank, code = -1, -1
     if kind == BATCH_ENDS:
@@ -378,11 +381,11 @@ def report_statistics_aborts(
 ) -> tuple[Diagnostic, ...]:
     """Return an error for each rank on whose statistics ASTRA-sim aborts, in the order of ranks.
 
-    ASTRA-sim aborts on a rank if both conditions hold: the rank has a host computation, LOAD, STORE
-    or marker; and the rank finishes, with one of these as its last node: a SEND, a RECV, or a
-    collective with a custom algorithm whose last node is no computation. The error is at this last
-    node. The statistics throw an exception, which ASTRA-sim survives only outside of an event of
-    the network.
+    The machine is that after the simulation. ASTRA-sim aborts on a rank if three conditions hold:
+    the rank has a host computation, LOAD, STORE or marker; the rank has finished; and the node that
+    ended last is a SEND, a RECV, or a collective with a custom algorithm of which the step that
+    ended last is no computation. (Computing the statistics throws an exception, which is not caught
+    if a message event ends the rank.) The error has the code `CODE` and the location of that node.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)

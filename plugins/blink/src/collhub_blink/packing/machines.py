@@ -165,18 +165,21 @@ class _Hosts:
     ) -> SpanningTree:
         """Build a tree whose data reach the other hosts through one rank of host `first`.
 
-        `index`: local index of a rank in its host; `home`: the host of `root`. The edges are:
+        `root`: a rank; `home`: number of its host; `index`: position of a rank in the ranks of its
+        host, the same in every host. The result has weight 1 and belongs to no arcs of a graph.
+        Edges:
 
         - from the root to rank `index` of `home`, and from this rank to rank `index` of host
-          `first`
+          `first`; with `first` = `home` these are one rank
         - from rank `index` of `first` to rank `index` of every other host except `home`
         - within every host, from rank `index` to the other ranks as in `_attach_below`, except the
           root
 
-        If the root itself is rank `index` of `home`, the edges of `home` are others, to relieve the
-        root: from the root to rank `index` of `first`, and to the first of the other ranks of
-        `home`, which form a binary tree. Their order is ascending, rotated by `first`. The host of
-        the root must then have at least two ranks.
+        If the root itself is rank `index` of `home`, the edges within `home` differ, to relieve the
+        root, and the host needs at least two ranks: the other ranks of `home` are listed by
+        ascending position and the list is rotated right by `first`. The root sends to the first
+        rank of the list, and the rank at position p of the list receives from position (p - 1) //
+        2.
         """
         parent = np.full(self._num_ranks, -1, np.int64)
         for number, block in enumerate(self._blocks):
@@ -245,10 +248,12 @@ def _compute_units_by_weights(
 ) -> dict[tuple[int, int], Fraction]:
     """Compute how fast two kinds of trees can run together, for several pairs of weights.
 
-    The weights (of peer trees, of direct trees) are (1, 1), (2, 1), (1, 2), ... up to
+    Keys are (factor of peer trees, factor of direct trees): (n, 1) and (1, n) for n from 1 to
     `_MAX_WEIGHT_RATIO`. Each value is the largest unit (bytes/s per weight, exact) at which the
-    trees fit on all links: the minimum of bandwidth / load over the links that they use. In an
-    all-reduce, links are loaded in both directions.
+    trees, with their weights times the factors, fit on all links: the minimum of bandwidth / load
+    over the links that a tree of either kind uses. In an all-reduce each tree also loads the
+    reverse links. Raises `ValueError` if both packings have no edges, `KeyError` if a tree uses a
+    pair of nodes without a link.
     """
     is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
     bandwidth = collect_exact_bandwidths(task.oriented_network.topology)

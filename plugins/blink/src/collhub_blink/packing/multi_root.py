@@ -119,11 +119,13 @@ def _depth_key(placed_tree: PlacedTree) -> tuple[int, int, int]:
 
 
 def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
-    """Build the all-reduce packing with the fewest trees at the best rate, without switches.
+    """Build the all-reduce packing with the fewest trees at the best rate, for ranks only.
 
-    The best rate is the strength of the network; the unit is scaled so that it is an integer, the
-    total weight of the trees. If the search budget is used up first, the smallest packing so far is
-    used. The result also has the proved minimum number of trees and the reason.
+    `task.network` must be direct: no switches and no forwarding NPUs. The best rate is the strength
+    of the network. The unit of the result is the graph's divided by the scale at which the strength
+    is an integer; this integer is the total weight of the trees. Takes steps from `task.budget`. If
+    the budget is used up first, the smallest packing so far is used. `at_least` of the result is
+    the proved minimum number of trees, `reason` explains it.
     """
     network = task.network
     graph = network.graph
@@ -205,11 +207,14 @@ def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedP
 def build_directed_packing(task: PackingTask) -> PlacedPacking:
     """Build all-reduce trees for links that differ by direction: one tree up and another one down.
 
-    Each pair of trees has one root: data are reduced up the first and broadcast down the second.
-    The links are divided between both directions at the best rate of such trees (`pack_two_ways`).
-    If that fails, the trees of an all-gather are paired with those of a reduce-scatter; then roots
-    that have trees in one direction only are omitted. Pairs are ordered by root. The unit is the
-    largest for which all links have room. The rate may be below the bound.
+    Both trees of a pair have the same root: data are reduced up the first and broadcast down the
+    second. `pack_two_ways` divides the links between both directions at the best rate of such
+    trees. If it returns None, the trees of an all-gather and those of the all-gather on the
+    reversed network (a reduce-scatter) are paired root by root. A root with trees in only one
+    direction gives no pair. Pairs are in the order of the roots in `task.npus`. Raises `ValueError`
+    if no root has both. The unit is the largest for which all links have room for both directions.
+    The rate may be below the bound. Raises `InputError` for networks that are not connected and for
+    a single rank.
     """
     network = task.network
     packing = pack_two_ways(network.graph, seeds=task.seeds, first_seed=task.seed)
@@ -239,7 +244,7 @@ def _pack_trees(task: PackingTask, network: RankNetwork) -> tuple[PlacedTree, ..
 
 
 def _group_by_root(trees: Sequence[PlacedTree]) -> dict[int, list[PlacedTree]]:
-    """Return the trees by the rank of their root; roots and trees keep their order.
+    """Return the trees by the NPU of their root; roots and trees keep their order.
 
     `up` trees are not considered.
     """

@@ -169,11 +169,13 @@ def get_cached_packings(
 ) -> list[PlacedPacking]:
     """Return `pack(task)`, from a cache if this process has packed an equal task before.
 
-    Tasks are equal if collective, root, NPUs, seeds, depth, remaining search steps and topology
-    are. The `_MAX_CACHED` most recently used results are kept. A result from the cache takes as
-    many steps from the budget as its search took; if Ctrl-C arrives meanwhile, the budget is marked
-    as interrupted and the result is still returned. Results of interrupted searches are not cached.
-    The list is a copy.
+    `pack` is not part of the key, so it must depend only on the kind of the collective. Tasks are
+    equal if kind and root of the collective, NPUs, seeds and first seed, depth, remaining search
+    steps and the topology (with name, links and switch operations) are. The `_MAX_CACHED` most
+    recently used results are stored. A result from the cache takes as many steps from the budget as
+    its search took; if Ctrl-C arrives meanwhile, the budget is marked as interrupted and the result
+    is still returned. Results of interrupted searches and exceptions of `pack` are not cached. The
+    list is a copy, its packings are shared; the result of an interrupted search is no copy.
     """
     # The key contains everything that a packing depends on.
     collective = task.collective
@@ -320,10 +322,10 @@ def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int
 def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
     """Find a path through all positions from `first` that always continues to a nearest one.
 
-    Returns all positions, each once, in the order of the path. `hops`: distances, int64[positions,
-    positions], 0 on the diagonal. Only positions that were not visited are candidates. Of equally
-    near ones, the position with the fewest unvisited positions at distance D is taken, where D is
-    the minimum distance above 0 in `hops` (Warnsdorff's rule); then the one with the lowest `noise`
+    Returns all positions, each once, in the order of the path. `hops`: distances, int64[from, to],
+    0 on the diagonal. The next position is the unvisited one with, in this order: the lowest
+    distance from the current position; the fewest unvisited positions to which it has the distance
+    D, the minimum distance above 0 in `hops` (Warnsdorff's rule); the lowest `noise`
     (int64[positions]).
     """
     minimum_hops = np.where(hops > 0, hops, hops.max(initial=0)).min(initial=0)

@@ -92,15 +92,17 @@ class _Flow:
 
 
 def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
-    """Find the largest amount that every other rank can get from the root at once, and the flow.
+    """Find the largest rate at which all other ranks receive from the root, and the flow.
 
-    The graph needs at least two ranks (compute nodes), all reachable from the root. The result has
-    the exact rate (data that each of them receives per time, in units of the graph), the nodes on
-    the root's side of the cut that limits the rate, the rate's numerator as `need`, and the flow of
-    every arc, times the denominator of the rate, so that it is integral. Newton's iteration on cuts
-    (Dinkelbach 1967): the first rate is the capacity out of the root divided by the number of other
-    ranks. While there is no flow of this rate, the next rate is the capacity of the cut that
-    prevents it, divided by the number of ranks beyond the cut.
+    The flow is of one commodity: the root sends different data to every other rank, at an equal
+    rate. The graph needs at least two ranks (compute nodes), all reachable from the root. The
+    result has the exact rate (data per rank and time, in units of the graph); `cut`, the nodes on
+    the root's side of the cut that limits the rate; `need`, the rate's numerator; and `amount`, the
+    flow of every arc times the rate's denominator, so that it is integral.
+
+    Newton's iteration on cuts (Dinkelbach 1967): the first rate is the capacity out of the root
+    divided by the number of other ranks. While the network has no flow of this rate, the next rate
+    is the capacity of the minimum cut that prevents it, divided by the number of ranks beyond it.
     """
     # Build the flow network with an additional sink that takes flow from every rank but the root.
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])

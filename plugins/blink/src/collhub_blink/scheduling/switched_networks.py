@@ -213,12 +213,14 @@ def _generate_variants(
     schedule: PackingSchedule,
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield variants of a schedule with their evaluated times: link order or none, then more slack.
+    """Yield timed variants of a schedule: as given, without link order, with more slack.
 
-    With a link order, the messages of each link are sent in the planned order. Slacks of 1 and 2
-    rounds divided by the depth of the packing are tried in this order, as long as the best time
-    exceeds `_MAX_SLOWDOWN` times the expected simulated time, because of contention. A slack
-    without a schedule is skipped.
+    `schedule` has a link order: the messages of each link are sent in the planned order. The first
+    two variants are always yielded. Afterwards schedules with the same number of chunks, the link
+    order and a slack of 1 and then 2 rounds divided by the depth of the packing are built. They are
+    built only while the best time so far exceeds `_MAX_SLOWDOWN` times the planned time of
+    `schedule` (converted to simulated ns by the pace of the task), which shows contention. A
+    slack for which there is no schedule is skipped. `evaluate_time_ns` is called once per variant.
     """
     unordered = remove_link_order(schedule)
     # Which of the two is faster depends on the contention at switches.
@@ -244,10 +246,13 @@ def _generate_refinements(
 ) -> Iterator[TimedSchedule]:
     """Yield schedules of `coarse` with more chunks, and more slack until the gain is as predicted.
 
-    Trial n = 0, 1, ... adds a slack of n divided by the depth of the packing. There are at most
-    `_MAX_SLACK_TRIALS`, but only one if a simulation takes seconds. The first trial has no link
-    order if `coarse` has none. Ends if a schedule cannot be built, and, for slow simulations, if
-    the plan without slack does not achieve the predicted gain.
+    All have `_refined_chunks` chunks. Trial n = 0, 1, ... has the slack of `coarse` plus n divided
+    by the depth of the packing. There are at most `_MAX_SLACK_TRIALS` trials, and only one if a
+    simulation of so many chunks takes seconds. Trial 0 has a link order only if `coarse` has one;
+    later trials always have one, because slack needs it. The generator ends after the first
+    schedule that achieves the predicted gain, and before a trial for which there is no schedule. If
+    simulations take seconds and the slack is 0, the plan is checked first: the schedule is not
+    evaluated if already its planned time does not achieve the gain.
     """
     packing, chunks = coarse.packing, _refined_chunks(task, coarse)
     is_slow = _is_slow_to_simulate(task, packing, chunks)
@@ -278,10 +283,15 @@ def _generate_refinements(
 def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
     """Return how many chunks a candidate gets when it is refined.
 
-    The time above the attainable one is used for filling the pipelines, and assumed to be inversely
-    proportional to the chunks. The number is chosen so that this overhead meets the limits
-    `_FILL_OVERHEAD_AT_OWN_RATE` and `_FILL_OVERHEAD_AT_BEST_RATE`. It is at least the present
-    number, and at most `_MAX_REFINEMENT_FACTOR` times it and the maximum number of chunks.
+    The overhead is the time above the bandwidth time of the packing. It fills the pipelines, and is
+    assumed to be inversely proportional to the number of chunks. Two numbers are computed; the
+    larger one is used, rounded up, but at least the present number and at most
+    `_MAX_REFINEMENT_FACTOR` times the present number:
+
+    - for the overhead `_FILL_OVERHEAD_AT_OWN_RATE` (relative to the bandwidth time), at most the
+      maximum number of chunks that is fast to simulate
+    - for the overhead that leaves the candidate within `_FILL_OVERHEAD_AT_BEST_RATE` of the time at
+      the rate bound, but never less than the first overhead, at most the maximum number of chunks
     """
     packing, chunks = candidate.packing, candidate.schedule.chunks
     bandwidth_ns = _attainable_ns(task, packing)
@@ -420,13 +430,14 @@ def _generate_halved_schedules(
     schedule: PackingSchedule,
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield a timed schedule; for an all-reduce, also with half the chunks as long as it is faster.
+    """Yield a timed schedule; for an all-reduce, also with fewer chunks as long as it gets faster.
 
     Only an all-reduce sends up and down the trees at the same time, so only the evaluation knows
-    how messages share links. Halving ends if the time does not decrease, is at most
-    `_MAX_TIME_OVER_BANDWIDTH_TIME` times the bandwidth time, exceeds the planned time by at most
-    `MIN_GAIN_OF_DOUBLING`, or if there is no schedule with half the chunks. A requested number of
-    chunks is not changed.
+    how messages share links. Each further schedule has half the chunks of the previous one. It is
+    not built if the best time is at most `_MAX_TIME_OVER_BANDWIDTH_TIME` times the bandwidth time,
+    if the best time exceeds the planned time of its schedule by at most the fraction
+    `MIN_GAIN_OF_DOUBLING`, if there is no such schedule, or if the task requests a number of
+    chunks. The first schedule that is not faster is yielded too, as the last one.
     """
     best_time_ns = evaluate_time_ns(packing, schedule)
     yield TimedSchedule(packing, schedule, best_time_ns)

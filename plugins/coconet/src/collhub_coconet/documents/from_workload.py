@@ -228,11 +228,13 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
     """Build a program from its statements; `statements` has them by the first row that has each.
 
     The header is the object `program` of the first statement that has one. Fields that the header
-    lacks get these defaults: the outputs are all values that no operation reads, in the order of
-    the operations; all ranks of the workload form one group; no symbol has a size; there are no
-    stages, chains, axes of a mesh and transformations; the name is that of the source file up to
-    the first dot. Raises `InputError` for statements that contradict each other or the typing
-    rules, and (`tensor-attributes`) for numbers of ranks or sizes that are no integers.
+    lacks get these defaults: the outputs are all results of operations that no operation reads, in
+    the order of the operations; all ranks of the workload form one group; no symbol has a size;
+    there are no stages, chains, axes of a mesh and transformations. The name is that of the source
+    file up to the first dot, "workload" if it is empty. Other headers are ignored. Raises
+    `InputError` for statements that contradict each other or the typing rules, and
+    (`tensor-attributes`) for cycles and for numbers of ranks or sizes that are no integers. Sizes
+    are not compared with their bounds.
     """
     header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}

@@ -280,10 +280,12 @@ def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, o
 def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
     """Create an argument of a program from the fields of a row of the document.
 
-    A placement given as text applies to all axes of the mesh. A placement given by axis name
-    leaves the other axes replicated. Missing `group` is 0, missing `state` and `whole_after` are
-    false. Raises `InputError` (`axis`) for an axis that the mesh lacks, and `ValueError` for an
-    unknown placement or element type.
+    `name`, `element`, `shape` and `layout` are required, else `KeyError`. A `layout` given as text
+    applies to all axes of the mesh, with the parameters `dimension`, `reduction` or `root` of the
+    row; without a mesh there is one axis. A `layout` given as a mapping has placement and
+    parameters by axis name, and leaves the other axes replicated. Missing `group` is 0, missing
+    `state` and `whole_after` are false. Raises `InputError` (`axis`) for an axis that the mesh
+    lacks, and `ValueError` for an unknown placement or element type.
     """
     given = fields["layout"]
     if isinstance(given, str):
