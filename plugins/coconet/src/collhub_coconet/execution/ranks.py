@@ -134,10 +134,11 @@ def _compute_pointwise(run: SimulatedRun, operation: Operation, rank: int) -> Ar
 def _take_operand(run: SimulatedRun, name: str, result: str, rank: int) -> Array:
     """Return the part of an operand that a rank needs to compute its part of a result.
 
-    `name`: the operand; `result`: name of the result. If the result is sliced and the operand has
-    another layout, the operand is cut to the bounds of the result in every dimension; dimensions
-    are aligned at the end, and those of size 1 that are broadcast stay complete. Otherwise the
-    array of the rank is returned unchanged.
+    `name`: the operand; `result`: name of the result. The array of the rank is returned unchanged
+    if both have the same layout, or if the result is sliced on no axis of the mesh. Otherwise the
+    array is cut to the rows that the rank has of the result, in every dimension. The dimensions of
+    both are matched from the last one backwards, as in numpy's broadcasting; a dimension of size 1
+    of the operand stays complete. `KeyError` for a name that has no values yet.
     """
     kind, value = run.program.types[name], run.values[name][rank]
     target = run.program.types[result]

@@ -40,7 +40,16 @@ class UnitRows:
 
 
 def locate_units(part: RowRuns) -> tuple[UnitRows, UnitRows]:
-    """Return the rows of all units of the inputs, and of the outputs, of a chunk."""
+    """Return the rows of all units of the inputs, and of the outputs, of one chunk of a collective.
+
+    The collective must be uneven (with counts). Index u of the arrays is unit u, numbered over all
+    ranks: rank by rank, for a rank block by block (the rows that it sends to, or receives from,
+    one rank), then within the block. `first_row` counts from the start of the rank's tensor. Of a
+    block of n rows from row f on, chunk c of C has those from f + n * c // C to
+    f + n * (c + 1) // C. A block has as many units as the table of counts of the algorithm gives
+    for its pair of ranks (or its rank, if counts are not per pair); a block without units has no
+    entry.
+    """
     counts = part.contents.algorithm.collective.counts
     assert counts is not None
     table = counts.table

@@ -55,8 +55,10 @@ from hub_core.model import InputError, NodeKind, Workload, connection_keys, pair
 def draw_order(workload: Workload, seed: int) -> Iterator[int]:
     """Yield the rows of a workload in a random order, each after all rows that it waits for.
 
-    `seed` determines the order. The next row is any of the ready ones, with equal probabilities. If
-    nodes wait for each other, `InputError` (`deadlock`) is raised after all rows that can run.
+    A row waits for its data and control dependencies, and a receive for its send (see
+    `find_waiting_edges`). `seed` determines the order. The next row is any of the ready ones, with
+    equal probabilities. If nodes wait for each other, `InputError` (`deadlock`) is raised after all
+    rows that can run.
     """
     parents, children = find_waiting_edges(workload)
     count = len(workload.nodes)
@@ -361,11 +363,15 @@ class _ExecutionState:
     ) -> None:
         """Write a chunk of the result of a collective on a rank, for every member of a bucket.
 
-        The bucket is the list of operations that the collective performs together. A scalar is
-        finished first, for example by the root of a norm. If there are expected values, float
-        results of reductions are compared with them, and the expected ones are written, so that
-        later values can be compared bit by bit. A deviation raises no exception: it is recorded in
-        `self.errors`, and above the bound also in `self.differences`. Other values are written as
+        The bucket is the list of operations that the collective performs together. `number`:
+        position of `part` in the parts of the flat program. `values`: the elements of the members,
+        one after the other; for a reduction to a scalar the one combined value, which is finished
+        first, for example by the root of a norm.
+
+        If there are expected values, float results of reductions are compared with them, and the
+        expected ones are written, so that later values can be compared bit by bit. A deviation
+        raises no exception: it is recorded in `self.errors`, and above the bound also in
+        `self.differences`. Integers, and results of collectives that reduce nothing, are written as
         they are.
         """
         start = 0
@@ -395,14 +401,17 @@ class _ExecutionState:
     ) -> Array:
         """Compare a reduced chunk with the expected values, and return the expected ones.
 
-        The expected values must exist. The bound is 4 x float precision x ranks of a group x
-        largest term (magnitude of a rank's contribution). The relative error is the largest
-        difference divided by the bound: 0 for equal bits, infinite for any difference if the bound
-        is 0. Two values that are both not finite do not differ. `self.errors` keeps the largest
-        relative error by operation.
+        `elements`: flat indices of the chunk in the result; `values`: floats. The expected values
+        must exist. Values with equal bits have the relative error 0. Otherwise it is the largest
+        difference of an element divided by the bound 4 x float precision x ranks of a group x T. T
+        is the largest magnitude among all elements of this chunk that the ranks of the group
+        contribute (for a scalar, the largest contribution of a complete block). Two values that are
+        both not finite do not differ. With a bound of 0 the error is infinite, or NaN without a
+        difference. `self.errors` keeps the largest relative error by name of the operation.
 
-        A relative error above 1 or NaN, or any difference in bits of a reduction that does not
-        round (maximum or minimum), adds a text to `self.differences`. No exception is raised.
+        A text is added to `self.differences` if the error is above 1 or NaN, and for any difference
+        in bits of a reduction that does not round (neither sum nor product). No exception is
+        raised.
         """
         assert self.expected_values is not None
         expected = self.expected_values.read(operation.name, rank, elements)

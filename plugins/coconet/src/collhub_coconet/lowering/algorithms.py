@@ -231,13 +231,20 @@ class Algorithms:
 
 
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
-    """Count the bytes of the full buffer on which the algorithm of a collective works.
+    """Count the bytes of the full buffer on which the algorithm of an operation works.
 
-    - AllToAllV, ReduceScatterV and the other uneven collectives: the sum of their counts in bytes.
-    - ReduceScatter, AllGather and AllToAll: the blocks of all ranks along the operation's axes; if
-      blocks differ, all count as the longest.
-    - Other collectives: a rank's operand.
-    - A reduction to a scalar, which is completed by an all-reduce: the scalar.
+    R is the number of ranks that take part (along the operation's axes of the mesh).
+
+    - An operation that is no communication, that is a reduction to a scalar, which an all-reduce
+      completes: the result of a rank.
+    - Uneven collectives (AllToAllV, ReduceScatterV, ...): the sum of their counts in bytes.
+    - ReduceScatter: R times the result of a rank. AllGather: R times the operand of a rank.
+    - AllToAll along axes of a mesh: the operand of a rank, rounded up to a multiple of R bytes.
+    - AllToAll otherwise: the operand of a rank, with the sliced dimension of the result rounded up
+      to a multiple of R.
+    - Other collectives: the operand of a rank.
+
+    The blocks of ranks may differ in length; each counts as the longest.
     """
     kind = program.types[operation.name]
     ranks = count_ranks(program, binding, operation)
@@ -312,11 +319,14 @@ class Contents:
 def build_contents(algorithm: Algorithm, size: int) -> Contents:
     """Build the nodes of an algorithm for a full buffer of `size` bytes, with reads and results.
 
-    The result contains for every read of an initial input unit the node that reads it, and for
-    every unit of OUTPUT its rank, its address and the node that writes it last (-1 if none does: it
-    has its initial value). A receive with a reduction becomes two nodes, of which the second
-    writes; every other step becomes one. Raises `InputError` for an algorithm without units
-    (`no-contents`), for opaque steps, and for less than one byte per unit.
+    The fields are described at `Contents`. The `need_` arrays have an entry for every read of an
+    address of INPUT that no step has written before, by address, then row of the step; an address
+    that is read several times occurs several times. The `give_` arrays have an entry for every
+    address of OUTPUT, ascending, so rank by rank; `give_node` is the node that writes it last, in
+    the order of rows, and -1 if the address has its initial value. A receive with a reduction
+    becomes two nodes, of which the second writes; every other step becomes one. Raises `InputError`
+    for an algorithm without units (`no-contents`), for opaque steps, and for less than one byte per
+    unit.
     """
     if not algorithm.has_contents:
         message = "an algorithm that states no units cannot be joined to computations by chunks"

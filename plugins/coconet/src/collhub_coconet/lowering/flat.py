@@ -176,10 +176,11 @@ class _FlatBuilder:
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
         """Return the grid, the division into chunks, of the tensor that an operation communicates.
 
-        A Send uses `before`, the grid of its operand, if there is one; otherwise it has the chosen
-        number of chunks per block: one block per rank if the value is sliced, else one block. A
-        collective has (chosen chunks) x (units of its algorithm) chunks in total, divided equally
-        among the blocks:
+        The number of chunks is that chosen for the operation, or for the first member of its
+        bucket. A Send uses `before`, the grid of its operand, if it is not None; otherwise it has
+        the chosen number of chunks per block: one block per rank if the value is sliced, else one
+        block. Other operations ignore `before`. A collective has (chosen chunks) x (units of its
+        algorithm) // blocks chunks per block:
 
         - ReduceScatter: one block per rank, along its dimension (default 0)
         - AllGather, AllToAll: one block per rank, along the sliced dimension of the operand; for an

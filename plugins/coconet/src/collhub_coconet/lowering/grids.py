@@ -214,8 +214,10 @@ def find_needed_chunks(
     `chunks`: chunk numbers of the grid of a product; `operand`: grid of one operand. `leading`:
     number of leading dimensions that both share: all but the last of a left operand, all but the
     last two of a right one. One position in these dimensions is a unit, which is needed completely.
-    A chunk of the product needs every chunk of the operand, in the same block, with an element of
-    one of its units. Pairs are sorted by both columns; empty chunks of the product have none.
+    A chunk of the product needs every chunk of the operand with an element of one of its units.
+    They are in the operand's block of the same number; if the product is divided along two
+    dimensions (`across`), in the block of its first one. The result is two int64 arrays, sorted by
+    the first, then the second; empty chunks of the product have no pairs.
     """
     block, part = np.divmod(chunks, product.parts)
     source, target = block, np.zeros_like(block)
@@ -318,15 +320,20 @@ def find_cuts(
 ) -> dict[str, Cut]:
     """Find the cut (division into chunks) of every operation that works chunk by chunk, by name.
 
-    Operations get cuts only from operations in the same region (chain or stage), in this order:
+    Cuts are passed on only between operations of one region (chain or stage; `regions` has a number
+    for every operation). An operation that has a cut keeps it. Four passes over the program:
 
-    - Communications have the grid of `grid_of`.
-    - A computation is cut like the operation that reads its result, if that has a cut and the
-      shapes are equal; else like the operation whose result it reads.
-    - A product is cut like an operand whose rows arrive in chunks.
-    - A Send finally gets the cut of its operand, if there is one.
+    - First, every communication gets the grid that `grid_of` returns for it and the cut of its
+      operand, None unless the operand is an earlier communication of the region.
+    - Backwards, a computation gets the cut of the first operation that reads its result, has a cut,
+      and whose grid fits the shape and the slices.
+    - Forwards, a product is cut by the rows of the first operand with a cut for which a chunk of
+      the product needs no more than a chunk of rows. Any other computation gets the first fitting
+      cut of an operand.
+    - Finally, a Send gets the cut of its operand, in place of the one from `grid_of`, if there is
+      one.
 
-    All other operations have no entry.
+    Reductions to a scalar get no cut. Operations without a cut have no entry.
     """
     cuts: dict[str, Cut] = {}
     _cut_communications(program, binding, regions, grid_of, cuts)

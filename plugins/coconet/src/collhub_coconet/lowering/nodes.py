@@ -248,13 +248,15 @@ def limit_pieces_in_flight(
     """Limit the pieces of a collective that run at the same time on a rank.
 
     Pieces are equal shares of the data, for each of which the algorithm runs once. A piece may
-    begin on a rank after the piece `max_in_flight` before it has ended there. If all ran at once,
-    they would share the links and end together, which would delay the first chunk. Adds control
-    dependencies to `nodes`, from every last node of the earlier piece to every first node of the
-    later one, except receives. `pieces`: for each, the nodes of its algorithm, and the number of
-    the first one; equal pieces share a template. With at most `max_in_flight` pieces no dependency
-    is added. `add_markers`: adds one MARKER per position and returns their numbers; if a rank would
-    need more than `_MAX_DIRECT_EDGES` dependencies between two pieces, its nodes wait for these.
+    begin on a rank after the piece `max_in_flight` (at least 1) before it has ended there. If all
+    ran at once, they would share the links and end together, which would delay the first chunk.
+
+    `pieces`: for each, the nodes of its algorithm, and the number of the first one. On every rank,
+    control dependencies are added to `nodes` from each last node of the earlier piece to each first
+    node of the later one, except receives. If some rank would need more than `_MAX_DIRECT_EDGES` of
+    them between two pieces, MARKER nodes stand between these two pieces on all ranks: `add_markers`
+    adds one per position and returns their numbers, and the dependencies to and from it are data
+    dependencies. With at most `max_in_flight` pieces no dependency is added.
     """
     # The ends and the starts of a template, by position; templates are compared by identity.
     lists: dict[int, tuple[list[Int64Array], list[Int64Array]]] = {}

@@ -140,8 +140,11 @@ class _WorkloadBuilder:
     def build(self) -> Workload:
         """Return the workload of all nodes added so far, with the process groups.
 
-        Groups are named 1, 2, ..., in the order of first use. For a program of views only, one
-        MARKER node per rank of group 0 is added first, with an empty statement.
+        Groups are named "1", "2", ..., in the order of first use. If no node was added, because the
+        program has only views, the builder first gets one MARKER node per rank of group 0, with the
+        statement of the pending views and no other operations. The number of ranks is that of a
+        group times the groups of the program. Rows are grouped by rank, in the order in which they
+        were added.
         """
         if not self.rows:
             # The program has only views: MARKER nodes carry its statements.
@@ -173,10 +176,12 @@ class _WorkloadBuilder:
     def _add_computation(self, operations: list[Operation]) -> None:
         """Add one COMPUTE node per rank of the group for operations without communication between.
 
-        All operations are of one group. A node has their total arithmetic operations and their
-        memory traffic on a rank, and waits for the producers of their operands on its rank. Views
-        cost nothing: they have the producer of their operand, and are added to the statement of the
-        next node. No node is added if all operations are views, or if there are none.
+        All operations are of one group. A node has the total arithmetic operations and the memory
+        traffic of all operations on a rank, and waits for the producers of their operands on its
+        rank; operands without a producer, such as arguments, are not waited for. The nodes become
+        the producers of the results. Views cost nothing: each gets the producer of its first
+        operand, if it has one, and is added to the statement of the next node. No node is added if
+        all operations are views, or if there are none.
         """
         working = [operation for operation in operations if not operation.is_free]
         for operation in operations:

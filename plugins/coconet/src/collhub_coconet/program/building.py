@@ -146,10 +146,11 @@ class ProgramBuilder:
     ) -> TensorType:
         """Create the type of an argument named `name`; shape and group are not checked here.
 
-        A `layout` by axis name leaves the missing axes replicated. A single layout applies to all
-        axes if the mesh has several. Raises `InputError` for a layout that is no `Layout`
-        (`layout`), an unknown name of an element type (`element`), and an axis that the mesh lacks
-        (`axis`), in this order.
+        A `layout` by axis name leaves the missing axes of the mesh replicated. A single layout
+        applies to all axes if the mesh has several, unless it already is one of several axes
+        (`on_mesh`), which is used unchanged. Raises `InputError` for a layout, or a value of the
+        mapping, that is no `Layout` (`layout`), an unknown name of an element type (`element`), and
+        an axis that the mesh lacks (`axis`; every axis if there is no mesh), in this order.
         """
         layouts = layout.values() if isinstance(layout, Mapping) else (layout,)
         for entry in layouts:
