@@ -152,17 +152,22 @@ def find_axis_layout(
     roles: tuple[tuple[Role, ...], ...],
     result: tuple[Role, ...],
 ) -> Layout | None:
-    """Look up the layout of a result on one axis of a mesh in `TABLE`; None if it is not permitted.
+    """Look up the layout of a result on one axis of a mesh; None if no rule permits it.
 
     `operation`: kind, reduction, dimension and root. `layouts`: of the operands on this axis.
     `roles`: the role in the operation of each dimension of each operand (such as row or
-    contracted); `result`: those of the result.
+    contracted); `result`: those of the result. Rules are in `RULES`. The key is the kind and a
+    symbol per operand:
 
-    The key is the kind and a symbol per operand, in which a slice is identified by the role of its
-    dimension. A slice `S(to)` of the result is along `dimension` of the operation (default 0), any
-    other slice along the dimension of the result with the role of the operands' slice. None if the
-    table has no entry, if operands are sliced along different roles, or if the result lacks the
-    role. Cached.
+    - `S(role)`: sliced along the dimension with this role
+    - `@`: on one root, that of the operation if it names one; `@ elsewhere`: on another root
+    - `P(op)`: partial with the reduction of the operation; otherwise the layout as text, such as
+      `P(sum)`
+
+    In the rule's result `S(to)` is a slice along `dimension` of the operation (default 0), any
+    other slice is along the dimension of the result with the role of the operands' slice. `@` is
+    the root of the operation, else the layout of the first operand. None if there is no rule, if
+    operands are sliced along different roles, or if the result lacks the role. Cached.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

@@ -196,13 +196,18 @@ class Operands:
     ) -> Layout:
         """Derive the layout of the result on a mesh of several axes; see `derive_layout`.
 
-        The layout is looked up separately on each axis. For a communication these are the axes of
-        the operation, and on the other axes the first operand keeps its layout. Raises
-        `TypingMistakeError` for
+        The layout is looked up separately on each axis. For a communication these are only the axes
+        of the operation (None: all), and on the other axes the first operand keeps its layout. An
+        operand with a single layout has it on all axes. Raises `TypingMistakeError` for
 
-        - an unknown axis, a root on several axes, and layouts without a rule
-        - a communication whose axes slice different dimensions, or one that a later axis slices too
-        - pointwise operands that do not contain the block of the result
+        - an axis of the operation that the mesh lacks, a root with several axes, and layouts
+          without a rule on some axis
+        - a communication whose axes slice more than one dimension of the first operand or of the
+          result
+        - a communication if an axis that takes no part, and is after its first axis in the order of
+          the mesh, slices the dimension that its axes slice
+        - a pointwise operation with an operand that does not contain the block of the result
+          (`_check_cuts`)
         """
         count = len(self.mesh)
         by_axis = [
@@ -264,13 +269,14 @@ class Operands:
         found: Sequence[Layout],
         result: tuple[Role, ...],
     ) -> None:
-        """Raise `TypingMistakeError` unless each operand contains the block of the result.
+        """Raise `TypingMistakeError` (`layout`) unless operands contain the block of the result.
 
         `by_axis`: layouts of each operand by axis of the mesh; `found`: those of the result.
         `roles`: for each operand the roles of its dimensions (dimensions with equal roles
-        correspond); `result`: those of the result. If the result is sliced along an axis and an
-        operand with this dimension is not, the operand is cut to the block of the rank. That is
-        impossible, and an error, if a later axis already slices this dimension of the operand.
+        correspond); `result`: those of the result. Blocks nest in the order of the axes. If the
+        result is sliced along an axis and an operand with this dimension is not sliced along the
+        same axis, the operand is cut to the block of the rank. That is an error if an axis after it
+        in the mesh slices this dimension of the operand, because the operand then has other blocks.
         Operands without the dimension are not cut.
         """
         needed = [

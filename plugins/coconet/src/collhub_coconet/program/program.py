@@ -91,11 +91,12 @@ def order_groups(
 ) -> list[list[Operation]] | None:
     """Order operations so that those of each group are adjacent; None if this is impossible.
 
-    `groups`: names of operations; groups must be disjoint and not empty, and `KeyError` is
-    raised for an unknown name. Returns one list per group, and one per other operation. Within
-    a list, operations are in the given order. Among lists that are ready, the one whose first
-    operation is first comes first (Kahn's algorithm). Reads of names that are no operations are
-    ignored.
+    `groups`: names of operations; groups must be disjoint and not empty, and `KeyError` is raised
+    for an unknown name. Returns one list per group, and one per other operation. Within a list,
+    operations are in the given order, which is not checked: reads within a group are ignored, as
+    are reads of names that are no operations. A list is ready when all lists that it reads are
+    placed. Of the ready lists, the one whose first operation is earliest in `operations` is next
+    (Kahn's algorithm). None if lists read each other in a cycle.
     """
     node_of = {operation.name: index for index, operation in enumerate(operations)}
     position = dict(node_of)
@@ -370,10 +371,16 @@ class Program:
 def check_binding(program: Program, binding: Binding) -> None:
     """Check that the layouts of a program fit the ranks of a mesh.
 
-    Raises `InputError` if the binding has another number of axes than the program (`mesh`), for a
-    root that is no rank of its axis (`root`), for counts of another number of ranks (`counts`), for
-    more elements or positions than a dimension has (`count`), and for a Reshape that divides or
-    joins a sliced dimension whose size, before or after, is no multiple of the ranks (`placement`).
+    Raises `InputError` for the first violation: another number of axes than the program (`mesh`; a
+    program without a mesh has one); an argument on a root that is no rank of its axis (`root`);
+    then operation by operation, at its line:
+
+    - `count`: more largest elements than the dimension has, or positions (of a Part, from `start`
+      on) beyond its end
+    - `counts`: counts of another number of ranks than those of the operation's axes
+    - `root`: a root that is no rank of these axes
+    - `placement`: a Reshape that changes the size of a sliced dimension, if the size before or
+      after is no multiple of the ranks that slice it
     """
     location = Location(program.name)
     if len(binding.axis_sizes) != max(1, len(program.mesh)):

@@ -238,14 +238,18 @@ _OPAQUE_VIEWS = (Rule.TO_BLOCKS, Rule.TO_LOCAL)
 def type_opaque(operands: Operands) -> TensorType:
     """Return the type of an opaque operation: declared element type and shape, derived layout.
 
-    The layout follows on each axis of the mesh from the layouts of the operands and the declared
-    rule of the operation. The rule ROWS permits slices of one of the first `count` dimensions,
-    PARTS slices of any dimension, TO_LOCAL every layout. The rule of a view (TO_BLOCKS, TO_LOCAL)
-    applies only to its `axes`. If all operands are replicated on an axis, the result is too, except
-    for RANDOM and on the axes of a view. Only TO_BLOCKS may have another dimension than 0.
+    The layout on each axis of the mesh follows from the layouts of the operands and the rule of the
+    operation, as in `_type_opaque_axis`. The rule ROWS permits slices of one of the first `count`
+    dimensions, PARTS slices of any dimension, TO_LOCAL every layout. A view (TO_BLOCKS, TO_LOCAL)
+    with `axes` applies its rule only to these; on the other axes the first operand keeps its
+    layout. If all operands are replicated on an axis, the result is too for PER_RANK, ROWS and
+    PARTS, and for a view without `axes` on a mesh of several axes, but not for RANDOM and other
+    views. The group is that of the first operand, 0 without operands.
 
-    Raises `TypingMistakeError` for operands on different groups, and for attributes and layouts
-    that the rule does not permit.
+    Raises `TypingMistakeError` for operands on different groups, for `dimension` with another rule
+    than TO_BLOCKS (`attribute`), for `count` with another rule than ROWS or beyond the dimensions
+    of the result (`count`), for `axes` with a rule that is no view (`attribute`) or of unknown
+    axes, for layouts that the rule does not permit, and for slices that `check_sliceable` refuses.
     """
     operation = operands.operation
     assert operation.rule is not None

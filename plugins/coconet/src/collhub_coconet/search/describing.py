@@ -22,12 +22,14 @@ def describe_exploration(
 ) -> Iterator[str]:
     """Yield lines that describe the result of a search.
 
-    `bindings`: the compared sizes. For every range of consecutive sizes with the same fastest
-    program, there are three lines: its time at the largest of these sizes, and how many times
-    as fast it is as the original program; its passes; and the means (algorithm, protocol,
-    chunks) of its communications. Then follow the Pareto front of time and memory at the
-    largest size, the numbers of expanded and pruned programs, the completeness, and one line
-    per restriction.
+    `bindings`: the compared sizes, at least one, in the order of the timings. For every range of
+    consecutive sizes with the same fastest program, there are three lines: the range, the time at
+    its last size, and how many times as fast that is as the original program ("no time" if it is
+    0); the passes, or "no pass"; and the means (algorithm, protocol, chunks) of the communications,
+    by name. Then follow the Pareto front of time and memory at the last size of `bindings` (a
+    heading and a line per program), the numbers of expanded and pruned programs, the line of
+    `describe_completeness`, and one line per text of `restrictions`. `omissions`: algorithms that
+    were not compared; they only affect the completeness.
     """
     original = exploration.candidates[0]
     fastest = [exploration.fastest(size_index) for size_index in range(len(bindings))]
@@ -88,8 +90,14 @@ def list_restrictions(
 ) -> list[str]:
     """List every restriction that was applied to the search, one text per restriction.
 
-    `simulation`: None if all times are by formula. Restrictions of the simulation are those of the
-    fastest programs.
+    In this order; a restriction that did not occur has no text:
+
+    - those that the exploration recorded
+    - those of the simulation, for the fastest program of each size in `bindings`, each text once;
+      none if `simulation` is None because all times are by formula
+    - the number of values that parts of `classes` exchange, whose layouts were not searched
+    - separate kernels of parts that share only scalars, if a part has stand-ins
+    - the number of bucket sizes that `trials` compared, if it has programs
     """
     restrictions = list(exploration.restrictions)
     if simulation is not None:

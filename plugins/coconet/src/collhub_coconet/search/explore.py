@@ -168,13 +168,17 @@ def explore(
 ) -> Exploration:
     """Explore up to `max_states` programs that transformations reach from `program`.
 
-    `bindings`: the sizes to optimize for. A program with many scalars (`fuse_scalars`) is not
-    explored: the result has only the program and its best rewrite. The result is deterministic and
-    does not depend on `workers`; the state that was discovered first wins ties. `progress(fraction,
-    text)` reports the processed fraction of discovered states. `budget` counts one unit of work per
-    discovered program. At its limit the search stops after the current round and records the cut;
-    the result is then incomplete, as it is if `max_states` is reached. With a time limit the result
-    depends on the speed of the machine. Raises `InputError` if a worker died.
+    `bindings`: the sizes to optimize for. The first candidate of the result is `program`. If
+    `fuse_scalars` returns a rewrite, because the program has many scalars, nothing is explored: the
+    result has only `program` and this rewrite, without calls of `progress`.
+
+    Otherwise rounds of `_Search.expand_round` run until no state is left. The result does not
+    depend on `workers`; the state that was discovered first wins ties. After each round
+    `progress(fraction, text)` reports the processed fraction of discovered programs, and `budget`
+    (None: no limit) counts one unit of work per new program. At the limit of the budget the search
+    stops before the next round and records the cut in the budget. The result is incomplete after
+    such a stop, and if a new program was dropped because of `max_states`. With a time limit the
+    result depends on the speed of the machine. Raises `InputError` if a worker process died.
     """
     budget = budget or SearchBudget()
     if rewrite := fuse_scalars(program):

@@ -278,12 +278,15 @@ class HubAlgorithms:
     def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
         """Return a verified algorithm: of the synthesizer `name`, or of the file `name`.
 
-        A synthesized one is for the network of the demand's members and its size. Algorithms are
-        cached, except those of synthesizers that adapt to the size. Parts of a synthesis that are
-        cut by the limit of work are stored in `self.omissions`. Raises `InputError` if a file has
-        another kind, number of ranks, root or counts than the call (`algorithm-does-not-fit`), and
-        if an algorithm has no units (`no-contents`) or is incorrect (`wrong`). Exceptions of the
-        synthesizer and the reader are passed on.
+        A name that is no synthesizer is the path of a file. A synthesized algorithm is for the
+        network of the demand's members and its size. Algorithms are cached by name and demand
+        without its size, so that one of a file or of a synthesizer with fixed patterns serves all
+        sizes; those of synthesizers that adapt to the size (`adapts`) are not cached. Parts of a
+        synthesis that are cut by the limit of work are stored in `self.omissions`. Raises
+        `InputError` if a file has another kind, number of ranks, root or counts than the call
+        (`algorithm-does-not-fit`), and if an algorithm has no units (`no-contents`) or is incorrect
+        (`wrong`). Exceptions of the synthesizer and the reader are passed on. A failure is not
+        cached.
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts

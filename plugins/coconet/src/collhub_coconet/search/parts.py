@@ -176,11 +176,14 @@ def assemble(
     """Assemble the entire program from one rewritten program per class; also return origins.
 
     A class consists of equal parts (copies) of `program`; `chosen` has their rewritten programs in
-    the order of `classes`. Names of `program` remain; new values and stages have the name in
-    `chosen`, with a number if it is taken. Stand-ins are left out. The second result is the origin
+    the order of `classes`. The operations of the copies follow each other by `position` of the
+    copy; if a chosen program has stand-ins, which are left out, all operations are sorted so that
+    operands precede their readers. Names of `program` remain; new values and stages have the name
+    in `chosen`, with a number if it is taken. Declarations of arguments and types are those of the
+    chosen programs; an argument that no part reads keeps its own. The second result is the origin
     of every value, by name: the index of its class, its name in the chosen program, and whether it
-    is in the first copy. Types are those of the chosen programs. Raises `InputError` if stages of
-    different parts would wait for each other.
+    is in the first copy. Raises `InputError` if stages of different parts would wait for each
+    other.
     """
     types: dict[str, TensorType] = {}
     is_interleaved = False
@@ -276,16 +279,20 @@ class _Groups:
 def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
     """Divide the operations into sets that exchange no values except scalars.
 
-    - Operations that exchange a value are in one set. Only a scalar that a pointwise operation
-      reads may come from another set.
-    - Operations that read the same state are in one set, unless the state must be complete
-      after the step.
-    - A scalar that only one set reads, and a pointwise scalar that is computed from only one set,
-      belongs to this set. Both count directly or through other scalars.
+    A scalar here is a value without dimensions that is no result of a communication. Three steps:
 
-    The remaining pointwise scalars are shared: they are read by several sets or none, and computed
-    from several or none. Shared scalars that read each other are united. Returns all sets, those of
-    shared scalars included, as lists of names, and the names of the shared scalars.
+    - An operation is united with the operations whose results it reads, except if it is pointwise
+      and the value has no dimensions. All readers of a state are united, except for a state that
+      must be complete after the step (`whole_after`).
+    - For each scalar, the sets that read it are determined, and for a pointwise one the sets from
+      which it is computed; both directly or through other scalars. If exactly one set reads it, it
+      joins this set. If it is pointwise and computed from exactly one set, it joins that set too,
+      which unites both.
+    - The remaining pointwise scalars are shared: none or several sets read them, and they are
+      computed from none or several. Shared scalars that read each other are united.
+
+    Returns all sets, those of shared scalars included, as lists of names in the order of the
+    program, and the names of the shared scalars.
     """
     scalars = {
         operation.name
@@ -353,14 +360,17 @@ def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
 def _divide_at_collectives(
     program: Program, members: list[list[str]], shared: set[str]
 ) -> list[list[str]]:
-    """Divide connected sets of operations around their collectives; return all sets.
+    """Divide large sets of operations around their collectives; return all sets.
 
-    Only sets of more than `_LARGE` (40) operations without scalars of `shared` are divided;
-    other sets stay unchanged. A collective is united with the operations that a decision about it
-    concerns (`_find_neighbours`). Of the remaining operations, those that may be fused stay
-    together; a contraction stays separate. Then all readers of a state are united, unless the
-    state must be complete after the step. At last, sets that would wait for each other are
-    united; `shared` scalars are ignored for this.
+    `members`: the sets. A set with at most `_LARGE` (40) operations or with a scalar of `shared`
+    stays together. In any other set, a communication is united with the operations that a decision
+    about it concerns (`_find_neighbours`). Of the remaining operations, those that are no
+    contractions are united with their operands among them if both have the same level
+    (`_find_levels`), so that they can be fused; a contraction stays separate. In the entire program
+    all readers of a state are then united, except for a state that must be complete after the step
+    (`whole_after`). Last, sets that would wait for each other in a cycle are united
+    (`_unite_cycles`), where sets with `shared` scalars are ignored. Sets and names are in the order
+    of the program; `members` is not changed.
     """
     groups = _Groups(operation.name for operation in program.operations)
     near: set[str] = set()
@@ -559,11 +569,13 @@ class _Draft:
 def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Draft:
     """Extract a set of operations as a program; values of other parts become its arguments.
 
-    The outputs are the outputs of the entire program and values that other parts read; without any,
-    all updates of states. The sizes are those of the symbols that occur. `coupled`: the operations
-    of all parts that wait for each other. If an operation of this set is one of them, some scalars
-    that the set reads are replaced by stand-ins (`_add_stand_ins`), which keep the dependency on
-    results of this part.
+    `members`: names of the set, in program order. The outputs are those members that are outputs of
+    the entire program or that an operation outside of the set reads. If there are none, the outputs
+    are all updates of states in the set. The sizes are those of the symbols that occur in shapes.
+    `coupled`: the operations of all parts that wait for each other. If one of the members is
+    coupled, coupled scalars of other parts that the set reads are replaced by stand-ins
+    (`_add_stand_ins`), which keep their dependency on results of this part; other values that it
+    reads are arguments.
     """
     own, inside = set(members), set(members)
     operations = tuple(program.by_name[name] for name in members)
