@@ -242,10 +242,13 @@ def parse(content: bytes, file: str) -> StepDocument:
 def find_sends(algorithm: Algorithm) -> list[StepSend]:
     """Convert an algorithm to sends in numbered steps, one send per unit.
 
-    A send of INPUT data has step 0. Any other send is one step after the send that brought the last
-    of its data. Local copies and sums take no step. The result is a new list, sorted by step,
-    source and address. Raises `InputError` with all errors for messages that do not match. Messages
-    in a cycle of dependencies, and after one, are left out.
+    The address of a unit is its number in SCCL's order, which copies and messages carry along. A
+    message of which no unit was received before (the sender's own input) has step 0. Any other
+    message has the latest step of a message that brought one of its units, plus 1; a unit that was
+    reduced counts from the later of its two operands. Local copies and sums take no step. The
+    result is a new list, sorted by step, source rank and address. Raises `InputError` with all
+    errors for messages that do not match. Messages in a cycle of dependencies, and after one, are
+    left out without an error.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
@@ -271,10 +274,17 @@ def iterate_chunks(
 ) -> Iterator[ScclChunk]:
     """Yield all chunks of a collective in SCCL's form, by ascending address.
 
-    Each address is divided into `parts` parts; part i of address a has the address a * parts + i.
-    The member `before` has the owner of the chunk: the source of the address, or the root. For a
-    reducing collective there is instead one chunk per contributing rank. The member `after` has all
-    ranks, the root, or the target, according to the kind. A missing root is 0.
+    Undivided addresses are 0 to `count_addresses` - 1. Each is divided into `parts` parts; part i
+    of address a has the address a * parts + i. A missing root is 0.
+
+    - `before`: one rank. For a reducing collective there is one chunk per contributing rank,
+      ascending, at each address. Otherwise it is the root for a collective from a root, such as a
+      broadcast, and else the source of the address.
+    - `after`: the root for a collective to a root; else the target of the address, if the result is
+      divided by targets; else all ranks.
+
+    For an all-to-all of n ranks, address a is from rank a mod n to rank a // n; for other
+    collectives that are divided, source or target of address a is rank a.
     """
     # Compared as sets: files list ranks in any order.
     all_ranks = frozenset(range(ranks))

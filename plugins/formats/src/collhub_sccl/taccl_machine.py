@@ -70,15 +70,16 @@ class TacclMachine:
 def build_machine(topology: Topology, nodes: int) -> TacclMachine:
     """Convert a network to `nodes` nodes with equally many NPUs each, in the order of the NPUs.
 
-    Values within a node are those of node 0. A node counts as switched if all its pairs are joined
-    through switches at one bandwidth. `remote` is None for one node. `nodes` must be at least 1.
-    Raises `UsageError` with the reason if TACCL's model cannot represent the network:
+    `nodes` must be at least 1. Values within a node are those of node 0. A node counts as switched
+    if it has at least two NPUs and all its pairs are joined through switches at one bandwidth.
+    `remote` is None for one node. Raises `UsageError` for the first reason for which TACCL's model
+    cannot represent the network:
 
     - It has several planes, or more than 1024 NPUs.
     - `nodes` does not divide the number of NPUs.
+    - Parallel links have different bandwidths. `InputError` if a pair of NPUs has no path.
     - A node differs from node 0 in links, bandwidth or latency (beyond a relative tolerance).
     - The connections between nodes are irregular (`_find_remote`).
-    - Parallel links have different bandwidths.
     """
     npus = topology.num_npus
     if topology.num_planes > 1:

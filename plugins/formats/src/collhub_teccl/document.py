@@ -288,10 +288,12 @@ class _Parser:
     def _build_paths(self, names: list[str], has_volumes: bool) -> Paths:
         """Return the columns of all added demands, paths and hops, in the order of their addition.
 
-        A demand is a chunk that a GPU must get, a path a list of hops. The columns of hops are by
-        hop, those of paths by path, and those of demands by demand. `names`: keys of the demands in
-        the file. `has_volumes`: whether paths carry parts of a chunk. At least one path must have
-        been added.
+        A demand is a chunk that a GPU must get, a path a list of hops. The columns of hops (path,
+        source, destination, epoch) are by hop, those of paths (demand, volume) by path, and those
+        of demands (destination, chunk, source) by demand. All are int64 except the volume, float64.
+        `path` and `demand` are positions in the columns of paths and demands. The switches are
+        those of all hops. `names`: keys of the demands in the file. `has_volumes`: whether paths
+        carry parts of a chunk. At least one path must have been added, else `ValueError`.
         """
         path, source, destination, epoch = np.asarray(self._hops, np.int64).T
         demand = np.asarray([demand for demand, _ in self._of_paths], np.int64)

@@ -53,11 +53,15 @@ _TOLERANCE = 1e-6
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Read a schedule of TE-CCL as an algorithm.
 
-    Ranks are the GPUs in the order of their node numbers; switches are not ranks. A unit is one
-    chunk, or with fractional volumes the part of a chunk that `_count_parts` finds. Messages are
-    sent in the order of epochs. The solver's claims and the node numbers are stored in the
-    extension `teccl`. Warnings go to `source.report`. Raises `InputError` with the JSON path of a
-    defect, or with the first demand that is not met.
+    The file does not name the collective: with volumes (paths for parts of a chunk) it is an
+    all-to-all, otherwise an all-gather. Ranks are the GPUs in the order of their node numbers;
+    switches are not ranks. A unit is one chunk, or with volumes the part of a chunk that
+    `_count_parts` finds. Each distinct hop of a chunk is one message; messages are sent in the
+    order of epochs. The size of a rank's buffer is the claimed bandwidth times the claimed finish
+    time, None without these claims. The solver's claims and the node numbers are stored in the
+    extension `teccl`. A warning about lost flows goes to `source.report`. Raises `InputError` with
+    the JSON path of a defect in the file; for a demand that is missing, occurs twice, or whose
+    volumes do not add up to 1; and for a chunk that arrives at a GPU twice.
     """
     del options
     document = ScheduleDocument.parse(source.content(), source.name)

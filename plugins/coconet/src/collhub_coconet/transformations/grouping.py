@@ -34,16 +34,17 @@ from hub_core.model import InputError
 
 
 def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewrite:
-    """Combine `members`, names of operations or of complete stages, into one stage called `name`.
+    """Combine `members` into one stage called `name`, with a number if the name is in use.
 
-    A number is appended to the name if it is in use. The kernel reads each operand from outside
-    once, and writes each value that is used outside once. Raises `RefusedMoveError` if a condition
-    is violated:
+    `members` are names of operations, or of stages for all of their operations. A stage whose
+    operations are all in the set is dissolved into the new one; the others remain. The kernel reads
+    each operand from outside once, and writes each value that is used outside once. The program of
+    the result is a new one. Raises `RefusedMoveError` for the first violated condition:
 
-    - There are at least two operations, and all names exist.
-    - No stage has members both inside and outside the set.
+    - All names exist, and there are at least two operations.
+    - No stage has operations both inside and outside the set.
     - The program has no chain.
-    - The members can be one kernel (`check_stage`).
+    - The operations can be one kernel (`check_stage`).
     - The new stage and another one do not wait for each other.
     """
     conditions = Conditions("fuse", program, {"members": tuple(members), "name": name})
@@ -87,14 +88,16 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
     """Make a chain of `members`, names of operations or stages from producer to consumer.
 
     Each member starts when its predecessor has completed a chunk. The record notes the resource of
-    each member. Raises `RefusedMoveError` if a condition is violated:
+    each member. Raises `RefusedMoveError` for the first violated condition:
 
-    - There are at least two members, none is in a chain or bucket, and each reads its predecessor.
-    - No path between members contains an operation outside the chain.
-    - No member must have all chunks before it delivers the first one.
-    - Each pair has a dimension along which both can be cut into chunks.
+    - There are at least two members, all names exist, and an operation of a stage is named by its
+      stage. None is in a chain.
+    - No member contains a reduction to a scalar, which needs all chunks, or is in a bucket.
+    - Each member reads a value of its predecessor, and both have a dimension along which all these
+      values can be cut into chunks.
     - An uneven collective after another collective reads the rows in the blocks in which that one
       delivers them, as the combine of experts after their dispatch (`row-blocks`).
+    - No path between operations of the members contains another operation.
     - The chain and another stage do not wait for each other.
     """
     conditions = Conditions("overlap", program, {"members": tuple(members)})

@@ -137,13 +137,15 @@ _FAMILIES = {
 def check_stage(program: Program, members: Sequence[str], conditions: Conditions) -> str:
     """Check that operations can be one kernel, and return the family of the stage.
 
-    `members` are names of operations of the program, at least one. The met conditions are recorded
-    in `conditions`. Raises `RefusedMoveError` if a condition is violated:
+    `members` are names of operations of the program, at least one; `KeyError` for another name. The
+    met conditions are recorded in `conditions`. Raises `RefusedMoveError` for the first violated
+    condition:
 
     - No path leaves the set and enters it again.
-    - The communications are those of a family (`_find_family`).
+    - The communications are those of a family (`_find_family`); it is `pointwise` without any.
     - Computations are pointwise, reductions to scalars, Updates or Slices.
-    - Each member fits the shape, layout and group of the largest one (`_fits`).
+    - Each member iterates over a tensor that fits, in shape, layout and group (`_fits`), the one
+      with the most dimensions (the first of these in program order).
     - In the family `RS-C-AG`, operations need only slices (`_check_slices`).
     - In the family `RSV-C-AGV`, AllGatherVs depend on the ReduceScatterV and have its counts.
     """
@@ -220,11 +222,13 @@ def build_program(
 ) -> Program:
     """Build a program with new operations, and check its types and stages.
 
-    Dead operations are removed. `arguments` are the new arguments, or None for those of `program`.
-    `renamed` has the new names of stage members by old name. Stages remain, without members that no
-    longer exist. Raises `RefusedMoveError` if a stage is no longer one kernel or one bucket, if
-    stages would wait for each other, if `program` has chains, and, on a mesh of several axes, if
-    the new program is ill-typed. On one axis an ill-typed program raises `InputError`.
+    Operations on which no output depends are removed. `arguments` are the new arguments, or None
+    for those of `program`. `renamed` has the new names of stage members by old name. Stages remain,
+    without members that no longer exist; conditions that they meet are recorded in `conditions`. An
+    ill-typed program raises `InputError` if the program has at most one mesh axis, and
+    `RefusedMoveError` (`nesting`) with several axes. Then `RefusedMoveError` is raised if a stage
+    that is no bucket is no longer one kernel, if `program` has chains (`order`), and if a bucket is
+    no longer valid or stages would wait for each other (`stages`).
     """
     live = select_live(tuple(operations), program.outputs)
     stages = _update_stages(program, {operation.name for operation in live}, renamed or {})

@@ -43,12 +43,15 @@ _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Ki
 def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
     """Move operations before an AllGather, so that they compute on the slice that it collects.
 
-    `target` is the name of the AllGather, and `members` are names of operations. Unnamed operations
-    of a statement that only members read are moved, too. Replicated operands are sliced. Every
-    result that is used elsewhere gets a new AllGather, and an Update of a replicated state writes
-    the gathered value. Raises `RefusedMoveError` if a name is wrong, no member reads the AllGather,
-    a path leaves the members and enters them again, or a member has a local operand or does not
-    commute with slicing.
+    `target` is the name of the AllGather, and `members` are names of operations. Unnamed pointwise
+    operations that only members read are members, too. Members that depend on the AllGather are
+    moved. The others are not moved, but compute only slices if `_Move.select_feeders` selects them.
+    Replicated operands are sliced. Every result that is used elsewhere gets a new AllGather, which
+    has the old name of the result, and an Update of a replicated state writes the gathered value.
+    `target` is removed if nothing reads it any more. Raises `RefusedMoveError` if a name is wrong,
+    no member reads the AllGather, an operation that is no member is on a path from the AllGather to
+    a member, or a moved member has a local operand or does not commute with slicing, and the errors
+    of `build_program`.
     """
     conditions = Conditions("reorder", program, {"target": target, "members": tuple(members)})
     find_operation(program, target, Kind.ALL_GATHER, conditions)
@@ -154,11 +157,17 @@ class _Move:
     def select_feeders(self, candidates: list[Operation]) -> None:
         """Select pointwise operations that only members read, to compute only slices of them.
 
-        `candidates` do not depend on the AllGather. One is selected if it is pointwise and not an
-        output, if all its readers are pointwise operations or Updates that are sliced along one
-        dimension, and if it has that dimension with a size other than 1. Candidates are tried from
-        the last to the first, so that one can feed another. Stores the dimension (counted from the
-        end) by name in `_feeds`.
+        `candidates` do not depend on the AllGather. They are tried from the last to the first, so
+        that a selected one can make its operands eligible. A candidate is selected if all of these
+        hold:
+
+        - It is pointwise and not an output, and has at least one reader.
+        - All readers are pointwise or Updates, and either members that will be sliced or candidates
+          that were selected before; all are sliced along the same dimension, counted from the end.
+        - The candidate has this dimension with a size other than 1.
+
+        Stores the dimension, counted from the end, by name in `_feeds`. The move itself is not
+        begun: dimensions of members come from a trial on a second `_Move`.
         """
         # Moving the members in a trial gives the sliced dimension of each of them.
         trial = _Move(self._program, next(iter(self._slice_of)), self._members, self._conditions)
