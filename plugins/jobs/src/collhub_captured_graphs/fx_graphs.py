@@ -282,12 +282,16 @@ class _FxReader:
 
 
 def _find_functional_form(node: torch.fx.Node) -> torch._ops.OpOverload | None:
-    """Return the functional operator, without `_`, that can replace an operator in place.
+    """Return the functional operator, without `_`, that can replace an operator in place, or None.
 
-    It can if only the result of the operator in place is read afterwards. That holds if the operand
-    is the new tensor of an aten operator, no view of it exists, and all other readers of the
-    operand come before the node. Returns None otherwise, and if aten has no functional operator
-    with the same overload.
+    The replacement is correct if the value before the write is not read afterwards. All of these
+    must hold, otherwise the result is None:
+
+    - The name ends with `_`, and aten has an operator without it that has the same overload and
+      writes to no operand. The first argument is a node, the operand.
+    - The operand and all its other readers are operators whose results share no memory with their
+      operands by their schema. So the operand is no input, no result of `getitem`, and has no view.
+    - All other readers of the operand come before the node in the graph.
     """
     import torch
 

@@ -15,18 +15,19 @@ _NO_LETTER = re.compile(r"[^A-Za-z0-9_]")
 def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, int]:
     """Derive the axes of a device mesh from its process groups: size by name, slowest axis first.
 
-    `groups`: group name by global ranks; `file`: for messages. `_find_strides` gives (distance,
-    count) of the nested runs of each group. The boundaries are 1 and, for every run of every group,
-    its distance and its distance times count. In ascending order, each two consecutive boundaries
-    (low, high) are an axis of the size high / low. Without groups of two ranks or more there are no
-    axes.
+    `groups`: group name by global ranks; `file`: for messages. Each group must be a grid of nested
+    runs, given by `_find_strides` as (distance, count). The boundaries are 1 and, for every run of
+    every group, its distance and its distance times count. In ascending order, each two consecutive
+    boundaries (low, high) are an axis of the size high / low. Groups of the ranks 0, 1 and 0, 2, 4,
+    6 have the runs (1, 2) and (2, 4), so the boundaries 1, 2, 8 and axes of the sizes 4 and 2.
+    Without groups of two ranks or more there are no axes.
 
     The name of an axis is `group_NAME` (at most 40 characters, others than letters, digits and `_`
-    replaced by `_`), where NAME is that of the first group that consists of exactly the run (low,
-    size). Without such a group, or if its name is empty, it is `axis_N`, where N is the position of
-    the axis in the result, from 0. A name that is in use gets `_N` appended. Raises `InputError` if
-    a group is no grid, if a boundary is no multiple of the previous one, or if there are more than
-    `_MAX_AXES` axes.
+    replaced by `_`), where NAME is that of the first group whose only run is (low, size). Without
+    such a group, or if its name is empty, it is `axis_N`, where N is the position of the axis in
+    the result, from 0. A name that is in use gets `_N` appended. Raises `InputError` if a group is
+    no grid, if a boundary is no multiple of the previous one, or if there are more than `_MAX_AXES`
+    axes.
     """
     bounds = {1}
     strides_of: list[tuple[str, list[tuple[int, int]]]] = []

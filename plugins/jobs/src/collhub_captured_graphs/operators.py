@@ -149,15 +149,16 @@ class Layouts:
 def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
     """Describe the work, the memory traffic and the operands of a node that may be sliced.
 
-    - Work: arithmetic operations, by the table of operators. Traffic: bytes of the distinct
-      operands and of the results. Both are 0 for a view. The other fields are those of the table,
-      too; an operator of attention with a `dropout_p` above 0 is also random.
-    - An operator of a list is applied to every entry: its work is scaled to the elements of all
-      results, and no operand may be sliced.
-    - An operator outside of the table has work 0 and its traffic, no operand may be sliced, and it
-      is marked as unknown and random.
-    - A known operator without a tensor as result has work 0 and its traffic, no operand may be
-      sliced, and it has neither mark.
+    - An operator of the table with a tensor as result: `work` is the number of arithmetic
+      operations that the table gives, `traffic` the bytes of the distinct operands and of the
+      results; both are 0 for a view. `sliceable`, `row_dimensions` and `row_results` are those of
+      the table, and `is_random` too, but is also set if the argument `dropout_p` is given and not
+      0.
+    - An operator of the table on lists of tensors: the same, but the work is scaled from the first
+      result to the elements of all results, and `sliceable` is empty.
+    - An operator of the table without a tensor as result: work 0 and the traffic; `sliceable` is
+      empty; known and not random.
+    - An operator outside of the table: the same, but not known, and random.
     """
     operator = find_operator(node.operator)
     tensors = [graph.tensors[name] for name in dict.fromkeys(node.reads)]

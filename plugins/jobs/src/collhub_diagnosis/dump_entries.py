@@ -166,11 +166,13 @@ class _DumpParser:
     def parse_groups(self) -> dict[str, tuple[tuple[int, ...], str, int]]:
         """Return ranks, description and ordinal of each process group in the dump, by its name.
 
-        The ordinal numbers the groups with the same set of ranks and the same description, from 0,
-        in the order of names (numbers by value, before texts). If the groups are a list, their
-        positions are their names; a missing description is `undefined`. A group is left out if it
-        has no ranks, or the name "". Raises `InputError` for other types, and for more than 2^21
-        ranks in total.
+        The groups are the member `pg_config`: an object by name, or a list, whose positions become
+        the names. Each is an object with `ranks` and `desc`, or only the ranks (see `parse_ranks`);
+        a missing description is `undefined`. The result is in the order of names: numbers by value,
+        before texts. The ordinal numbers the groups with the same set of ranks and the same
+        description, from 0, in this order. A group is left out if it has no ranks, or the name "".
+        {} without `pg_config`. Raises `InputError` for other types, for the errors of
+        `parse_ranks`, and for more than 2^21 ranks in total.
         """
         config = self.root.get("pg_config") or {}
         if isinstance(config, list):
@@ -243,11 +245,14 @@ class _DumpParser:
     def add_entry(self, position: int, entry: Mapping[object, object]) -> None:
         """Add an entry as a new operation, or as the next call of an earlier batch.
 
-        It belongs to a batch if one of the last 64 operations has the same group, sequence number
-        and kind (message or collective). The batch then has the calls of all entries, creation time
-        and stack of the first, and all other fields, such as the state, of this one. An entry
-        without `is_p2p` is a message if its call is one, or if it ends a batch of messages. Raises
-        `InputError` for invalid values and batches of more than 4096 calls.
+        The entry belongs to a batch if the latest operation with the same group, sequence number
+        and kind (message or collective) is among the last 64 operations. That operation is then
+        replaced: it has the calls of all entries, creation time and stack of the first entry, and
+        all other fields, such as the state, of this entry. An entry without `is_p2p` is a message
+        if its call is one, or if it is `coalesced` and the previous operation is a message of the
+        same group. Entries without a sequence number of their kind are numbered by
+        `parse_old_sequence`. Also records the group of the entry's `pg_id` and its record number.
+        Raises `InputError` for invalid values and for batches of more than 4096 calls.
         """
         record = self.numbers["record_id"][position]
         pg_id = self.numbers["pg_id"][position]

@@ -136,20 +136,20 @@ class _Diagnosis:
     def verdict(self) -> Verdict:
         """Return the verdict on the findings of all kinds.
 
-        One set of findings decides, the first of these that is not empty:
-        1. Faults of the present: all kinds but `none` and `skew`, of operations not completed.
-        2. Findings on the past (completed operations). This set is skipped if a finding of kind
-           `undecided` belongs to an operation, because that operation may be the cause.
-        3. All other findings of the present, which are open questions and skews.
-        4. No finding: the verdict is `none`.
+        One set of findings decides, the first of these that is not empty: 1. Faults of the present:
+        findings of all kinds but `none` and `skew`, of operations that are not completed, without
+        those of `find_open_questions`. 2. Findings on the past (completed operations). This set is
+        skipped if any finding of the kind `undecided` has a sequence number, because that operation
+        may be the cause of the hang. 3. All other findings of the present, which are open questions
+        and skews. 4. No finding: the verdict is `none`.
 
         The kind is the first in the order of `KINDS` that the deciding set contains; group and
         sequence number are those of its first finding of this kind. Faults of one set are
         independent, so the culprits are all ranks of all its findings, ascending. Waiting ranks are
         those that wait in an operation of the dumps, or by NCCL's RAS report if there are no dumps,
         without the culprits; there are none for the kinds `none` and `skew`. The list of findings
-        begins with those that gave the kind; the other ones of the set follow in the order of
-        `KINDS`, then findings of other sets, those on the past last.
+        begins with the deciding set in the order of `KINDS`; then come the other findings of the
+        present, then those on the past.
         """
         findings = [
             *self.find_mismatches(),
@@ -241,9 +241,12 @@ class _Diagnosis:
     def find_order_deadlocks(self) -> list[Finding]:
         """Return cycles of waits: ranks issue operations of several groups in different orders.
 
-        Cycles in which an operation is already reported as a mismatch are left out. The text lists
-        at most 8 steps of one cycle. The finding is located at the first operation in which a
-        culprit waits, else at the first wait of the cycle.
+        There is one finding (`order`) per cycle, in the order of `order_cycles`. A cycle in which a
+        wait is in an operation that was reported as a mismatch is left out. Culprits are the ranks
+        of the cycle that wait in other collectives than its majority, or all ranks without a
+        majority (`find_deviating_ranks`). The text lists at most `MAX_STEPS` (8) waits of the cycle
+        and the number of further ones. The finding is located at the first operation in which a
+        culprit waits.
         """
         findings = []
         for ranks in self.graph.order_cycles():
@@ -285,12 +288,17 @@ class _Diagnosis:
     def find_late_ranks(self) -> list[Finding]:
         """Find ranks that wait for no rank, but lack an operation in which other ranks wait.
 
-        A rank is of the kind `device` if it has issued that operation but not completed it although
-        other ranks have. Then there is one finding for the rank, at its first overdue (`stuck`)
-        operation, else at the first one that other ranks completed while the dumps were written
-        (`skewed`). A rank with skewed operations is skipped if no rank has waited for it long. All
-        other ranks are `late`: one finding per operation that they have not issued, which lists
-        these ranks. Late findings come last, ordered by row.
+        The ranks are those of `sources` of the graph. The fault of a rank depends on the operations
+        that other ranks completed and the rank has issued but not completed:
+
+        - `device`, if there are any: one finding for the rank, at its first `stuck` operation
+          (completed by others long ago), else at its first `skewed` one (completed by others while
+          the dumps were written). A rank with skewed operations gives no finding at all if no other
+          rank has waited for it longer than the skew of the dumps.
+        - `late`, if there are none: one finding per operation that ranks have not issued, with
+          these ranks as culprits. The operation is that of `find_awaiting_row`.
+
+        Findings `device` come first, by rank, then the late ones, by row of the operation.
         """
         by_row: dict[int, list[int]] = {}
         findings = []
@@ -366,12 +374,15 @@ class _Diagnosis:
     def find_blocked_collectives(self) -> list[Finding]:
         """Find operations that all ranks have issued and no rank has completed.
 
-        Operations reported as mismatches are skipped. The first rule that applies gives the kind:
+        Operations reported as mismatches are skipped. There is one finding per operation; the first
+        rule that applies gives its kind:
 
-        - `undecided`: other ranks of the operation are unknown, or earlier entries were overwritten
-        - `network`: all ranks have started it (or the backend is gloo); `device` if there is one
-          rank only. Culprits are the ranks that do not respond to RAS, or the only rank.
-        - `device`: some ranks have not started it; these are the culprits
+        - `undecided`, without culprits: the operation has no other ranks as far as is known, and
+          may have unknown ones; or earlier entries of a ring buffer were overwritten
+        - all ranks have started it, or the backend is gloo: `device` with the rank as the culprit
+          if the operation has a single rank; else `network`, with the ranks that do not respond to
+          RAS as culprits
+        - `device`: only some ranks have not started it; these are the culprits
         - `device` without culprits: no rank has started it
         """
         findings = []
@@ -427,12 +438,14 @@ class _Diagnosis:
         return group.ranks is None or (is_p2p and len(group.ranks) > 1)
 
     def find_skews(self) -> list[Finding]:
-        """Find operations that other ranks completed before, at most two per rank.
+        """Find operations that a rank has not completed but other ranks have, at most two per rank.
 
-        The first `skewed` operation of a rank, completed by others while the dumps were written,
-        gives a finding `skew`, or `undecided` if a ring buffer may have lost its partner. The first
-        `stuck` operation, completed by others longer ago than that, is a fault `device` of the
-        rank; ranks that wait for no rank are left to `find_late_ranks`.
+        The first `skewed` operation of every rank, completed by others while the dumps were
+        written, gives a finding without culprits: `skew`, or `undecided` if a ring buffer may have
+        lost its partner. The first `stuck` operation, completed by others longer ago than that,
+        gives a finding `device` with the rank as the culprit, but not for ranks that wait for no
+        rank, whose stuck operations `find_late_ranks` reports. Findings are in the order of the
+        ranks' fronts.
         """
         findings = []
         for rank, front in self.graph.fronts.items():
