@@ -229,17 +229,21 @@ class MlirReader:
         return " ".join(parts) if len(parts) > 1 else text
 
     def _is_continued(self, parts: list[str], depth: int, following: str) -> bool:
-        """Check whether a statement continues with the following line.
+        """Check whether a statement continues with the line `following`.
 
-        `parts`: lines of the statement so far; `depth`: number of open brackets. The first rule
-        that applies decides:
+        `parts`: lines of the statement so far; `depth`: number of open brackets, where a final `{`
+        does not count. The first rule that applies decides:
 
-        - After a final `{` without other open brackets: only if the line looks like an attribute,
-          so that the bracket opens a dictionary and no region.
-        - With open brackets: yes. A block label (`^...`) continues until a final colon.
-        - After a final comma or other sign that requires more: yes. Aliases (`#`, `!`): no.
-        - A while or reduce whose regions follow: unless the line begins an operation or with `}`.
-        - Otherwise: if the line begins with a sign or word that begins no operation.
+        - The last line ends with `{`, and no other bracket is open: yes if `following` looks like
+          an attribute, so that the bracket opens a dictionary; no if it opens a region.
+        - A bracket is open: yes.
+        - A block label (`^...`): yes until a line ends with a colon.
+        - The last line ends with a comma or another sign of `_CONTINUED`: yes.
+        - An alias (`#...`, `!...`): no.
+        - An operation whose regions follow its text, such as a while or reduce: no if `following`
+          begins with `%`, a quote or `}`, else yes.
+        - Otherwise: yes if `following` begins with a sign or word of `_CONTINUES`, which begins no
+          operation, other than `}`.
         """
         last = parts[-1]
         if last.endswith("{") and depth <= 0:
@@ -520,8 +524,15 @@ def _remove_location(text: str) -> str:
 def _split_types(text: str, start: int) -> tuple[str, str]:
     """Split an operation into the text before its types, and the types.
 
-    The types follow the last colon after `start` that is outside of brackets; they are `""` without
-    such a colon. A dictionary after the keyword `attributes` is removed from the types.
+    Two rules, neither of which removes blanks:
+
+    - If the text ends with `>` or `)` and contains no ` attributes {`, the last ` : ` separates the
+      parts, even within brackets. Without one after `start` the types are `""`. If a `}` is after
+      the last ` : `, the second rule applies.
+    - Otherwise the last colon after `start` that is outside of brackets separates the parts;
+      without such a colon the types are `""`. The types end before ` attributes {`.
+
+    The colon is in neither part. `start`: index in `text`.
     """
     depth, last = 0, -1
     if text.endswith((">", ")")) and " attributes {" not in text:

@@ -125,11 +125,19 @@ def _notes(
 ) -> Sequence[tuple[str, str, Severity]]:
     """Return (code, text, severity) of every finding about the module and its lowered program.
 
-    Warnings: `hlo-loss` for each kind of operation that was counted as lost; `hlo-devices` for each
-    note on the devices; `hlo-unpartitioned` if the module is for more than one device and has
-    global shapes, or has shardings but calls no collective. Notes: `hlo-devices` if both replicas
-    and partitions exceed 1, since rank = replica x partitions + partition is assumed; with the
-    option `tflops`, `hlo-roofline`, and before it `hlo-unfused` if the format is StableHLO.
+    In this order:
+
+    - warning `hlo-loss` for each kind of operation of the program, then of the module, that was
+      counted as lost
+    - warning `hlo-devices` for each note on the devices
+    - warning `hlo-unpartitioned` if the module is for several devices and has computations with the
+      shapes of all devices together
+    - warning `hlo-unpartitioned`, also in addition, if the module is for several devices, has
+      shardings, and the program calls no collective
+    - note `hlo-devices` if both replicas and partitions exceed 1, since the text has no devices and
+      rank = replica x partitions + partition is assumed
+    - with the option `tflops`: note `hlo-unfused` if the format is StableHLO, then note
+      `hlo-roofline`
     """
     notes = [
         ("hlo-loss", f"{count} evaluations of {text}", Severity.WARNING)
@@ -267,11 +275,13 @@ class _Tables:
     def columns(self, program: Program, options: HloOptions) -> dict[str, Int64Array]:
         """Build the columns of all ranks: the rows of rank 0, of rank 1, and so on.
 
-        Every rank has the rows of `program`. A collective without this rank, and a message without
-        a peer for this rank, become markers. Operations and duration are set for computations only,
-        bytes for computations, collectives and messages. The tag of rows that are no messages is 0;
-        all other unset values are NONE. Durations are estimates in ns from the rates in `options`:
-        NONE without rates, at most 2^62 - 1.
+        Every rank has the rows of `program`, in the same order; columns are int64[ranks * rows]:
+        `rank`, `kind`, `name`, `operations`, `bytes`, `duration_ns`, `collective`, `group`, `root`,
+        `peer`, `tag`. A collective without this rank, and a SEND or RECV without a peer for this
+        rank, become markers. Operations and duration are set for computations only; bytes for
+        computations, collectives and messages; collective, group and root for collectives; peer and
+        tag for messages. The tag of other rows is 0, all other unset values are NONE. Durations are
+        estimates in ns from the rates in `options`: NONE without rates, at most 2^62 - 1.
         """
         count, rows = self.group.shape[1], len(program.kind)
         kind = np.tile(np.array(program.kind, np.int64), count)

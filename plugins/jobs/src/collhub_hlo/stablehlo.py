@@ -158,9 +158,12 @@ class _Lowering:
     def take(self, statement: MlirStatement) -> None:
         """Add a statement to the module, according to its kind.
 
-        An operation outside of regions is a declaration. Any text with `sharding =` or `@Sharding`
-        marks the module as sharded. Raises `ValueError` with the reason for an unreadable
-        statement, or `InputError` with a line.
+        `alias` records the type under its name; `open` begins an operation with regions; `next`
+        ends a region and begins the next one of the same operation; `end` ends the last region and
+        the operation; `block` begins a labelled block. Any other statement is an operation without
+        regions. It is added to the innermost region; outside of regions it is a declaration. Any
+        text with `sharding =` or `@Sharding` marks the module as sharded. Raises `ValueError` with
+        the reason for an unreadable statement, or `InputError` with a line.
         """
         text, line = statement.text, statement.line
         self._is_sharded |= "sharding =" in text or "@Sharding" in text

@@ -69,15 +69,20 @@ class Devices:
 def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
     """Return the groups of ranks of a collective, each in the order of its ids.
 
-    The ids in `replica_groups` are ranks, partitions or replicas, as `channel_id`,
-    `use_global_device_ids` and the opcode decide (`_mode`). Groups of partitions are repeated
-    for each replica. Groups of replicas are repeated for each partition; with a channel they
-    contain all partitions of their replicas instead. Missing or empty groups mean one group of
-    all ids.
+    The ids in `replica_groups` have one of three meanings:
 
-    Raises `ValueError` with the reason for ids that are out of range, repeated or missing (only
-    a `collective-broadcast` may miss some), for empty groups with `use_global_device_ids`, for
-    this without a channel, and for text that is no list of groups.
+    - Ranks, with a channel and `use_global_device_ids`, except for the opcodes of
+      `_PARTITION_OPERATIONS` (such as all-to-all). The groups are used as they are.
+    - Partitions, with a channel and an opcode of `_PARTITION_OPERATIONS`. The result has all groups
+      for replica 0, then all groups for replica 1, and so on.
+    - Replicas, in all other cases. Without a channel the result has all groups for partition 0,
+      then all groups for partition 1, and so on. With a channel each group is returned once, with
+      all partitions of its replicas, replica by replica.
+
+    A channel is a `channel_id` above 0. Missing or empty groups mean one group of all ids. Raises
+    `ValueError` with the reason for ids that are out of range, repeated or missing (only a
+    `collective-broadcast` may miss some), for empty groups of ranks, for `use_global_device_ids`
+    without a channel, and for text that is no list of groups.
     """
     is_flat, columns = _mode(opcode, attributes, devices)
     text = attributes.get("replica_groups", "{}")

@@ -238,11 +238,12 @@ class ModuleBuilder:
         """Append an instruction to the current computation, and add its work to the totals.
 
         A module and a computation must be open. An attribute `sharding` marks the module as
-        sharded. If the instruction is a fusion and the module is not read completely, the
-        instructions of each fused computation without communication are dropped after the bytes
-        that they access were stored. Raises `InputError` if the name of the instruction is used, if
-        an operand (`dangling`) or called computation is not defined before it, if a parameter has
-        no number, and if its work cannot be computed.
+        sharded. The number of iterations of a `while` is recorded in `trip_counts` of the module by
+        its line. Unless the builder was created with `is_complete`, a fusion drops the instructions
+        of each computation that it calls and that contains no collective; the bytes that they
+        access are stored before. Raises `InputError` if the name of the instruction is used in the
+        computation, if an operand (`dangling`) or called computation is not defined before it, if a
+        parameter has no number, and if its work cannot be computed.
         """
         assert self.module
         assert self._current
@@ -396,10 +397,12 @@ def _count_iterations(
 ) -> int | None:
     """Return the iterations of a loop `for (i = first; i < end; i += step)`; None for other loops.
 
-    The root of the condition compares element i of the state with an end (LT, LE, GT or GE), and
-    the body returns this element plus or minus a step. The start is a constant. End and step are
-    constants, or elements of the state that begin as constants and that the body returns unchanged.
-    Negative steps count down. The result is at least 0.
+    `caller`: computation that contains the loop, whose operand is the initial state. The root of
+    the condition compares element i of the state with an end, or the end with the element. The body
+    returns this element plus or minus a step. With a positive step the comparison, seen from the
+    element, is LT or LE, with a negative step GT or GE; a step of 0, EQ and NE give None. The start
+    is a constant. End and step are constants, or elements of the state that begin as constants and
+    that the body returns unchanged. The result is at least 0.
     """
     test = condition.root
     if test is None or test.opcode != "compare" or len(test.operands) != 2 or not loop.operands:

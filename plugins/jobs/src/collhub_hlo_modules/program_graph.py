@@ -120,13 +120,17 @@ class _GraphBuilder:
     def build(self) -> CapturedGraph:
         """Convert the entry computation to a captured graph.
 
-        An output that reuses the memory of a parameter has the role MUTATION and the name of this
-        parameter as target, if the parameter is one tensor; every other output has the role OUTPUT.
-        Outputs that are no tensors of the graph (numbers, tokens) are left out.
+        Inputs are the parameters, by their numbers. A parameter whose memory an output reuses has
+        the role STATE, every other one INPUT; the placement of an input is computed from its
+        sharding (`_place_inputs`). An output that reuses the memory of a parameter has the role
+        MUTATION and the name of this parameter as target, if the parameter is one tensor; every
+        other output has the role OUTPUT. Outputs that are no tensors of the graph (numbers, tokens)
+        are left out.
 
         `groups` of the result has one entry per partition of the devices that collectives use: its
         first group. With several partitions, all groups of each must be shifted copies of each
-        other. Raises `InputError` for a collective with other groups, for instructions that a graph
+        other, and the graph has the mesh that they form; with at most one partition the mesh is
+        empty. Raises `InputError` for a collective with other groups, for instructions that a graph
         cannot contain, and for groups that form no mesh. A builder builds only once, because its
         state is changed.
         """
@@ -315,10 +319,19 @@ class _GraphBuilder:
         """Add the nodes of an instruction to the graph, and return its value.
 
         `operands` and `shapes`: values and shapes of the operands. A value is the name of a tensor,
-        a number, a broadcast that is not yet added, a tuple of values, or None for tokens. Some
-        instructions add no node. One without a corresponding aten operator becomes a node
-        `hlo.OPCODE` without assumptions about it. Raises `InputError` for instructions that a
-        graph cannot contain.
+        a number, a broadcast that is not yet added, a tuple of values, or None for tokens. By
+        opcode:
+
+        - A `-done` and the opcodes of `_ALIASES` have the value of the first operand (None without
+          one), a `tuple` that of all operands, and a `get-tuple-element` one of its operand; none
+          adds a node.
+        - Collectives, constants, calls, fusions, loops and conditionals are added by methods of
+          their own.
+        - Any other instruction with one tensor as result becomes pointwise or structural aten
+          operators, if some express it.
+        - All remaining ones become a node `hlo.OPCODE` without assumptions about it.
+
+        Raises `InputError` for instructions that a graph cannot contain.
         """
         opcode = instruction.opcode
         if collective_of(opcode) is not None:
