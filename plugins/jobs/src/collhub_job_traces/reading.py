@@ -180,11 +180,13 @@ class _Reader:
         """Read all files of the source as one workload, with ranks in ascending order.
 
         A file without a rank is rank 0. Groups are those of the option `groups`, else those of the
-        metadata of the lowest rank; without both, they are derived from the nodes (`build_groups`).
-        With `ranks_missing=assume-same`, a rank without a file gets copies of the nodes of another
-        rank, with translated peers and groups, and its metadata; this is reported to the source.
-        Metadata records are preserved in the extension `EXTENSION`, once if all are equal. Raises
-        `TraceError` for invalid records, and `InputError` for missing or contradictory ranks.
+        metadata of the file with the lowest rank; without both, they are derived from the nodes
+        (`build_groups`). With `ranks_missing=assume-same`, a rank without a file gets copies of the
+        nodes and the metadata of the next lower rank with a file, else of the lowest one
+        (`choose_stand_ins`), with translated peers and groups; this is reported to the source as a
+        warning. Metadata records are preserved in the extension `EXTENSION`, once if all are equal.
+        Raises `TraceError` for invalid records, and `InputError` for missing or contradictory
+        ranks.
         """
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
         ranks = [part.rank or 0 for part in parts]

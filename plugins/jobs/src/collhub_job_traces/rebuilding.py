@@ -241,11 +241,14 @@ class BucketPlanner:
 def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
     """Replace collectives by buckets: each bucket becomes one collective with all their bytes.
 
-    `target`: row of the bucket of every node (`BucketPlanner.plan`), the node's own row if it is
-    not joined. The node at that row gets the sum of the bytes and the dependencies of all members,
-    each once; the other members are removed. The remaining rows keep their order. The result also
-    has the new row of every old node, the number of collectives in buckets (the kept ones
-    included), and the number of buckets.
+    `target`: int64[nodes], the row of the bucket of every node (`BucketPlanner.plan`), the node's
+    own row if it is not joined. No member may depend on another member of its bucket; the bucket
+    would depend on itself. The node at the row of the bucket gets the sum of the bytes and the
+    dependencies of all members, each once; its other columns stay. The other members are removed,
+    and nodes that depended on them depend on the bucket. Preserved records of buckets, and of nodes
+    that depended on a removed member, are dropped. The remaining rows keep their order. The result
+    also has the new row of every old node (of its bucket for a removed one), the number of
+    collectives in buckets (the kept ones included), and the number of buckets.
     """
     nodes = workload.nodes
     joined = target != np.arange(len(nodes))

@@ -79,10 +79,11 @@ def _limit_findings(workload: Workload, findings: list[Diagnostic]) -> list[Diag
 
 
 def _find_cycles(workload: Workload) -> list[Diagnostic]:
-    """Find nodes that wait for themselves, or for such nodes; the first row of each rank.
+    """Find nodes that wait for themselves or for such nodes; return one finding per affected rank.
 
-    Data and control dependencies count alike. Empty without a cycle. At most 8 findings, and one
-    that counts the others.
+    Data and control dependencies count alike. The finding (`cycle`) is at the lowest row of the
+    rank that can never run; this node need not be on the cycle itself. Findings are ordered by row.
+    Empty without a cycle. At most 8 findings are listed, and one more counts the others.
     """
     nodes = workload.nodes
     parents, children = nodes.edges()
@@ -175,11 +176,15 @@ def _collectives(workload: Workload) -> list[Diagnostic]:
 def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
     """Check the collectives of a group; return at most one finding.
 
-    `rows`: its collectives in issue order. The checks, in order:
+    `group`: index of the group, -1 for all ranks of the job; `rows`: its collectives in issue
+    order, at least one. The first check that fails gives the finding:
 
-    - a call by a rank outside of the group
-    - a group of a single rank (except the group of all ranks), in which simulators would hang
-    - the first collective of a member that differs from those of the first member
+    - `group`: a call by a rank outside of the group
+    - `group`: a group of a single rank (except the group of all ranks), in which simulators would
+      hang
+    - `collectives-differ`: the first member, in the order of the group, whose sequence of
+      collectives differs from that of the member at position 0 in kind, bytes, counts or number;
+      roots are not compared. The finding is at the first difference of this member.
     """
     nodes, members = workload.nodes, workload.members(group)
     name = f"process group {workload.groups[group].name!r}" if group >= 0 else "the job"
