@@ -197,13 +197,18 @@ class _RankColumns:
         self._identity = nodes.identity
 
     def record(self, row: int) -> tuple[str, dict[str, int | list[int] | bytes]]:
-        """Return the tokens of the record of a row, and the values that they name.
+        """Return the tokens of the record of a row, separated by spaces, and their values.
 
         A token names a field or attribute, or has its bytes in hexadecimal. A row that was read
         from a trace has the original tokens; for any other row they are created from the columns,
-        followed by attributes that another format added. Omitted attributes are removed. A complete
-        preserved record (`!`) needs no values. The token `id` is added to original tokens if they
-        have none and the node has an id other than 0.
+        followed by attributes that another format added. Omitted attributes are removed. Original
+        tokens get the token `id` if they have none and the node has an id other than 0, and the
+        token of the algorithm exactly if the node has an algorithm.
+
+        The values are by attribute or field, also of those without a token: the columns of
+        `COLUMN_OF`, `id`, `type`, `us` (duration in whole microseconds, rounded down, 0 if
+        missing), name and group as bytes, and `data` and `ctrl`, the ids of the parents. They are
+        empty for a complete preserved record, which begins with `!`.
         """
         at = {name: column[row - self._first] for name, column in self._columns.items()}
         extra = at["extra"]
