@@ -45,8 +45,10 @@ def read_inspector_lines(
 
     `lines`: (line number, content); None as content for a line that is too long. Unreadable are
     lines that are too long or no JSON object; they raise no exception. Empty lines and records of
-    proxies are ignored. Calls that the Inspector has overwritten are a `SkippedLine` at the line
-    that counts them. Missing and invalid numbers are -1. The order is that of the lines.
+    proxies are ignored. A line with the counts of a dump (`dump_stats`) gives no record; if it
+    counts calls that the Inspector has overwritten, it gives a `SkippedLine`. Its header and
+    metadata are those of the following lines without a header, for as many lines as it announces.
+    Missing and invalid numbers are -1. The order is that of the lines.
     """
     members: dict[tuple[object, ...], Member] = {}
     marker: dict[str, Any] = {}
@@ -164,11 +166,13 @@ def read_profiler_events(
     """Yield the calls in a file of NCCL's profiler in the order of their ends, and skipped lines.
 
     `lines`: (line number, content), None as content for a line that is too long. A kernel event
-    belongs to the last call that its process began. The times of a call are those of its first and
-    last kernel event before the line of the call's end; without them, those of the call. Yielded as
-    `SkippedLine` are lines that are no events, calls that cannot be read (at their line), and at
-    the end the calls without an end. At most `_MAX_OPEN_CALLS` (2^16) calls are open at a time;
-    further ones are ignored without a record.
+    belongs to the last call that its process (host of the file name and `pid`) began. The times of
+    a call, in us, are the earliest begin and the latest end of its kernel events before the line of
+    the call's end; without both, those of the call; unknown (`timing_source`) if the end is before
+    the begin. Yielded as `SkippedLine` are lines that are no events, calls that cannot be read (at
+    their line), and at the end the calls without an end, in the order of their begins. At most
+    `_MAX_OPEN_CALLS` (2^16) calls are open at a time; further ones, and ends without an open call,
+    are ignored without a record.
     """
     host = _THREAD.sub("", PurePath(file).name)
     open_calls: dict[tuple[str, str, str], _OpenCall] = {}

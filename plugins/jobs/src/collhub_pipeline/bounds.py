@@ -51,17 +51,19 @@ def compute_lower_bound(
 def closed_form(
     schedule: str, stages: int, micros: int, times: PassTimes, *, delayed: bool
 ) -> Time | None:
-    """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form; None without one.
+    """Return the makespan of a schedule in closed form; None without one.
 
-    `stages`, `micros`: numbers of stages and microbatches. `delayed`: the input gradient is sent
-    before the weight gradient is computed. The first rule that applies:
+    `schedule`: name; `stages`, `micros`: numbers of stages and microbatches, at least 1; the result
+    has the unit of `times`. `delayed`: the input gradient is sent before the weight gradient is
+    computed. A backward pass is both gradients. The first rule that applies:
 
     - One stage: the time of all passes in sequence, for any name.
-    - Senders wait for transfers (`times.is_blocking`): names other than `gpipe` and `eager-1f1b`
-      count as `1f1b`. None if `delayed`, for `eager-1f1b`, with fewer than 2 microbatches, and if a
-      transfer takes longer than a forward or a backward pass.
-    - None for other names, for `1f1b` if a transfer takes longer than a forward and a backward pass
-      together, and for `eager-1f1b` if it takes longer than half of that.
+    - Senders wait for transfers (`times.is_blocking`): None if `delayed`, for `eager-1f1b`, with
+      fewer than 2 microbatches, and if a transfer takes longer than a forward or a backward pass.
+      Otherwise `gpipe` has its form, and every other name that of `1f1b`.
+    - `gpipe` always has a form; `1f1b` unless a transfer takes longer than a forward and a backward
+      pass together; `eager-1f1b` unless it takes longer than half of that.
+    - None for other names.
     """
     backward = times.input_gradient + times.weight_gradient
     both, transfer = times.forward + backward, times.transfer

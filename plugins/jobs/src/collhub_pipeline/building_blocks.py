@@ -63,10 +63,17 @@ def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: 
 
     `starts`: per device the slots of the passes of microbatch 0: forward pass of the first chunk,
     forward pass of the second chunk, input gradient of the second chunk, input gradient of the
-    first chunk. Each further microbatch follows `_PERIOD` slots later. Weight gradients fill free
-    slots, then passes at the beginning and the end of the step are moved to earlier free slots
-    (`_move_forward`). After that idle slots are removed, and the weight gradients as well; the rest
-    is moved once more (only the end), and weight gradients fill the free slots again.
+    first chunk. Each further microbatch follows `_PERIOD` slots later. Device d has the stages d
+    and 2 * devices - 1 - d. Then:
+
+    - Weight gradients fill free slots (`_fill_weight_gradients`).
+    - Passes at the beginning and the end of the step move to earlier free slots (`_move_forward`).
+    - The slots become the start times if all passes take 1 and start as early as their order and
+      their inputs permit, so that idle slots disappear.
+    - All weight gradients are removed, the passes at the end are moved once more, and weight
+      gradients fill the free slots again.
+
+    The schedule has the resulting order of passes of each device.
     """
     devices = len(starts)
     place = place_in_waves(devices, 2)
@@ -189,8 +196,10 @@ def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
     The beginning is all before the first input gradient of the first stage, the end all after the
     last forward pass of this stage; other passes stay. In the order of slots, each pass moves to
     the first free slot after the passes that it needs at which the peak of stored activations of
-    its device does not exceed the largest original peak of all devices. Without weight gradients in
-    the slots only the end changes. The arguments are not changed.
+    its device does not exceed the largest original peak of all devices; it stays if there is none
+    before its own slot. Weight gradients are moved as such, and assigned to microbatches and stages
+    only at last, in the order of the input gradients. Without weight gradients in the slots of the
+    first device only the end changes. The arguments are not changed.
     """
     length = max(max(line.values()) for line in lines) + 1
     devices = [_Device.create(dict(line), length) for line in lines]

@@ -235,8 +235,9 @@ def _name_placement(schedule: Schedule) -> str:
 def format_fields(report: PipelineReport) -> dict[str, str]:
     """Format the report as text by label, in the order of the output.
 
-    `recomputed` (if a stage recomputes), `bounds` and `all orders` (if known) and `optimal` (if the
-    time equals a proven bound) are contained only if they apply.
+    The labels are `schedule`, `shape`, `objective`, `step`, `steady` and `bubble`, then, only if
+    they apply, `recomputed` (some stage recomputes), `bounds` (of the placement, if known), `all
+    orders` (bound of the search, if known) and `optimal` (the time equals a proven bound).
     """
     chunks = report.num_stages // len(report.devices)
     shapes = {

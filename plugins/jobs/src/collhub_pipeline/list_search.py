@@ -105,9 +105,14 @@ class ListSearch:
     def run(
         self, keys: Int64Array, ahead: Int64Array, patience: int, guard: int
     ) -> tuple[Int64Array, Int64Array, Int64Array, int]:
-        """Build one list schedule with the kernel `build_list_schedule`; count it in the budget.
+        """Build one list schedule of the shape with the kernel `build_list_schedule`.
 
-        Parameters and results are those of the kernel.
+        The parameters are described there: `keys` [3, stages, units], the priority of each pass,
+        the lowest first; `ahead` [stages], the maximum number of activations of a stage;
+        `patience`, how long a device waits for a lower key, in sixteenths of a pass; `guard`, how
+        memory limits are observed (0 to 2). All other inputs are those of this object. Returns
+        (passes, starts, devices, value) in the order of starts; the value is -1 if the schedule is
+        blocked. Takes one step of the budget per pass (`keys.size`), before the kernel runs.
         """
         # Imported here: numba takes a second.
         from collhub_pipeline.list_kernel import build_list_schedule
