@@ -197,11 +197,18 @@ class ListSearch:
     def _search_lists(self, seeds: Sequence[Schedule], goal: int) -> Schedule | None:
         """Return the best schedule that starts ready passes by a table of keys; None if none fits.
 
-        Four kinds of trials follow each other: fixed policies of keys with limits of activations
-        per stage; random changes of these limits; the start times of the first seed as keys; and
-        the start times of the best schedule with random changes. The random numbers are always the
-        same. The policies without limits and the first seed are always tried; other trials end at
-        the value `goal` (in ticks) or a limit of the budget.
+        Trials follow each other; the best result so far is kept:
+
+        - every policy of keys without limits of activations, with the banker's algorithm
+        - policies with limits of activations per stage (`_generate_limits`)
+        - random changes of the best limits, with the keys of a policy or the best keys
+        - the start times of the first schedule in `seeds`, if any, as keys
+        - the start times of the best schedule with random changes
+
+        The first and the fourth kind are tried completely, whatever the value. The other kinds end
+        when the best value is at most `goal` (in ticks), at a limit of the budget, and after a
+        number of trials that depends on the number of passes. The random numbers are always the
+        same.
         """
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
         state = _Best(self)
@@ -274,8 +281,10 @@ class ListSearch:
     def _improve(self, schedule: Schedule, goal: int) -> tuple[Schedule, int]:
         """Improve a schedule by moving single passes; return the best one and its value in ticks.
 
-        Full backward passes are divided into input and weight gradients. The work is counted in the
-        budget. Ends early at the value `goal`.
+        Full backward passes are divided into input and weight gradients, so the result may differ
+        from `schedule` even without an improvement. The number of moves depends only on the number
+        of passes; its work is counted in the budget before, even if the kernel `improve_orders`
+        ends early at the value `goal`.
         """
         # Imported here: numba takes a second.
         from collhub_pipeline.order_kernel import improve_orders

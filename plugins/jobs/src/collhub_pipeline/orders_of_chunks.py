@@ -74,9 +74,12 @@ def _build_interleaved(
 
     The microbatches are divided into max(1, microbatches // devices) rounds; in each round a device
     runs one chunk after the other. After a warm-up of forward passes, forward and backward passes
-    alternate. `is_split`: input and weight gradients are separate, and device d runs a weight
-    gradient after d later input gradients. Raises `UsageError` (`micro-batches`) if the number of
-    rounds does not divide the microbatches.
+    alternate, one of each; without forward passes left, only backward passes follow. The warm-up of
+    device d has (chunks - 1) * (microbatches of a round) + w * (devices - 1 - d) forward passes,
+    with w = 1 if `is_split`, else 2, and at most all of them. `is_split`: input and weight
+    gradients are separate, device d runs a weight gradient after d later input gradients, and the
+    last d at the end. Raises `UsageError` (`micro-batches`) if the number of rounds does not divide
+    the microbatches.
     """
     rounds = max(1, micros // devices)
     if micros % rounds:

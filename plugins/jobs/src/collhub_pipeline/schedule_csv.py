@@ -75,10 +75,13 @@ def read_schedule_file(path: str) -> Schedule:
 def read_schedule(text: str, path: str) -> Schedule:
     """Read a schedule from the text of a CSV file of PyTorch, with or without messages.
 
-    `path`: name of the file, for errors. Raises `InputError` with file and row for a text without
-    rows, for cells that are no action, for more than 10^6 cells or stages x microbatches, for
-    passes that are missing, repeated or before their inputs, for messages without their counterpart
-    or in another order than on the other rank, and for schedules that deadlock.
+    `path`: name of the file, for errors, and the name of the schedule. A row has the actions of one
+    rank. Only passes become part of the orders; messages are checked, all other actions are
+    ignored. The first of two actions in one cell counts as a forward pass that overlaps with the
+    second one. Raises `InputError` with file and row for a text without rows, for cells that are no
+    action, for more than 10^6 cells or stages x microbatches, for passes that are missing, repeated
+    or before their inputs, for schedules that deadlock, and, if the file has any message, for
+    messages without their counterpart or in another order than on the other rank.
     """
     rows = [list(_parse_row(line, number, path)) for number, line in _generate_lines(text, path)]
     if not rows:

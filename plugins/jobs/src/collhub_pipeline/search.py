@@ -74,12 +74,14 @@ def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
     """Search the schedule with the minimum objective that fits the memory.
 
     The objective is the makespan of one step, or the time per step of many steps
-    (`shape.is_steady`); among equal ones the minimum peak of memory decides. Named schedules
-    such as 1F1B are tried first, then each placement is searched. The search ends early at the
-    lower bound of all placements. `budget` counts the passes of all candidates; at its limit,
-    the best schedule so far is returned. Raises `UsageError` (`memory`) if no placement, or no
-    schedule that was found, fits the memory, and `BudgetReached` if the limit is reached
-    before a candidate fits.
+    (`shape.is_steady`); among equal ones the minimum peak of memory decides. Named schedules such
+    as 1F1B are tried first. Then the placements (with their sets of recomputed stages) that can fit
+    the memory are searched one after the other, without those whose lower bound is not below the
+    best objective so far. The search ends early when the lower bound of all fitting placements is
+    reached. `budget` (None: no limit) counts the passes of all candidates; at its limit the cut is
+    recorded in it, and the best schedule so far is returned. Raises `UsageError` (`memory`) if no
+    placement, or no schedule that was searched, fits the memory, and `BudgetReached` if the limit
+    is reached before a candidate fits.
     """
     budget = budget or SearchBudget()
     best = _Best(shape, budget)
