@@ -160,10 +160,13 @@ def lines(workload: Workload) -> list[str]:
 def read_card(source: Source) -> Card:
     """Parse the card of a folder: devices, software, parallelism and bandwidths.
 
-    Missing texts are empty, missing degrees of parallelism are 1. Bandwidths are (0.0, 0.0) unless
-    exactly two are given. Raises `InputError` with the path of the first invalid value, and if the
-    card has a plan of parallelism whose product, without `ep`, differs from the given
-    `total_count`.
+    The card is the only file of the source with its name and signature. Missing texts are empty,
+    missing numbers of devices 0, missing or zero degrees of parallelism 1. The device is the
+    `model`, else the `type`. Bandwidths are in Gbit/s, (0.0, 0.0) unless exactly two are given,
+    where null does not count. Raises `InputError` for no or several cards, with the path of the
+    first invalid value, and if the card has a plan of parallelism and a `total_count` other than 0
+    that differs from the product of `dp_replicate`, `dp_shard`, `tp`, `pp` and `cp`; `ep` does not
+    count.
     """
     part = _card_part(source)
     root = document_of(Source(part.name, (part,), source.report), CCL_BENCH)

@@ -295,9 +295,11 @@ def _read_job(
 ) -> tuple[Workload, list[str]]:
     """Read the files as one job; return the workload and notes for the user.
 
-    Formats of workloads other than profiles are tried first; they have no notes. Otherwise the
-    format of the profiles is detected. Raises `UsageError` if a step is chosen, but the format has
-    no steps.
+    Formats of workloads other than profiles are tried first (`_open_other_job`); they have no
+    notes. Otherwise the format of the profiles is detected from the content. Execution traces have
+    a single note in place of those of the reader: that they record no times. `reading`: options of
+    the reader by name, None for not given. Raises `UsageError` if `step` is given, but the format
+    has no steps, and the errors of the readers.
     """
     from collhub_pytorch.formats import EXECUTION_TRACE
     from collhub_pytorch.profile_formats import detect_format, read_files

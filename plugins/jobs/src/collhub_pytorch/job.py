@@ -219,8 +219,10 @@ def _check_unique(parts: Sequence[RankNodes]) -> None:
 def _find_world_size(parts: Sequence[RankNodes]) -> int:
     """Return the recorded number of ranks; without one, the highest rank that occurs plus 1.
 
-    Raises `InputError` if files record different numbers (`mixed-jobs`), if a rank is not below the
-    number, or for more than `_MAX_RANKS` ranks (`rank-range`).
+    Ranks occur as ranks of files, peers of calls, and members of groups. Raises `InputError`, in
+    this order: if files record different numbers (`mixed-jobs`; files without a number do not
+    count), for more than `_MAX_RANKS` ranks (`rank-range`), and if a rank is not below the recorded
+    number (`rank-range`).
     """
     highest = max(part.rank for part in parts)
     for part in parts:
@@ -262,12 +264,15 @@ class _Tables:
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
         """Build the columns (int64) of the nodes of `rank` from the nodes of `part`.
 
-        `part` may be the nodes of another rank, which are copied for a missing rank. A node without
-        a communication call has NONE in the columns of calls. Other nodes get kind, bytes, peer,
-        root and group of their call. A call that a workload cannot express, such as a message with
-        an unknown peer, becomes a computation; its name is added to `self.demoted`. New names,
-        groups and extras are added to the tables. Raises `InputError` (`group`) for a call in a
-        group of other ranks.
+        `part` may be the nodes of another rank, which are copied for a missing rank; groups are
+        then translated, known peers are not (`_to_job_call`). `name` and `extra` are indices in the
+        tables. A node without a communication call keeps its kind, and has NONE as bytes,
+        collective, peer, root, group and extra. A node with a call has kind, name, bytes,
+        collective, peer, root (a rank of the job), group and extra of the call, but its own
+        duration and `on_host`. A message whose peer is unknown, in a group of other than two ranks,
+        becomes a computation; its name is added to `self.demoted`. New names, groups and extras are
+        added to the tables. Raises `InputError` (`group`) for a call in a group of which the rank
+        of `part` is no member.
         """
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
         self.demoted |= {job_call.name for job_call in calls if job_call.kind is NodeKind.COMPUTE}

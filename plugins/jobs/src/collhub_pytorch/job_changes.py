@@ -136,13 +136,18 @@ def _band(saved_ns: Sequence[int]) -> tuple[int | None, int | None]:
 
 
 def _overlap_changes(job: _Job) -> Iterator[JobChange]:
-    """Yield the change in which communications start as soon as their data are ready.
+    """Yield the change in which communications start as soon as their data are ready; at most one.
 
-    To this end, dependencies that only state an order are dropped. In profiles these are edges from
-    the host to communications that also wait for the device. In other jobs these are control edges
-    between a communication and another node, if the communication has data edges on that side.
-    Yields no change if there are no such edges, or if ranks would wait for each other without
-    them. The saving in ns has a range, from replays with both limits of the transfer times.
+    To this end, dependencies that only state an order are dropped. In jobs with the extension
+    `EXTENSION` (profiles) these are edges from the host to a communication, or to the idle node
+    before it, that also waits for a computation of the device. In other jobs these are control
+    edges between a communication and another node, if the communication has data edges on that
+    side. Yields no change if there are no such edges, or if ranks would wait for each other without
+    them.
+
+    The saving is the time of the job minus the time without the edges, in ns; it may be 0 or
+    negative. It has a range if the job has lower and upper limits of the transfer times: the
+    smallest and the largest saving of the replays with the transfer times and with both limits.
     """
     workload = job.workload
     nodes = workload.nodes
