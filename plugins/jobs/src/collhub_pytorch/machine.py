@@ -399,12 +399,13 @@ def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTi
     """Simulate a job whose collectives have the times of a measured machine, without contention.
 
     Computations have their durations; measured times of collectives are replaced. Messages without
-    a duration take the time of a broadcast. The ranks per node are those of the option, else the
-    recorded ones, else a number that the predictor assumes; the last one and the times of messages
-    are notes of the result. Times are in ns; the exposed time of a rank is its end minus its
-    computation. Changes of the job are tried only with the option `changes`. Raises `UsageError`
-    without a machine and for collectives without a size, and `InputError` for computations without
-    a duration and for calls that the profile does not predict.
+    a duration take the time of a broadcast between two ranks. The ranks per node are those of the
+    option, else the recorded ones, else a number that the predictor assumes. This assumption, and
+    that about messages, is a note (`assumption`) in the diagnostics. Times are in ns; the exposed
+    time of a rank is its end minus its computation. Changes of the job are tried only with the
+    option `changes`. Raises `UsageError` without a machine or a hub in the request and for
+    collectives without a size, and `InputError` for computations without a duration and for calls
+    that the profile does not predict.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")

@@ -274,10 +274,12 @@ def _calls(
 ) -> tuple[list[Call], Int64Array, Counter[str]]:
     """Return the communications of the device, their index per activity, and the unknown kernels.
 
-    `order`: the selected rows of device work; kernels of other rows are skipped. The communication
-    of a kernel is the one recorded with it, else that of the span that encloses its launch, else
-    the one that its name indicates. The index is -1 for activities without communication. Kernels
-    of communication without any of the three are counted by name.
+    `order`: the selected rows of device work, one per activity; kernels of other rows are skipped.
+    Each kernel of a communication gets an entry of its own in the list, in the order of
+    `events.kernel_calls`. It is the communication recorded with the kernel, else that of the span
+    that encloses its launch, else the one that its name indicates, with its group resolved. The
+    index is int64[activities], -1 for activities without communication. Kernels of communication
+    without any of the three are counted by name, and have no entry.
     """
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
@@ -366,12 +368,14 @@ def _awaited(
 ) -> Int64Array:
     """Return the activity for whose end each runtime call waited, -1 for none: int64[calls].
 
-    Only two sets of calls wait. A call of kind BLOCK waits for the activities that it launched
-    itself and for those issued at or before its start (an activity without a known launch counts by
-    its own start). A call of kind LAUNCH that launched an activity (`is_launch`) waits only for its
-    own activities, as copies of pageable memory block. In both cases only activities that end after
-    the start of the call, and at or before its end, are considered. Of several, the one with the
-    last end is returned; of equal ends, the last one by index.
+    `start`, `end`: of the activities, in ns; `is_launch`: bool[calls], whether the call launched an
+    activity; the times of the calls are those of `launches`. Only two sets of calls wait. A call of
+    kind BLOCK waits for the activities that it launched itself and for those issued at or before
+    its start (an activity without a known launch counts by its own start). A call of kind LAUNCH
+    with `is_launch` waits only for its own activities, as copies of pageable memory block. In both
+    cases only activities that end after the start of the call, and at or before its end, are
+    considered. Of several, the one with the last end is returned; of equal ends, the last one by
+    index.
     """
     awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")

@@ -111,12 +111,12 @@ class CallGraph:
     def _place_in_order(self) -> None:
         """Place the calls one after the other, in an order common to all ranks (`order_calls`).
 
-        Without recorded durations, all times are NONE. With them, a call ends on all its ranks at
-        one time: the earliest at which each of them can have executed it after its previous call.
-        On each rank it starts its own duration earlier. With durations, a rank that has records of
-        the communicator, but not of this collective, gets a copy with the shortest recorded
-        duration; the number of copies, if any, is added to the notes. The calls are added to the
-        calls of the ranks.
+        Without recorded durations (`has_times` is False), all times are NONE. With durations, a
+        rank that has records of the communicator, but not of this collective, gets a copy with the
+        shortest recorded duration; the number of copies, if any, is added to the notes. The end of
+        a call is the maximum over its ranks of (end of the rank's previous call, 0 at first) +
+        (duration on this rank). All its ranks have this end, and on each the call starts its own
+        duration earlier. The calls are added to `_rank_calls`.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0

@@ -235,12 +235,14 @@ def match_records(
 ) -> dict[CallKey, dict[int, int]]:
     """Find the records of different ranks that belong to one call; return rows by rank by call.
 
+    Ranks are those of the job. A key is (communicator, operation or "", sequence number).
     Collectives of a communicator are matched by sequence number. These number all operations of the
-    communicator together, unless a rank has one number with two operations: then they number each
-    operation. Records without a number are numbered in their order by rank and communicator. Of
-    several records of one rank for a call, only the first is used. Messages and unknown operations
-    are separate calls of one rank. Calls are in the order of their first record. The numbers of
-    repeated and lost records are added to `notes`.
+    communicator together (operation ""), unless a rank has one number with two operations: then
+    each operation has numbers of its own. Records without a number are numbered from 0 in their
+    order, by rank and communicator. Of several records of one rank for a call, only the first is
+    used. Messages and unknown operations are separate calls of one rank with the key ("", "", row).
+    Calls are in the order of their first record. The numbers of repeated and lost records, if any,
+    are added to `notes`.
     """
     rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}
