@@ -344,9 +344,12 @@ def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
     """Parse placements of DTensor such as `Shard(0), Replicate()`, one per mesh axis.
 
     Axes that shard the same dimension divide it in their order. `_StridedShard(d, split_factor=k)`
-    divides it after those later axes that together have k tiles (PyTorch,
-    `torch/distributed/tensor/placement_types.py`). Raises `InputError` for other text, another
-    number of placements than axes, dimensions that do not exist, and reductions other than sums.
+    divides the dimension after as many of the later axes as together have k tiles, the first of
+    them first (PyTorch, `torch/distributed/tensor/placement_types.py`). Dimensions may be negative,
+    counted from the end. `Partial()` and `Partial(sum)` mark a sum. Raises `InputError` for other
+    text, another number of placements than axes, dimensions that do not exist, a split factor that
+    is missing or is not the number of tiles of the first later axes, and reductions other than
+    sums.
     """
     words = _DTENSOR.findall(text)
     rest = _DTENSOR.sub("", text).strip(" ,[]()")

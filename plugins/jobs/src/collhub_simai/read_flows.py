@@ -48,9 +48,12 @@ _MAX_FIELD = 1 << 16
 def read(source: Source, options: SimcclOptions) -> Algorithm:
     """Read the flows of one collective as an algorithm whose units are bytes.
 
-    The collective has the kind CUSTOM, and as many units as the busiest rank sends or receives. A
-    note reports the flows of other collectives. Raises `InputError` for several files
-    (`several-files`), and with the line for invalid rows, repeated or unknown flows, and cyclic
+    The options choose the collective (`_select_flows`); a note reports the number of flows of other
+    collectives. The algorithm has the kind CUSTOM. Its unit count, its size in bytes, and the
+    length of the buffers of every rank are the bytes that the busiest rank sends or receives. The
+    extension `SIMCCL` has the columns `collective`, `op` and `data_size` of the first flow. Raises
+    `InputError` for several files (`several-files`), without a flow that fits the options
+    (`empty`), and with the line for invalid rows, repeated or unknown flows, and cyclic
     dependencies.
     """
     if len(source.parts) != 1:
@@ -147,14 +150,14 @@ def _select_flows(
 def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
     """Build a send and a receive for each flow; return the steps and the bytes of the busiest rank.
 
-    The send of flow number p in the list is step 2 p, its receive step 2 p + 1; units are bytes. A
-    send has a data dependency on the receives of the flows in `parent_flow_ids`, and a control
-    dependency on the sends of those flows in `prev_flow_ids` that its rank sends; other ids in
-    `prev_flow_ids` have no effect. Receives have no dependencies. The busiest rank sends or
-    receives the most bytes. The number of ranks is the highest rank plus 1, at least 2. There must
-    be at least one flow. Raises `InputError` with the line for an invalid number, a repeated or
-    unknown flow id, and a parent that does not end at the sender; also if a rank sends or receives
-    more than `MAX_UNITS` (2^62) bytes.
+    Steps of a rank are in the order of the flows; units are bytes, and the channel is that of the
+    flow. A send has a data dependency on the receives of the flows in `parent_flow_ids`, and a
+    control dependency on the sends of those flows in `prev_flow_ids` that its rank sends; other
+    known ids in `prev_flow_ids` have no effect. Receives have no dependencies. The busiest rank
+    sends or receives the most bytes. The number of ranks is the highest rank plus 1, at least 2.
+    There must be at least one flow. Raises `InputError` with the line for an invalid number, a
+    repeated flow id, an unknown id in either column, and a parent that does not end at the sender;
+    also if a rank sends or receives more than `MAX_UNITS` (2^62) bytes.
     """
     numbers = [_numbers(line, row, file) for line, row in flows]
     by_id: dict[int, int] = {}
