@@ -180,11 +180,16 @@ class WaitGraph:
     def _has_lost_incomplete(self, rank: int, row: int) -> bool:
         """Check whether the ring buffer of a rank may have lost incomplete operations before `row`.
 
-        False if the buffer was not overwritten. The status shows the last completed collective of
-        each group: true if collectives between it and the oldest entry are lost. Lost messages, and
-        without a status all lost operations, count as possibly incomplete if the oldest entry of
-        the rank is not completed; without a status also if the oldest entry of the group has not
-        started.
+        False if the buffer was not overwritten. If the dump has a status of its groups, the answer
+        does not depend on `row`. It is true if for some group the number after the last completed
+        collective is below that of the oldest collective in the buffer (without one, below the
+        number after the last enqueued one), so that incomplete collectives are lost. It is also
+        true if the records of the job have any message and the oldest entry of the rank is not
+        completed.
+
+        Without a status it is true if the oldest entry of the rank is not completed, or if the
+        oldest entry of the rank with the group and the kind (collective or message) of `row` is
+        only scheduled.
         """
         dump = self.records.dumps[rank]
         if not dump.is_overwritten:
@@ -222,13 +227,15 @@ class WaitGraph:
         return states
 
     def _front(self, rank: int) -> Front:
-        """Return the front of a rank: its oldest incomplete operations per group or pair of ranks.
+        """Return the front of a rank: the incomplete operations that it may execute now.
 
-        A batch of messages belongs to the set of its partners. Operations that other ranks
-        completed, and that no rank must still issue, are not in `rows` and do not block later ones:
-        they are `stuck` if they are overdue (`_is_overdue`), otherwise `skewed`. Of the remaining
-        ones, `rows` has the first of all, and the first of another group or pair only if it is
-        STARTED: scheduled ones wait for an earlier one.
+        Incomplete operations are visited in the order of their rows. Collectives of a group are one
+        sequence, messages of a group with the same partners are another one; only the first
+        operation of a sequence counts, because the later ones wait for it. An operation for which
+        `_has_left_partner` holds (other ranks have completed it) does not count as the first one,
+        so later ones may; it is `stuck` if it is overdue (`_is_overdue`), otherwise `skewed`.
+        `rows` has the first operation that counts, and the first one of each other sequence only if
+        it is STARTED: scheduled ones wait for an earlier operation.
         """
         rows: list[int] = []
         skewed: list[int] = []

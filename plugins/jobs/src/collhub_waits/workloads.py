@@ -50,9 +50,13 @@ class BlockedRank:
 def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
     """Return the ranks of one deadlock in the order in which they wait; empty without one.
 
-    Every collective must be called by all ranks of its group, and every message must have both
-    ends. All calls of a collective end together; a receive ends after its send begins. Messages
-    that are not unique by ranks, tag and bytes are not matched, because their order is unknown.
+    The workload is executed without times. Every collective must be called by all ranks of its
+    group, every message must have both ends, and no node may wait for itself on its own rank:
+    otherwise the blocked ranks may form no cycle, which raises `IndexError`. All calls of a
+    collective end together; a receive ends after its send begins. Messages that are not unique by
+    ranks, tag and bytes are not matched, because their order is unknown. Of several cycles of ranks
+    one is returned. Each entry has the node in which its rank waits, and the node of the same rank
+    for which the rank before it in the cycle waits.
     """
     calls = _Calls(workload)
     is_stuck, is_front = calls.execute(np.zeros(0, np.int64))

@@ -71,8 +71,8 @@ def install_modules() -> None:
     """Insert the package `msccl` and its public modules into `sys.modules`, for all later imports.
 
     Existing entries are replaced. Each module has the public names of MSCCLang, defined by this
-    implementation. A submodule becomes an attribute of its parent, unless the parent already has a
-    public name that is equal.
+    implementation. A submodule becomes an attribute of its parent, unless the parent has a public
+    name with the name of the submodule, such as a function, which then remains.
     """
     mirrors = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
     for name, (ours, exported) in _MODULES.items():
