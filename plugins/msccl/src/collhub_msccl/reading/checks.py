@@ -47,10 +47,12 @@ def check_program(
 ) -> None:
     """Record the defects of thread blocks and steps in `findings`; raise no exception for them.
 
-    Errors: invalid ids of blocks, peers, connections or dependencies, a negative channel, and a
-    count below 1 (except in a nop). Warnings: constructs with a clear meaning that the runtimes
-    refuse or misinterpret, such as numbers of steps above a runtime's limit, and channels that are
-    not below the `nchannels` of the header.
+    Errors, in this order: ids of blocks, peers, negative channels (`channel-range`), connections of
+    sends, connections of receives, a count below 1 except in a nop (`count-range`), dependencies.
+    Then warnings: constructs with a clear meaning that the runtimes refuse or misinterpret
+    (`_warn_of_step_limits`), and channels that are not below the `nchannels` of the header
+    (`channel-count`). Every kind of error is recorded for at most 5 rows, and the fifth counts the
+    others; a warning is recorded once per code and counts the others.
     """
     _check_block_ids(program, findings)
     _check_peers("send", program.send, program, findings)
@@ -91,9 +93,11 @@ def check_program(
 def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> None:
     """Record errors for repeated and missing ids of the thread blocks of each rank.
 
-    The ids of a rank must be 0, 1, 2, ..., because the runtimes use them as indices. Each
-    repetition is a `duplicate-thread-block`. If a rank has no repetition, its first unexpected id
-    is a `thread-block-gap`; later ones are not recorded.
+    The ids of a rank must be 0, 1, 2, ..., in any order of the file, because the runtimes use them
+    as indices. Blocks of `program` are sorted by rank and id. A block with the id of the block
+    before it is a `duplicate-thread-block`. If a rank has no repetition, its lowest unexpected id
+    is a `thread-block-gap`; higher ones are not recorded. Of either code at most 5 errors are
+    recorded, for all ranks together, and the fifth counts the others.
     """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     # Thread blocks are sorted by id, so dense ids count up from the first of the rank.
@@ -130,7 +134,9 @@ def _check_peers(
     """Record errors for peers that are neither -1 (none) nor another rank.
 
     `name`: the attribute, `send` or `recv`. `peer`: its value for each thread block. A value below
-    -1 or not below the number of ranks is a `peer-range`. The block's own rank is a `self-peer`.
+    -1 or not below the number of ranks is a `peer-range`. The block's own rank is a `self-peer`. Of
+    either code at most 5 errors are recorded, at the lines of the first blocks; the fifth counts
+    the others.
     """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     num_ranks = program.num_ranks
@@ -159,12 +165,13 @@ def _check_connections(
     """Record errors for message steps without a peer, and for connections with several users.
 
     A message step (a step of `direction.types`) whose thread block has a negative peer is a
-    `no-peer`.
+    `no-peer`, at the line of the step.
 
     A connection is (rank, peer, channel) in one direction. If several thread blocks of a rank use
     one, its FIFO would be corrupted, so every user after the first, in the order of thread blocks,
-    is a `shared-connection`. A thread block that declares a peer but has no message step in this
-    direction is not a user.
+    is a `shared-connection`, at the line of the block. A thread block that declares a peer but has
+    no message step in this direction is not a user. Of either code at most 5 errors are recorded;
+    the fifth counts the others.
     """
     peer = direction.peer
     is_message = program.is_type(*direction.types)
@@ -210,9 +217,10 @@ def _check_connections(
 def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> None:
     """Record a `dangling-dependency` for each dependency on a step that cannot exist.
 
-    The errors are a `depid` that is not below the number of thread blocks of the rank, and a
-    negative `deps`; a step can have both. A step with a negative `depid` has no dependency and is
-    not checked. Whether the thread block has a step `deps` is not checked here.
+    The errors are a `depid` that is not below the number of thread blocks of the rank, then a
+    negative `deps`; a step can have both. Of either kind at most 5 errors are recorded, at the
+    first such steps; the fifth counts the others. A step with a negative `depid` has no dependency
+    and is not checked. Whether the thread block has a step `deps` is not checked here.
     """
     rank, line = program.rank, program.line
     is_waiting = program.depid >= 0

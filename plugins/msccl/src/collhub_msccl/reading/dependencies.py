@@ -172,11 +172,14 @@ def _replace_nops(
     """Replace nops on both sides of the waits by steps that move data.
 
     A nop that waits is replaced by the next step of its thread block that is neither a nop nor
-    fused; if there is none, the wait is dropped. A nop that is waited for is replaced by the steps
-    that must finish before it (see `_find_steps_before_nops`), each of which gives a pair.
+    joined to an earlier `re` (`fusion.joins`); if there is none, the wait is dropped. A nop that is
+    waited for is replaced by the steps that must finish before it (see `_find_steps_before_nops`),
+    each of which gives a pair; it gives none if there are no such steps.
 
-    Returns the pairs as two int64 arrays: steps that end a wait, and waiting steps. Warns of steps
-    that inherit a wait but have no dependency themselves. Raises `InputError` for cycles of nops.
+    Returns the pairs as two int64 arrays, (steps that end a wait, waiting steps): first those of
+    waits for steps that move data, then those of waits for nops, both in the order of `waits`.
+    Pairs may repeat. Warns of steps that inherit a wait but have no dependency themselves. Raises
+    `InputError` for cycles of nops and for too many pairs.
     """
     owner = _find_delayed_steps(program, waits.is_nop | fusion.joins)[waits.waiting]
     _warn_of_unfinished_chains(program, owner, findings)
