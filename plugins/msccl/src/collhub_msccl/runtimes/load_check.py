@@ -196,10 +196,10 @@ def _add_doubts_of_program(
     If the reader refuses the file, or messages do not match, these errors are added as warnings,
     and deadlocks are not checked. A connection can hold only a limited number of transfers, given
     by the protocol; a transfer moves at most `slice_bytes` of the runtime. `compute_fifo_safety`
-    finds the smallest number of chunks u per transfer without a deadlock. If it is 1, there is no
-    warning. Otherwise the largest safe call has the chunks of the file times (slice_bytes // u)
-    bytes, or 0 if no number is safe. A `fifo-deadlock` is added if a call has no maximum size or
-    one above this.
+    finds the smallest number u of chunks per transfer without a deadlock. If u is 1, there is no
+    warning. Otherwise the largest safe call has `nchunksperloop` times (`slice_bytes` // u) bytes,
+    or 0 if every number can deadlock. One warning `fifo-deadlock` is added if some call has no
+    maximum size or a maximum above this.
     """
     protocol, runtime = algo.attributes["proto"], refusals.runtime
     try:

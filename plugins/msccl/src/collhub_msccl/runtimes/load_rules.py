@@ -118,8 +118,9 @@ def check_gpu(
 ) -> None:
     """Check the program of one rank by the rules of the runtime's parser on this rank.
 
-    All violations are recorded in `refusals`; no exception is raised. A `<gpu>` without a required
-    attribute is not checked further. Refused are:
+    All violations are recorded in `refusals`; no exception is raised. A missing required attribute
+    of `<gpu>` or of a thread block is refused, and the element with its contents is not checked
+    further. Refused are also:
 
     - a negative `s_chunks`
     - numbers of chunks that do not match `nchunksperloop`, by a runtime with one mode per file
@@ -127,7 +128,7 @@ def check_gpu(
       blocks and steps
     - ids of thread blocks that are not 0, 1, 2, ... in any order
     - more thread blocks than the runtime has
-    - the violations of each thread block
+    - the violations of each thread block (`_check_block`)
     """
     if not _has_all_attributes(gpu, refusals):
         return
@@ -194,13 +195,16 @@ def _check_block(
 ) -> None:
     """Check the channel, the peers and the steps of one thread block.
 
-    A channel that is negative or above the runtime's limit is refused. The limit itself gives only
-    a warning, because the parsers accept it by mistake. A peer is refused if it is the own rank or
-    below -1 (none); a runtime with one mode per file also refuses a number that is not a rank.
+    All required attributes of the block and of `gpu` must exist. A channel that is negative or
+    above the number of channels of the runtime is refused. A channel equal to this number gives
+    only a warning, because the parsers accept it by mistake. A peer is refused if it is the own
+    rank or below -1 (none); a runtime with one mode per file also refuses a number that is not one
+    of 0 to `ranks` - 1.
 
     `usage`: number of thread blocks of the rank so far by (`send` or `recv`, channel); this block
-    is added on each side that has a peer. More than 32 are refused once. Steps without a required
-    attribute are not checked, except in chains of reductions.
+    is added on each side that has a peer. The 33rd block of a side and channel is refused, further
+    ones are not reported. A step without a required attribute is refused and not checked, except in
+    chains of reductions.
     """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"
