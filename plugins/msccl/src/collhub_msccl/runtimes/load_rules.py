@@ -119,7 +119,7 @@ def check_gpu(
     """Check the program of one rank by the rules of the runtime's parser on this rank.
 
     All violations are recorded in `refusals`; no exception is raised. A missing required attribute
-    of `<gpu>` or of a thread block is refused, and the element with its contents is not checked
+    of `<gpu>` or of a thread block is refused once per file and name; the element is not checked
     further. Refused are also:
 
     - a negative `s_chunks`
@@ -203,8 +203,8 @@ def _check_block(
 
     `usage`: number of thread blocks of the rank so far by (`send` or `recv`, channel); this block
     is added on each side that has a peer. The 33rd block of a side and channel is refused, further
-    ones are not reported. A step without a required attribute is refused and not checked, except in
-    chains of reductions.
+    ones are not reported. A step without a required attribute is not checked, except in chains of
+    reductions; each missing name is refused once per file.
     """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"
