@@ -73,7 +73,7 @@ def test_bounds_on_a_machine_allow_its_switches_to_multicast_and_reduce(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--machine", "h10"), "there is no profile 'h10', and no such file; did you mean h100?"),
+        (("--machine", "h10"), "there is no profile 'h10', and no such file; did you mean 'h100'?"),
         (("--machine", "a100"), "450 GB/s a GPU instead of 300"),
         (("--machine", "gb200"), "8 GPUs a node instead of 4"),
         (("--machine", "l40s"), "has measured tables alone"),

@@ -201,7 +201,7 @@ def test_a_nominal_time_has_no_band() -> None:
     [
         (("--machine", "none"), "--machine none has no meaning without --topology"),
         (PLACED, "--ranks-per-node has no meaning without --machine P"),
-        (("--machine", "h101"), "did you mean h100"),
+        (("--machine", "h101"), "did you mean 'h100'"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
