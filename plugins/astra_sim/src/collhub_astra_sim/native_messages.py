@@ -65,12 +65,16 @@ class NativePlan(NamedTuple):
 def ring(task: NativeTask) -> NativePlan:
     """Build ASTRA-sim's ring algorithm: every rank sends to the next one, in rounds.
 
-    Rank r sends to (r + 1) mod n, one message at a time, in n - 1 rounds; an all-reduce has n - 1
-    rounds that reduce and n - 1 that gather. The full buffer has one unit per rank. Before every
-    message a rank waits for the delay of the endpoint (`task.delay_ns`, ASTRA-sim's fixed cost of a
-    message at a rank) and, if it received data to reduce, for the reduction. A reduce-scatter works
-    in SCRATCH of n units, an all-reduce in OUTPUT. Supports all-reduce, reduce-scatter, all-gather
-    and all-to-all; other collectives are not refused.
+    Rank r sends one unit per round to (r + 1) mod n, in n - 1 rounds; an all-reduce has n - 1
+    rounds that reduce and n - 1 that gather. The full buffer has n units. The first message starts
+    after `task.delay_ns`. Each later one starts after the receive of the previous round, followed
+    by this delay and, if the received unit was reduced, by the time of a reduction of one unit.
+
+    The first reduction round sends from INPUT. A reduce-scatter reduces in SCRATCH of n units, and
+    its last sum, of unit r, is written to unit 0 of OUTPUT. An all-reduce works in OUTPUT; rank r
+    gathers from unit r + 1, which it reduced last. An all-gather first copies its INPUT to unit r
+    of OUTPUT. An all-to-all is built by `_build_ring_all_to_all`; other collectives than these four
+    are not refused and get the steps of an all-gather without the copy.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -108,12 +112,16 @@ def ring(task: NativeTask) -> NativePlan:
 
 
 def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
-    """Build the ring all-to-all: data for the rank at distance d pass d links, rank by rank.
+    """Build the ring all-to-all: data for the rank at distance d are forwarded over d links.
 
-    All data for distance 1 are sent first, then those for distance 2, and so on. Each message is
-    sent when the previous one has arrived and the delay of the endpoint has passed. With n ranks
-    the full buffer has n units, and SCRATCH n^2 units for data in transit. The result is not valid
-    in place.
+    With n ranks, the full buffer has n units of one receiver or sender each. The rounds are sorted
+    by distance d from 1 to n - 1; each distance has d rounds. In every round each rank sends one
+    unit to the next rank and receives one from the previous rank: first its own unit for the rank
+    at distance d, later the unit that it received in the round before. A round starts when the
+    receive of the round before and `task.delay_ns` after it have finished; the first one starts
+    after this delay. Units in transit are stored in unit d * n + round of SCRATCH (n^2 units), in
+    the last round in OUTPUT at the number of the origin. A rank's unit for itself is copied. The
+    result is not valid in place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -137,15 +145,18 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 def direct(task: NativeTask) -> NativePlan:
     """Build ASTRA-sim's direct algorithm: every rank sends to all other ranks.
 
-    Rank r sends to r + 1 first, then to r + 2, and so on, after the delay of the endpoint. At
-    most `width` messages of a rank are in flight (0: one per peer). Each received message is
-    followed by that delay, and if it will be reduced by the time of the reduction. When all parts
-    have arrived they are added, that of rank r - 1 first. An all-reduce is a reduce-scatter and
-    an all-gather; with `task.is_small`, each message of the all-gather is followed by the time of a
-    reduction too, as in ASTRA-sim.
+    Rank r sends to r + 1 first, then to r + 2, and so on (mod n). The first `task.width` messages
+    (0: all n - 1) start after `task.delay_ns`. Each later message starts when a message received
+    earlier and the delay after it have finished, so that at most `task.width` of a rank are in
+    flight. The delay is `task.delay_ns`; in the messages of a reduction it is longer by the time of
+    a reduction of `task.size` // n bytes.
 
-    The full buffer has one unit per rank. All-reduce and reduce-scatter need SCRATCH of one unit
-    per rank. An all-to-all is not valid in place.
+    When all n - 1 parts have arrived, the rank's own part is copied from INPUT and the parts of
+    r - 1, r - 2, ... are added in this order. An all-reduce is a reduce-scatter and an all-gather
+    in OUTPUT; with `task.is_small` the delays of its all-gather are longer in the same manner, as
+    in ASTRA-sim. The full buffer has n units. All-reduce and reduce-scatter store received parts in
+    SCRATCH of n units. An all-to-all is not valid in place. Other collectives than these four are
+    not refused and get the steps of an all-reduce.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -218,13 +229,15 @@ def _send_to_all(
 
 
 def halving_doubling(task: NativeTask) -> NativePlan:
-    """Build halving-doubling: partners at distances 1, 2, 4, ... exchange halves, then all data.
+    """Build halving-doubling: partners exchange halves of their data, then all gathered data.
 
-    An all-reduce first halves (each rank reduces one half of its data per level), then doubles
-    (each level gathers), in OUTPUT and without SCRATCH. A reduce-scatter only halves and an
-    all-gather only doubles. Both work in SCRATCH of one unit per rank, with copies before and
-    after; there unit i is at the position with the reversed bits of i, so that messages are
-    contiguous. The full buffer has one unit per rank. Every rank first waits `task.delay_ns`.
+    Halving has partners at distances 1, 2, 4, ...; each rank reduces one half of its data per
+    level. Doubling has the same partners from the largest distance to 1; each level doubles the
+    gathered data. An all-reduce halves and doubles in OUTPUT, without SCRATCH. A reduce-scatter
+    only halves and an all-gather only doubles, both in SCRATCH of one unit per rank, with copies
+    from INPUT before and to OUTPUT after. In SCRATCH unit i is at the position with the reversed
+    bits of i, so that messages are contiguous. The full buffer has one unit per rank. The first
+    message starts after `task.delay_ns`; each level ends with this delay.
 
     Raises `InputError` (`no-implementation`) unless the number of ranks is a power of two, and
     for an all-to-all.
@@ -274,11 +287,14 @@ def _reduce_halves(
 ) -> list[Int64Array]:
     """Add the halving levels: each rank reduces one half of its data and sends the other half.
 
-    At level k, from 0 on, the partner of a rank differs in bit k; this bit of the rank is 0 if it
-    keeps the lower half. `first`: buffer of the data at level 0; `work`: buffer of the results, and
-    of the data at later levels. `ready`: handles of the steps to wait for. Each reduction is
-    followed by the delay of the endpoint; its time is that of the next level's size, and 0 at the
-    last level. Returns the handles of the last level.
+    The number of ranks n must be a power of two; the data have n units. At level k, from 0 on, the
+    partner of a rank is the rank that differs in bit k. A rank keeps the lower half if its bit k is
+    0, else the upper half. `first`: buffer of the data at level 0; `work`: buffer of the sums, and
+    of the data at later levels. `ready`: handles of the steps before level 0.
+
+    A receive with reduction takes `task.delay_ns` plus, except at the last level, the time of a
+    reduction of the bytes that the next level sends. Returns a list of one handle, the receives of
+    the last level, int64[n]; with one rank, `ready`.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1

@@ -74,12 +74,16 @@ def _synthesize(
 ) -> SynthesisResult:
     """Build one of ASTRA-sim's native algorithms for a request, and determine its time.
 
-    `plan_of` builds the plan; `name`: the algorithm in the statistics. The time in ns is 0 if the
-    request needs none, else that of the request's simulator or, if that returns None, of
-    ASTRA-sim's model. Reductions take no time unless the option `memory_bandwidth` is given. NPUs
-    outside of the request have no steps. Raises `UsageError` for one rank (`one-rank`) and for less
-    than one byte per unit (`size-too-small`), and `InputError` for more than `_MAX_STEPS` steps
-    (`too-large`) and for a number of ranks or collective that the algorithm does not support.
+    `plan_of` builds the plan; `name` is the value of `algorithm` in the statistics. The collective
+    of the result has the plan's `unit_count`, may run out of place, and in place if the plan may;
+    these values of the request are not used. Rank r is on NPU `request.npus[r]`; other NPUs
+    have no steps. The time in ns is 0 if the request needs none, else that of the request's
+    simulator or, if that returns None, of ASTRA-sim's model (at least 1). Reductions take no time
+    unless the option `memory_bandwidth` is given.
+
+    Raises in this order: `UsageError` (`one-rank`) for one rank; `InputError` for more than
+    `_MAX_STEPS` steps (`too-large`), and for a number of ranks or a collective that `plan_of`
+    refuses; `UsageError` (`size-too-small`) for less than one byte per unit.
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:
@@ -173,10 +177,11 @@ def _build_placed_plan(
 ) -> _PlacedPlan:
     """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs.
 
-    `size` (bytes) affects only the duration of reductions: for the bytes that the plan reduces at
-    once, `_ACCESSES` times their time at the memory bandwidth of the options, rounded down to ns; 0
-    without a bandwidth. The result is cached by all arguments and shared, so callers must not
-    modify it.
+    Delay, width, `small_group` and `root` of the options are passed to `plan_of`. `size` (bytes of
+    the full buffer) affects only the duration of reductions: `_ACCESSES` times the time of the
+    reduced bytes at the memory bandwidth of the options, which is rounded down to ns before this
+    multiplication; 0 without a bandwidth. Raises the errors of `plan_of`. The results of the last
+    four different arguments are cached and shared, so callers must not modify them.
     """
 
     def reduce_ns(size: int) -> int:
@@ -227,13 +232,16 @@ class _Tree(NamedTuple):
 def double_binary_tree(task: NativeTask) -> NativePlan:
     """Build the plan of an all-reduce on one of ASTRA-sim's two trees; messages are entire vectors.
 
-    The root is rank 0 with `task.is_lowest`, else the last rank; it has one child. Leaves send
-    their data up after the endpoint's delay. Inner ranks add the data of both children and send
-    the sum up; then the result of the root is sent down. After each received message a leaf waits
-    for the delay, any other rank for the delay and the time of a reduction (also on the way down).
+    `task.kind` is not checked. The tree is that of `_build_tree`: the root is rank 0 with
+    `task.is_lowest`, else the last rank, and has one child; every other rank is a leaf or has two.
+    A leaf sends its INPUT up after `task.delay_ns`. Other ranks copy INPUT to OUTPUT, receive the
+    data of child i in unit i of SCRATCH, add child 0, then child 1, and send the sum up; the root
+    sends its sum down instead. Inner ranks forward this result to child 0, then to child 1.
 
-    The buffer is one unit, SCRATCH has two. Raises `InputError` (`no-implementation`) unless the
-    number of ranks is a power of two.
+    After each received message, a leaf waits for `task.delay_ns`. Other ranks wait for this delay
+    and the time of a reduction of `task.size` bytes, on the way down too. The full buffer has one
+    unit, SCRATCH two. Raises `InputError` (`no-implementation`) unless the number of ranks is a
+    power of two.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1):

@@ -35,10 +35,12 @@ class AllocationClass:
 def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[AllocationClass]:
     """Group the connected sets of NPUs of the given `sizes` into isomorphism classes.
 
-    Two sets are in one class if an isomorphism preserves all bandwidths between their NPUs. Links
-    to switches are ignored, and of parallel links the first counts. A class has its first set and
-    the number of its sets. Classes are sorted by size, then by the first set. Every set of NPUs is
-    tested, so use it for one host only.
+    A set is connected if links between its NPUs lead from its lowest NPU to all others. Two sets
+    are in one class if an isomorphism preserves all bandwidths between their NPUs. Links to
+    switches are ignored, and of parallel links only the first counts. A class has its first set, as
+    ascending NPUs, and the number of its sets. Classes are sorted by size, then by the first set. A
+    size that occurs twice in `sizes` is counted twice; there are no sets of a size above the number
+    of NPUs. All sets of each size are tested, so use it for one host only.
     """
     # The bandwidth between NPUs in bytes/s, 0 without a link: float64[NPUs, NPUs].
     bandwidth = np.zeros((topology.num_npus, topology.num_npus))

@@ -47,14 +47,17 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
 def _find_blocks(request: BoundRequest) -> Int64Array:
     """Return the block of each node, int64[nodes]; the links between blocks limit the rate.
 
-    - All-reduce: the blocks of the partition that determines the strength, numbered from 0. A
-      switch has the number of the only block whose side contains it; otherwise -1.
-    - Other collectives: 0 on the sending side of the tightest cut, 1 on the other side. For
-      broadcast and reduce, it is the cut of trees from the root, else that of an all-gather. For
-      collectives to a root and reduce-scatter (`_KINDS_TO_ROOT`), links are reversed first.
+    - All-reduce: nodes are divided as in the proof of `strength`. An NPU has the index of its
+      block, a switch the index of the only one of `sides` that contains it, -1 if several or none
+      do.
+    - Broadcast and reduce: 0 for the nodes in the cut of `broadcast_rate` from the root, 1 for all
+      others. The root is the rank `collective.root` (rank 0 without one), on its NPU.
+    - All other collectives: 0 for the nodes in the cut of `all_gather_rate`, 1 for all others.
 
-    Raises `InputError` for bandwidths without a common unit, and for links and networks whose rate
-    cannot be computed.
+    For reduce and reduce-scatter (`_KINDS_TO_ROOT`), cuts are those of the network with reversed
+    links, so that data flow from 1 to 0. Raises `InputError` for bandwidths without a common unit,
+    for a network that is not connected or has a single NPU, and for an all-reduce if links differ
+    by direction.
     """
     topology, kind = request.topology, request.collective.kind
     graph = CapacityGraph.of(topology)

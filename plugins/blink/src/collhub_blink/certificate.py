@@ -34,14 +34,16 @@ def summarize_packing(
     `best`: the chosen schedule with its packing. `packings`: all candidates. The names are, in this
     order:
 
-    - "method", "trees" (their number), "fewest trees" (a number if the packing is proved to have
+    - "method", "trees" (their number), "fewest trees" (the number if the packing is proved to have
       the fewest trees, else the text "at least N"), "depth", "chunks"
-    - "rate GB/s" of the packing and "best rate GB/s", its bound
-    - "trees x depth" of each candidate that is not `is_shallow`
+    - "rate GB/s" of the packing and "best rate GB/s" of its bound, as numbers
+    - "trees x depth": a text of the candidates that are not `is_shallow`, such as "6 x 2, 8 x 1";
+      empty if all are
     - "rate on routes GB/s", only if it is less than `_MIN_ROUTED_FRACTION` of the rate of the
       trees: trees are packed on the links, but simulators choose one route through switches per
       pair of NPUs
-    - "interrupted", only if Ctrl-C ended the choice of the schedule or the search for fewer trees
+    - "interrupted": true, only if Ctrl-C ended the choice of the schedule or the search for fewer
+      trees
     """
     packing = best.packing
     is_proved = packing.status == "optimal"
@@ -139,12 +141,15 @@ def build_planes_certificate(
 ) -> JsonObject:
     """Build the certificate of trees on several planes.
 
-    `bound`: the bound for the links of all planes. The result has the fields of `_build_head`, with
-    the sum of the planes' rates as rate; `tree_count` without `unit`, whose `at_least` is 1 and
-    whose `status` is `feasible`, because the fewest trees across planes are not searched; and
-    `planes`, which lists `plane` (number), `share`, `rate` (fractions as text) and `bound` of each
-    share. The member `trees` lists the trees, each with its plane, only if their number times the
-    number of NPUs is at most `_MAX_NUMBERS`.
+    `shares`: one entry per plane that carries data. `bound`: the bound for the links of all planes.
+    The result has the fields of `_build_head`, with the sum of the shares' rates as rate, and:
+
+    - `tree_count`: the number `trees` of all planes; `at_least` 1, `status` "feasible" and a
+      `reason`, because the fewest trees across planes are not searched. It has no `unit`.
+    - `planes`: by share `plane` (number), `share` (of the data), `rate` in bytes/s (both fractions
+      as text) and `bound`
+    - `trees`: the trees of all shares in order, each with its `plane`. Missing if their number
+      times the number of NPUs of the topology is above `_MAX_NUMBERS`.
     """
     packings = [share.packing for share in shares]
     rate = sum((packing.rate for packing in packings), Fraction(0))

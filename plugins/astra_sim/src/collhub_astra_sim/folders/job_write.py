@@ -293,10 +293,14 @@ def _build_script(
 def _write_network(workload: Workload, options: JobWriteOptions) -> str:
     """Return the text of network.yml for the network of the option `topology`.
 
-    Without the option it is a full mesh of all ranks with `_DEFAULT_BANDWIDTH_BYTES_PER_S` and
-    `_DEFAULT_LATENCY_S`. Otherwise ASTRA-sim's network must be equivalent for all pairs that may
-    communicate: any two ranks if the job has collectives, else sender and receiver of its SENDs.
-    Raises `UsageError` if ASTRA-sim has no such network.
+    Without the option it is a full mesh of the workload's ranks with
+    `_DEFAULT_BANDWIDTH_BYTES_PER_S` and `_DEFAULT_LATENCY_S`. With the option, rank r is NPU r of
+    the topology; the number of NPUs is not compared with the number of ranks. `find_astra_network`
+    gets the pairs that may communicate: any two different ranks if the job has a collective, else
+    sender and receiver of each SEND. A loss that it reports (topology written as a full mesh) is
+    dropped. Raises `UsageError` without the option for fewer than two ranks (`too-few-npus`), with
+    it if ASTRA-sim cannot express the topology (`inexpressible-topology`), and the errors of
+    `parse_topology`.
     """
     if options.topology is None:
         bandwidth = _DEFAULT_BANDWIDTH_BYTES_PER_S

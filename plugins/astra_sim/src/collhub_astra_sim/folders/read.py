@@ -52,13 +52,16 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """Read an algorithm from a folder (format `astra-sim`), placed on the NPUs that run it.
 
-    The algorithm is the one of the option `algorithm`, else the one whose traces the user named,
-    else the only one. If the user names traces that no configuration uses, only these traces are
-    read, and the ranks are not placed. The NPUs are those of the option `group`, else of the group
-    of the workload's nodes that run the algorithm, else all NPUs; rank i is the i-th of them. An
-    algorithm with sizes in chunks gets the bytes of its workload node. If the script names the
-    binary of the congestion-unaware backend, a note is reported. Raises `InputError` and
-    `UsageError` for missing or ambiguous parts of the folder, and `InputError` if the number of
+    The algorithm is that of the option `algorithm`, else the one whose traces the user named, else
+    the only one. If the user named traces and the configuration does not use them as an algorithm,
+    or is invalid (reported as a warning to `source.report`), only these traces are read, without
+    size and placement.
+
+    Traces with sizes in chunks, which have no size of their own, get as `collective_bytes` the
+    first positive size of a workload node that runs the algorithm. The NPUs are those of
+    `_select_members`, else all NPUs of the workload; rank i is on the i-th of them. If `SCRIPT`
+    names the binary of the congestion-unaware backend, a note is reported to `source.report`.
+    Raises `InputError` for missing, invalid or ambiguous parts of the folder, and if the number of
     traces is not the number of NPUs.
     """
     files = FolderFiles.of(source)
@@ -182,11 +185,11 @@ def _select_members(
 ) -> tuple[int, ...] | None:
     """Return the NPUs that run an algorithm, one per rank; None for all NPUs.
 
-    They are the members of `option_group`, the user's choice (None: no choice), else of the
-    group of the workload's nodes that run the algorithm. A group named "", no such nodes, and
-    nodes without a group mean all NPUs. Raises `InputError` if nodes of several groups run it,
-    also if one of them is "", if no file defines the group, and if its NPUs do not ascend
-    strictly.
+    With `option_group` they are the NPUs of the group with this name. Without it (None), the group
+    is the one of the workload's nodes that run `used`; nodes without a group count as nodes of the
+    group "". None is returned for the group "" and if no node runs `used`. Raises `InputError`
+    without `option_group` if nodes of several groups (including "") run it, and in both cases if
+    the groups file does not define the group, or if the group's NPUs are not strictly ascending.
     """
     groups = {option_group} if option_group is not None else used.groups
     if not groups or groups == {""}:
@@ -215,10 +218,15 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
     """Read the job of a folder with its configurations (format `astra-sim-job`).
 
     The workload is the set of traces that the user named, else that of the option `workload`, else
-    one named `workload`, else the only one that is no algorithm. The extension `EXTENSION` of the
-    job contains the texts of the configurations, the backend of the script and the prefixes of
-    custom algorithms, so that the folder can be simulated and written again. Raises `InputError`
-    for missing, contradictory, ambiguous or invalid files.
+    the one named `workload`, else the only one that is not a custom algorithm. Its process groups
+    are those of the groups file, also those that no node uses. `algorithms` contains the custom
+    algorithms of the system configuration, sorted by the prefix of their traces.
+
+    The extension `EXTENSION` is a mapping from which the folder can be simulated and written again:
+    `system`, `network` and `memory` are texts of files (the last two None without a file),
+    `backend` is the backend that the script names (None: no one), `custom` the prefixes in the
+    order of `algorithms`, `by_kind` and `per_node` map collectives and node numbers (as text) to
+    prefixes. Raises `InputError` for missing, invalid or ambiguous files.
     """
     files = FolderFiles.of(source)
     uses = AlgorithmUses(files, are_natives_enough=True)

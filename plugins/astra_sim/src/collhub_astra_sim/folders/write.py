@@ -97,11 +97,14 @@ def build_folder_of_several(
 ) -> AstraFolder:
     """Return the folder for several algorithms, which ASTRA-sim runs one after the other.
 
-    At least one is required, and all must have the same number of ranks; this is not checked. Their
-    NPUs are those of the first one. The options `name` and `size` are ignored, because each
-    algorithm has its own. Equal losses are listed once. Raises `UsageError` if two algorithms need
-    different networks, or if only a part of the NPUs takes part and two have the same collective
-    (the second would never run), and the errors of `write`.
+    At least one is required, and all must have the same number of ranks; this is not checked. All
+    get the NPUs that `choose_placement` selects for the first one. The options `name` and `size`
+    are ignored, because each entry has its own. Losses are in the order of the algorithms, equal
+    ones once; messages of less than 1 ns at the start are a loss only of the first algorithm.
+    Raises `UsageError` if two algorithms need different networks. It is also raised if only a part
+    of the NPUs takes part and two algorithms run under the same collective (collectives unknown to
+    ASTRA-sim run as all-reduce), because the second would never run. Other errors are those of
+    `write`.
     """
     placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []

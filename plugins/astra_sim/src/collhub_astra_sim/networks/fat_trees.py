@@ -50,15 +50,16 @@ class FatTree:
     def defect(self) -> str | None:
         """Return the first reason why no network has these numbers; None without one.
 
-        Checked in this order:
-        - 1 to `MAX_NODES` / 4 NPUs
-        - these quotients are integers of at least 1: NPUs by pod size, pod size by ports down of
-          the lowest tier, and for each pair of adjacent tiers the links between them (by the
-          speeds), these by ports down of the upper tier, and ports up of the lower tier by cables
-          of a bundle
-        - at most `MAX_LINKS` / 2 cables
-        - for each pair of adjacent tiers, equal numbers of ports, and bundles of a switch that
-          reach all switches above it
+        At least one tier is required, and no divisor may be 0. Checked in this order:
+        - `npus` is 1 to `MAX_NODES` // 4
+        - these quotients are integers of at least 1: `npus` / `pod_size`; `pod_size` / `radix_down`
+          of tier 0; then for each tier t and the next one u, from the lowest: uplinks of t =
+          (uplinks below t, or `npus`) * speed of t / (speed of u * `oversubscribed` of t); uplinks
+          of t / `radix_down` of u; `radix_up` of t / `bundle` of u
+        - at most `MAX_LINKS` // 2 cables
+        - for each such pair, from the lowest: the switches of t have as many ports up as those of u
+          have ports down, and `radix_up` of t is the number of switches of u that one switch of t
+          must reach, multiplied by `bundle` of u
         """
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"
@@ -223,14 +224,18 @@ class _File:
     """A file as its keys: those of the network, and those of each tier."""
 
     def __init__(self, source: Source) -> None:
-        """Parse all lines of a file into keys and tiers, without checks of completeness.
+        """Parse all lines of a file into `_head` and `_tiers`, without checks of completeness.
 
-        A line is a key and an integer. Empty lines and lines that start with `#` are skipped. Keys
-        may be in upper or lower case. The keys before the first `tier N` are `nodes`, `tiers` and
-        `podsize` of the network (at least 1); `tier N` starts the keys of tier N. Raises
-        `InputError` for a file above 1 MiB, invalid lines, numbers above 10^9 - 1 or below the
-        minimum of their key, keys that are unknown or belong to the other part, keys that occur
-        twice in a part, and a repeated tier that has keys.
+        Sets `_name` to the name of the source, `_head` to the values of `nodes`, `tiers` and
+        `podsize` (at least 1), and `_tiers` to the values of each tier by its number. Keys are in
+        lower case in both, and in any case in the file. A line is a key and an integer; empty lines
+        and lines that start with `#` are skipped. Lines before the first `tier N` belong to
+        `_head`, later ones to the tier N of the last such line.
+
+        Raises `InputError` (`invalid-htsim-topology`) with the line for other lines, integers that
+        are negative or above 10^9 - 1, values below the minimum of their key, keys that are unknown
+        in `_head` or in a tier, keys that occur twice there, and a line `tier N` if tier N already
+        has keys; without a line for a file above 1 MiB.
         """
         self._name = source.name
         content = source.content()

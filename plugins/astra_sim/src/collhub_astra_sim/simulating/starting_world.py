@@ -202,12 +202,15 @@ def _assemble_world(
 ) -> SimulatedWorld:
     """Assemble the initial state of the simulation from its parts, and allocate the work arrays.
 
-    Queues are empty, no rank has finished (-1), and no RECV is posted. Arrays have the maximum size
-    of a run: one pending event per node and per link, one running computation per node, and work
-    arrays for the rank with the most nodes. `first_slot`: by key of messages (ends, tag and size)
-    its first slot, where SENDs meet RECVs, and the number of all slots at the end. `switches`:
-    actions of switches by message, and sums. `recorded`: maximum number of transmissions to record.
-    Links are shared if the model is congestion-aware.
+    `node`: records of all nodes with their slots; they become a part of the world without a copy.
+    `first_slot`: by key of messages (ends, tag and size class) its first slot, where SENDs meet
+    RECVs, and the number of all slots at the end. `switches`: actions of switches by message, and
+    sums. `recorded`: maximum number of transmissions to record.
+
+    Queues are empty, no rank has finished (-1), and no RECV is posted (`NO_RECEIVER`). Arrays have
+    the maximum size of a run: one pending event per node and per link, one running computation per
+    node, and work arrays for the largest number of nodes of a rank. The children of nodes are not
+    computed here; the kernel fills `child`. Links are shared if the model is congestion-aware.
     """
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))

@@ -252,13 +252,17 @@ class _Shapes:
     def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
         """Find the sums that switches can form of a group of messages to one receiver.
 
-        `routes`: links of each member's route, from the sender to the receiver. Messages are added
-        at a switch that supports reduction if their routes are equal from there to the end. The
-        result has the sums, those farthest from the receiver first. A sum has its members, and
-        after how many links of its route each enters. Its first member carries it on, and
-        represents all of them in later sums. `arrivals` of the result divides the members by the
-        message in which they reach the receiver: tuples that start with the carrier, also for
-        members in no sum.
+        `routes`: links of each member's route, from the sender to the receiver; members are
+        positions in it. A sum is formed at a switch that supports reduction, of the members whose
+        routes from this switch to the receiver consist of the same links. After a sum, only its
+        first member (the carrier) travels on, with the result; in later sums it stands for all
+        members of the sum. At least two carriers must meet, otherwise there is no sum.
+
+        The result's `sums` are sorted by number of links to the receiver, descending, then by these
+        links. A sum has the carriers that meet, ascending by their first member, and the number of
+        links from each one's sender to the switch. `arrivals` has a tuple per message that reaches
+        the receiver: the carrier, then the other members that it delivers. A member in no sum has a
+        tuple of its own.
         """
         ends: dict[_Route, list[int]] = {}
         for member, route in enumerate(routes):

@@ -111,11 +111,15 @@ class _Chooser:
     def of_traces(self, prefix: str, group: int) -> int:
         """Add a custom algorithm (traces) that a group runs; return its choice, -2 minus its index.
 
-        `prefix`: that of its traces; equal prefixes share an index in `custom`. The pairs of ranks
-        that communicate are added to `pairs`. Raises `InputError`, in this order, if the algorithm
-        is missing (`no-algorithm`), if the system divides collectives into several splits
-        (`invalid-system`), if the group has another number of ranks (`no-algorithm`), and if its
-        ranks do not ascend (`group`).
+        `group`: index of the process group, -1 for all ranks of the job. `prefix`: that of the
+        traces; each distinct prefix gets the next index in `custom`. Every call appends to `pairs`
+        the ranks of the job that communicate, in both directions, as codes source * num_ranks +
+        destination.
+
+        Raises `InputError`, in this order, if `available` has no such prefix (`no-algorithm`), if
+        the system divides collectives into several splits (`invalid-system`), if the group has
+        another number of ranks than the traces (`no-algorithm`), and if its ranks do not ascend
+        (`group`).
         """
         if prefix not in self.available:
             cure = "provide the traces that the system JSON names"
@@ -147,14 +151,18 @@ def choose_algorithms(
 ) -> Choices:
     """Choose the algorithm of each collective node in the rows `is_running`.
 
-    `is_running`: ascending row numbers, not a mask. `kind`: native type by node. `dimensions`:
-    sizes of the network's dimensions. `algorithms`: custom ones by prefix of their traces.
-    `per_node`: prefixes by node identity. `named`: prefixes parallel to `is_running`. `named` takes
-    precedence, then `per_node`, then the system's custom algorithm of the type, then the native
-    one. In the result, `choice` is per node: 0 or more is a plan of native phases, -2 or less a
-    custom algorithm, and `NO_CHOICE` any other node. Collectives of equal type, group, dimensions
-    and prefix share one plan. Raises `InputError` if a collective has no algorithm, or if its group
-    lacks the rank of the node.
+    `is_running`: ascending row numbers of collectives, not a mask. `kind`: index in `NATIVE_TYPES`
+    by node. `dimensions`: sizes of the network's dimensions. `algorithms`: custom ones by prefix of
+    their traces. An entry of `named` (parallel to `is_running`) takes precedence, then the prefix
+    of `per_node` for the node's identity, then the system's custom algorithm of the kind, then the
+    native one.
+
+    The result has by node of the job a `choice`: 0 or more is an index of `plan`, -2 - i is entry i
+    of the used custom algorithms, `NO_CHOICE` any other node. Nodes with equal kind, group, mask of
+    dimensions and prefix get one choice; these combinations are numbered in ascending order. The
+    pairs of ranks that communicate are distinct ascending codes source * num_ranks + destination.
+    Raises `InputError` if ASTRA-sim has no implementation of a collective (`no-implementation`), if
+    a custom one is missing or does not fit (`of_traces`), or if a group lacks its node's rank.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
@@ -247,14 +255,18 @@ def _collect_members(
 ) -> tuple[Int64Array, Records, Int64Array]:
     """Collect the pairs of a process group and a rank that run its collectives.
 
-    `rows`: row numbers of collectives. Returns the pair's index by node of the job (-1 for nodes
-    without a group, and outside of `rows`), the records of the pairs (`MEMBER`), and the ranks of
-    all groups, concatenated in the order of the groups. A record has the base of the group's stream
-    numbers, the number of streams so far (0), the index of the group's first rank in the third
-    result, the position in the group, the size of the group, and whether the group lacks a rank of
-    the job. Pairs are sorted by group, then rank. There is at least one record, with zeros if there
-    are no pairs. Raises `InputError` (`group`), located at a node of the first such pair, if a
-    group lacks the rank of its node.
+    `rows`: row numbers of collectives. Returns the index of the pair by node of the job (-1 for
+    nodes without a group, and outside of `rows`), the records of the pairs (`MEMBER`), and the
+    ranks of all groups of the job, concatenated. Pairs are sorted by index of the group, then rank.
+    There is at least one record, with zeros if there are no pairs.
+
+    A record has the base of the group's stream numbers, the number of streams so far (0), the index
+    of the group's first rank in the third result, the position of the rank in the group, the size
+    of the group, and whether the group is smaller than the job. The base is `_STREAMS_OF_A_GROUP`
+    times ASTRA-sim's number of the group: its name if that is a decimal number up to `MAX_GROUP`,
+    else the largest such name (0 without one) plus 1 plus the index of the group. Raises
+    `InputError` (`group`), located at the first node of the first such pair, if a group lacks its
+    node's rank.
     """
     nodes = workload.nodes
     groups = workload.groups

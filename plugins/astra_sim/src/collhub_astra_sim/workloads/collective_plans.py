@@ -54,12 +54,16 @@ def build_system_phases(
 ) -> tuple[Phase, ...]:
     """Return the phases of a native collective of all ranks: one algorithm per network dimension.
 
-    `sizes`: NPUs of each dimension. `dimensions`: bit d is set if dimension d takes part. The d-th
-    algorithm of the system runs in dimension d; dimensions without an algorithm, and those of one
-    NPU, have no phase. If the name of the system's first algorithm begins with `one`, only this
-    algorithm runs, in a single phase over all ranks. The order of phases is that of
-    `_order_phases`. Raises `InputError` for more algorithms than dimensions, and if ASTRA-sim
-    aborts or its behaviour is undefined.
+    `kind`: index in `NATIVE_TYPES`. `sizes`: NPUs of each dimension. `dimensions`: bit d is set if
+    dimension d takes part. The d-th algorithm of the system runs in dimension d; dimensions of one
+    NPU, without an algorithm, or with a bit of 0 have no phase. If the name of the first algorithm
+    begins with `one`, only this algorithm runs, in a single phase over all ranks; there is none if
+    bit 0 is 0, whatever the other bits are. `_order_phases` determines the order, and may divide an
+    all-reduce into more phases.
+
+    Raises `InputError` (`no-implementation`) if the system has no algorithm for the collective, has
+    more algorithms than dimensions, or if ASTRA-sim aborts or its behaviour is undefined, and
+    `KeyError` for an unknown name of an algorithm.
     """
     names = _get_algorithm_names(kind, system)
     if names[0].startswith("one"):
@@ -245,9 +249,12 @@ def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
 def _build_tables(nodes: NodeTable) -> CustomTables:
     """Return the tables of one custom algorithm (nodes, roots, children) for the simulation kernel.
 
-    Roots (nodes without parents) and children are in the order in which ASTRA-sim starts them. The
-    work of a message is its bytes, that of another node its duration in ns. A rank has its first
-    node and its number of nodes, likewise of roots.
+    Roots (nodes without parents) and the children of each node are in the order in which ASTRA-sim
+    starts them, as computed by the kernel `write_orders`; it does not depend on a network. Roots
+    and children are rows of `nodes`. The work of a SEND or RECV is its bytes, that of another node
+    its duration in ns. A record of a rank has its first node and number of nodes, its first root
+    and number of roots, and its number of hash buckets. `custom_first` is empty. Raises the
+    `InputError` of `build_world` for traces that cannot be simulated.
     """
     # Imported here, because most jobs have no custom algorithms.
     from collhub_astra_sim.simulating.kernel import get_parents, write_orders

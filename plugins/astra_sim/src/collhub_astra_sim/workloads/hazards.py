@@ -74,14 +74,15 @@ def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
 
 
 def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield the hazards of nodes of all kinds that concern statistics and host operations.
+    """Yield the checks for ASTRA-sim's statistics and for operations of the host.
 
-    A check is (code, mask of affected nodes, message, severity, cure); all are yielded, even with
-    an empty mask.
+    A check is (code, bool[nodes] of affected nodes, message, severity, cure); all three are yielded
+    in this order, even if no node is affected.
 
-    - `h1` (warning): host computations, loads, stores and markers of a rank whose last node may be
-      a message
-    - `h2` (error): METADATA nodes
+    - `h1` (warning): computations of the host, and all loads, stores and markers. Only on ranks
+      that have a message or collective by a custom algorithm on which no node except markers
+      depends, because it may finish last
+    - `h2` (error): markers whose trace node has the type METADATA
     - `host-message` (error): SEND and RECV nodes that are marked as operations of the host
     """
     nodes = workload.nodes
@@ -110,21 +111,22 @@ def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check
 
 
 def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield the hazards of nodes that ASTRA-sim does not simply replay as timers.
+    """Yield the checks for nodes that ASTRA-sim never finishes, aborts on, or runs in no time.
 
-    A check is (code, mask of affected nodes, message, severity, cure); all are yielded, even with
-    an empty mask, and `no-size` is yielded twice. Warnings:
+    A check is (code, bool[nodes] of affected nodes, message, severity, cure); all nine are yielded
+    in this order, even if no node is affected. Unknown bytes are negative.
 
-    - `h3`: markers, and computations of 0 bytes under a roofline, which take no time
-    - `h8`: collectives of a rank that uses several small groups for one type
-    - `h9`: collectives of groups with a number above `_LAST_GROUP`
-
-    Errors:
-
-    - `h6`: collectives of an unknown kind, or on the host
-    - `no-size`: native collectives on the device, loads and stores, without bytes
-    - `no-tag`, `foreign-end`: messages without a tag, or with another rank as local end
-    - `h7`: an all-gather with fewer bytes than splits (parts of a collective)
+    - `h3` (warning): markers, and computations of a device with 0 bytes if the system has a
+      roofline
+    - `h6`: collectives of a kind that is neither native nor a broadcast, or of the host
+    - `no-size`: native collectives of the device with unknown bytes
+    - `no-size`: loads and stores with unknown bytes, also of the host
+    - `no-tag`: SENDs and RECVs whose extra attributes, if they have any, lack `comm_tag`
+    - `foreign-end`: SENDs whose `comm_src`, or RECVs whose `comm_dst`, is not their own rank
+    - `h7`: all-gathers with fewer bytes (or unknown bytes) than `system.splits`
+    - `h8` (warning): collectives that a rank runs in several groups smaller than the job, if the
+      system has exactly one algorithm for their native kind
+    - `h9` (warning): collectives of a group whose name is a decimal number above `_LAST_GROUP`
     """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)

@@ -96,12 +96,16 @@ class System:
     ) -> System:
         """Parse the system that a JSON text describes.
 
-        Required is `preferred-dataset-splits`, and with a roofline `local-mem-bw` and `peak-perf`.
-        Defaults are 1 active chunk per dimension, an endpoint delay of `_DEFAULT_ENDPOINT_NS` (10),
-        and no roofline. `injection_scale`: ASTRA-sim's option, a factor of the endpoint delay; the
-        product is rounded down to ns. `name`: name of the file, for errors. A local memory
-        bandwidth of 0 counts as absent. Raises `InputError` if ASTRA-sim hangs or aborts on the
-        system, or if it is not modelled (a shared bus, other policies).
+        Required are `preferred-dataset-splits` (at least 1), `scheduling-policy` (one of
+        `_POLICIES`; its value is not used), and with a roofline `peak-perf` and a `local-mem-bw`
+        above 0. Defaults are 1 active chunk per dimension, an endpoint delay of
+        `_DEFAULT_ENDPOINT_NS`, no roofline, and no algorithms. `peak-perf` is read only with a
+        roofline. A local memory bandwidth of 0 counts as absent. Unknown keys are ignored.
+
+        `injection_scale`: ASTRA-sim's option, a factor of the endpoint delay, also of the default;
+        the product is rounded towards 0 to ns. `name`: name of the file, for errors. Raises
+        `InputError` (`invalid-system`) for other JSON than an object, missing and invalid values,
+        and a shared bus (`model-shared-bus`), which is not modelled.
         """
         keys = _Keys(content, name)
         if keys.integer("model-shared-bus", 0, 0):

@@ -58,11 +58,15 @@ def find_fewest_all_reduce_trees(
     """Find the fewest spanning trees that carry an all-reduce at the best rate.
 
     The trees have integer weights whose sum is `total`, the strength of the network. `known`: an
-    available packing, which is returned if the search within the `budget` finds none with fewer
-    trees. Packings of more than `_MAX_TREES` trees, and networks of more than `_MAX_NODES` nodes,
-    are not searched and give no proof. Trees that the search builds are rooted at their centres.
-    The result also has the proved minimum number of trees and the reason: `total` divided by the
-    weight of the widest tree, or a larger number after searches that excluded smaller ones.
+    available packing. Numbers of trees are tried in ascending order, below that of `known`. Trees
+    that the search builds are rooted at their centres. `known` is returned if no smaller number has
+    a packing, and if the search ends without an answer: the `budget` is used up, a number is above
+    `_MAX_TREES`, or the network has more than `_MAX_NODES` nodes. It is also returned on Ctrl-C,
+    which sets `budget.is_interrupted`; with an empty `known`, `KeyboardInterrupt` is raised.
+
+    The result also has a proved lower bound of the number of trees and the reason: `total` divided
+    by the weight of the widest tree, rounded up, or a larger number after searches that excluded
+    the smaller ones.
     """
     links = DuplexLinks.of(graph)
     widest = _find_widest_tree_weight(links)
@@ -92,11 +96,12 @@ def _find_trees(
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
     """Search for spanning trees whose weights are one of the given vectors.
 
-    `vectors`: weights of the trees; `total`: sum of the weights of each. The searches for all
-    vectors run in turn. Returns (trees of the vector that is solved first, True). Without a
-    solution it returns None and whether it is proved that no vector has one. There is no proof if
-    the `budget` is used up, for more than 4096 vectors, and if a search would be
-    too large.
+    `vectors`: weights of the trees, of equal length; `total`: sum of the weights of each. At most
+    the first 4096 vectors are searched, in turn, each for some steps. Returns (trees of the vector
+    that is solved first, True); the trees are in the order of its weights and rooted at their
+    centres. Without a solution it returns None and whether it is proved that no vector has one.
+    There is no proof if the `budget` is used up, or if there are more than 4096 vectors. Without
+    vectors the result is (None, True). Steps are taken from `budget`.
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
@@ -167,11 +172,14 @@ def _generate_problems(
 ) -> Iterator[_SpanningProblem]:
     """Divide the search for spanning trees of a network into independent problems; yield them.
 
-    `total`: sum of the weights of the trees. `numbers`: number of each link in the original
-    network. If the strength of the network is `total`, the trees must fill all links between the
-    blocks of the tightest partition. Then these links are the first problem, with one node per
-    block, and each block of several nodes is divided in turn in the same manner. If the strength is
-    not `total`, the network is a single problem, whose links may have capacity left.
+    `total`: sum of the weights of the trees. `numbers`: number in the original network of each link
+    of `DuplexLinks.of(graph)`; problems have these numbers as `link`. If the strength of `graph` is
+    not `total`, `graph` is a single problem, whose links may have capacity left.
+
+    If it is `total`, the trees must fill all links between the blocks of the partition that proves
+    the strength. The first problem has these links and one node per block (its index in the
+    partition). The problems of each block of several nodes follow, found in the same manner with
+    the links inside the block; its nodes are numbered from 0 in ascending order.
     """
     links = DuplexLinks.of(graph)
     network_strength = strength(graph)

@@ -74,10 +74,16 @@ def find_fewest_broadcast_trees(
 ) -> TreeSearchResult:
     """Find the fewest trees from `root` to all nodes with integer weights whose sum is `total`.
 
-    All nodes of `graph` are compute nodes. `known`: an available packing, which is returned if the
-    search within the `budget` finds none with fewer trees. `max_depth`: maximum depth of the trees
-    that are searched, None for any; `known` may be deeper. The result also has the proved minimum
-    number and the reason; with an empty `known` it may have no trees.
+    All nodes of `graph` are compute nodes. `known`: an available packing. `max_depth`: maximum
+    depth of the trees that are searched, None for any; `known` may be deeper. Numbers of trees are
+    tried in ascending order, below that of `known`. `known` is returned if no smaller number has a
+    packing, and if the search ends without an answer, because the `budget` is used up or a search
+    would be too large. It is also returned on Ctrl-C, which sets `budget.is_interrupted`; with an
+    empty `known`, `KeyboardInterrupt` is raised, and a search without an answer returns no trees.
+
+    The result also has a proved lower bound of the number of trees and the reason. It is that of
+    `bound_tree_count`, or after searches that excluded smaller numbers a larger one, which holds
+    only for trees up to `max_depth`.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
