@@ -189,15 +189,15 @@ class PackingTask:
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
         """Build the packing task of a request and its options, after checking both.
 
-        Data must be able to reach the ranks that need them (`check_paths`). The collective of the
-        task has the smallest possible unit count: that of the request, divided by its units per
-        rank. `depth` 0 and `within` 0 become None: no limit. `time_limit` (s) becomes
-        `STEPS_PER_SECOND` search steps per second, rounded down; the steps also count for the
-        request's budget.
+        The collective of the task has the smallest possible unit count: that of the request,
+        divided by its units per rank. `depth` 0 and `within` 0 become None: no limit. `time_limit`
+        (s) becomes `STEPS_PER_SECOND` search steps per second, rounded down; each step that is
+        taken from this budget is also reported to `request.budget`.
 
-        Raises `UsageError` for a single rank, and for `chunks` that are neither `auto` nor 1 to
-        2^20. Raises `InputError` for collectives that do not run on trees, for ranks that data
-        cannot reach, and for bandwidths without a common unit.
+        Raises in this order: the errors of `_check_suitable` for a single rank (`UsageError`) and
+        for collectives that do not run on trees (`InputError`); `InputError` (`disconnected`) of
+        `check_paths` for ranks that data cannot reach; `InputError` (`capacities`) for bandwidths
+        without a common unit; `UsageError` for `chunks` that are neither `auto` nor 1 to 2^20.
         """
         collective = request.collective
         _check_suitable(collective)

@@ -75,13 +75,13 @@ def _generate_divisions(
 ) -> Iterator[Division]:
     """Yield ways to divide the data among planes: all on the fastest plane, then several planes.
 
-    The fastest plane has the smallest start-up time plus size / rate of its best packing. If it
-    cannot carry all data because there are too few bytes, no division is yielded. Then up to
-    `_CORRECTION_ROUNDS` divisions follow in which all planes finish at about the same time; each is
-    corrected by the times of the previous shares. They end early if fewer than two planes get a
-    share, or at an `InputError` `size-too-small` of a share. All other errors are raised, and so is
-    a `size-too-small` for all data on the fastest plane, which occurs only with a requested number
-    of chunks.
+    The fastest plane has the smallest start-up time plus size / rate of its best packing; of equal
+    ones the first. Nothing is yielded if the data have too few bytes for any schedule on it.
+    Otherwise the division with all data on this plane is first, followed by those of
+    `_generate_balanced_divisions` (at most `_CORRECTION_ROUNDS`). They end early at an `InputError`
+    `size-too-small`, which is raised for a share that is too small for the requested number of
+    chunks. This error is raised for all data on the fastest plane too, but is not caught there. All
+    other errors are raised.
     """
     channels = [
         Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)
@@ -112,11 +112,17 @@ def _generate_balanced_divisions(
 ) -> Iterator[Division]:
     """Yield divisions of the data such that all planes finish at about the same time.
 
-    The rate of a plane is at first that of its trees. In each of 3 (`_CORRECTION_ROUNDS`) rounds it
-    is replaced by the rate at which the plane carried its last share, which is lower because of
-    latencies. A plane that cannot carry its first share is left out; a later round in which a plane
-    cannot carry its share yields no division, and the next round continues without that plane. Ends
-    early if fewer than two planes have a share.
+    `channels`: best rate and start-up time of each plane, in the order of `planes`. They determine
+    the first shares, which are not yielded but scheduled and timed, each plane in isolation. In
+    each of `_CORRECTION_ROUNDS` rounds, the rate of a plane is replaced by its last share divided
+    by the time after start-up, new shares are computed and scheduled like the last ones, and the
+    division is yielded.
+
+    A plane without a schedule for its last share is left out of this and all later rounds. A round
+    in which a plane has no schedule for its new share yields no division. Ends early if fewer than
+    two planes are left. Raises `InputError` (`size-too-small`) if a share is too small for a
+    requested number of chunks, for which networks without switches have an error instead of no
+    schedule.
     """
     size = full_task.collective_bytes
     shares_bytes = balanced_shares(size, *channels)

@@ -104,10 +104,12 @@ def find_planes(
 ) -> list[Plane]:
     """Find the planes of a topology on which all ranks reach each other, each with its packings.
 
-    `packings`: function that computes the packings of a task. Planes on which some rank is
-    unreachable are left out. If all are, the `InputError` of the first one is raised; all other
-    errors are raised at once. The option `within` is ignored. Raises `UsageError` if the option
-    `setup` does not have one time per plane.
+    The planes are in order of their numbers. `packings`: computes the packings of a plane's task.
+    Planes on which data cannot reach some rank (`InputError` `disconnected` of the task) are left
+    out; if no plane is left, this error of plane 0 is raised. All other errors are raised at once,
+    and so are all errors of `packings`. The option `within` is ignored, because it applies to the
+    entire data. Raises `UsageError` if the option `setup` has neither one time per plane nor a
+    single 0.
     """
     startup_ns = _parse_startup_times(options.setup, request.topology.num_planes)
     # The known time holds for the full data; a slower plane gets a smaller share.
@@ -189,10 +191,12 @@ class Share:
 def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
     """Join the schedules of several planes to one schedule in common units.
 
-    Every rank's share of the collective is divided among the planes in the same proportions, plane
-    after plane, into the smallest number of units that suits all planes. Transfers of a plane are
-    delayed by its start-up time. Links of different planes get different numbers. The time (ps) is
-    that of the slowest plane. At least one share is needed.
+    Each rank's share of the collective is divided among the planes in the same proportions, in the
+    order of `shares`, into the smallest number of units in which the units of each plane's schedule
+    are whole numbers. The result has `collective` with this unit count. Start and finish of a
+    plane's transfers are delayed by its start-up time. Link n of plane p becomes n * planes + p,
+    likewise channels. The time (ps) is that of the slowest plane with its start-up. `shares` must
+    not be empty (`ValueError`).
     """
     ratios = [share.part / share.units for share in shares]
     # Least number of units that makes the units of all planes whole numbers.

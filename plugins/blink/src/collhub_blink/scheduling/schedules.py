@@ -209,14 +209,18 @@ class _CountSearch:
         self.best: PackingSchedule | None = None
 
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
-        """Search for the number of chunks that is best, and store its schedule in `best`.
+        """Search for the number of chunks with a good time, and store its schedule in `best`.
 
-        `bandwidth_ns`: the time of the busiest link without latencies. The first number is the
-        maximum, or a quarter of it if the time is then within `MIN_GAIN_OF_QUADRUPLING` of the
-        bandwidth time. It is divided by four as long as the time grows by at most
-        `MIN_GAIN_OF_QUADRUPLING`; then half of the result is tried. If no refinement of the first
-        quarter can beat `within_ns`, the quarter is the result. `best` remains None if every chunk
-        would be below one byte.
+        `bandwidth_ns`: the time of the busiest link without latencies. `within_ns`: time to beat,
+        None for none. First a quarter of the maximum number is planned. If even the estimated time
+        of a refinement of it (`estimate_fine_grained_time_ns`) is not below `within_ns`, it is the
+        result. Otherwise the search starts with this quarter if its time exceeds `bandwidth_ns` by
+        at most the fraction `MIN_GAIN_OF_QUADRUPLING`, else with the maximum.
+
+        The number is divided by four as long as the planned time grows by at most the fraction
+        `MIN_GAIN_OF_QUADRUPLING` per division. At the end half of the number is tried, and chosen
+        if the time grows by at most `MIN_GAIN_OF_DOUBLING`. Numbers with chunks below one byte are
+        skipped; `best` remains None if all have.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)
@@ -346,14 +350,15 @@ class _ChunkLimits:
     def of(cls, pipelining: Pipelining, max_messages: int) -> _ChunkLimits:
         """Collect the limits that numbers of chunks of a pipelining must satisfy.
 
-        - All messages together: `max_messages`.
-        - Chunks of one share of the data: the largest number that the unit limits of the request
-          allow, 0 if they allow none, None without such limits.
-        - Chunks of a tree: its smallest message has at least 1/11 of the largest bytes in flight
-          on a link (bandwidth times latency). There is no such limit if these are 0, as with
-          `Occupancy.ALPHA_BETA`.
-
-        The result also has the number of operations of each tree.
+        - `max_messages`: as given, for all trees together.
+        - `max_chunks`: the largest number of units into which the request allows to divide one part
+          of the collective's buffer (of `num_shares` equal ones); 0 if it allows none, None without
+          limits.
+        - `most_of_tree`: for each tree, the largest number of chunks (perhaps 0) with which
+          `_MAX_MESSAGES_IN_FLIGHT` - 1 chunks of its smallest stream have at least the bytes in
+          flight of a link, the maximum of bandwidth times latency. Empty if this maximum is 0, as
+          with `Occupancy.ALPHA_BETA`.
+        - `operations`: the number of operations (messages per chunk) of each tree.
         """
         operations: Counter[int] = Counter()
         for stream in pipelining.streams:

@@ -73,12 +73,16 @@ def generate_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield schedules for a network with switches: coarse ones, then promising refinements.
 
-    A refinement has more chunks. Next is always the packing whose refinement has the smallest
-    predicted time. The search ends if the best time so far is at most this prediction times 1 +
-    `_MIN_RELATIVE_GAIN` (0.001; `_MIN_RELATIVE_GAIN_IF_SLOW`, 0.003, if it takes long to
-    simulate), or if the prediction cannot beat a known time. A packing whose refinement
-    achieves the predicted gain may be refined again. There are no refinements if the request
-    fixes the number of chunks.
+    Coarse candidates are those of `_generate_coarse_candidates`; the fastest one of each packing
+    remains. There are no refinements if the request fixes the number of chunks. A refinement has
+    more chunks (`_refined_chunks`). Next is always the packing whose refinement has the smallest
+    predicted time, of equal ones the first; it is then removed. It returns with its fastest
+    refinement that achieves at least half (`_MIN_ACHIEVED_FRACTION`) of the predicted gain, if
+    there is one.
+
+    The search ends if this prediction times 1 + `_MIN_RELATIVE_GAIN` is not below the best time so
+    far (`_MIN_RELATIVE_GAIN_IF_SLOW` if the refinement takes seconds to simulate), if the next
+    packing cannot beat `task.within_ns` with four times its chunks, and if no packing remains.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):
@@ -121,11 +125,15 @@ def _keep_faster(fastest: dict[PlacedPacking, TimedSchedule], candidate: TimedSc
 def _generate_coarse_candidates(
     task: PackingTask, packings: Sequence[PlacedPacking], evaluate_time_ns: TimeEvaluator
 ) -> Iterator[TimedSchedule]:
-    """Yield evaluated variants of every packing's coarse schedule (few chunks).
+    """Yield the coarse schedules (few chunks) of packings with their times from `evaluate_time_ns`.
 
-    The first packing is always evaluated. Another one is skipped if its plan is not faster than the
-    best candidate, neither as it is nor refined, or if it cannot beat a known time. Progress is
-    reported to the task.
+    Packings are in order of planned time. Each one gives several candidates (`_generate_variants`):
+    with and without an order of messages on links, and with slack. The first packing with a
+    schedule is always evaluated. A later one is skipped in two cases: its planned time is not below
+    the best time so far, and its estimated time with four times the chunks is not below the best
+    such estimate of the candidates so far; or this estimate is not below `task.within_ns`. Planned
+    times are scaled to those of the simulator by `task.pace`. Before each evaluated packing, its
+    method is reported to `task.progress`.
     """
     candidates: list[TimedSchedule] = []
     for packing, schedule in _generate_coarse_schedules(task, packings, candidates):
@@ -164,10 +172,13 @@ def _generate_coarse_schedules(
 ) -> Iterator[tuple[PlacedPacking, PackingSchedule]]:
     """Yield a coarse schedule of each packing, without duplicates, in order of planned time.
 
-    Packings with equal planned times stay in order. Schedules with equal times of all messages are
-    duplicates; the first is kept. A packing without a schedule is omitted. So is one whose
-    bandwidth time is already not lower than the time of the best of the `candidates`, a list to
-    which the caller adds during the iteration.
+    Of equal planned times, the packing with the lower index is first. Schedules with the same
+    sorted starts and finishes of all messages are duplicates; only the first is yielded. A packing
+    is omitted if it has no schedule. Before a schedule is built, a packing is also omitted if
+    `_is_slower_than_best` holds for a lower bound of its planned time
+    (`_MIN_PLANNED_OVER_BANDWIDTH_TIME` times the bandwidth time). The caller adds evaluated
+    schedules to `candidates` during the iteration; as long as it is empty, no packing is omitted
+    for this reason.
     """
     # By time and packing: schedules by their planned times, and packings without one yet by lower
     # bounds, so that a schedule is taken when all that may be planned earlier are built.

@@ -81,12 +81,16 @@ class Inference:
 def infer_program(workload: Workload, element: str | None) -> Inference:
     """Infer the program of a workload in which all ranks perform the same operations.
 
-    Only the nodes of rank 0 are read, parents before children. A node that has a JSON statement
-    keeps it. For any other node, the statement is inferred from the operator name, and a line about
-    it is added to the report in the result. `element`: element type of tensors for which the nodes
-    record none. Raises `InputError` for ranks that differ, for nodes that wait for each other, for
-    a malformed statement, and for a node whose operator is not in the table or whose shape is
-    unknown. Raises `UsageError` if an element type is needed and not given.
+    Only the nodes of rank 0 are read. A node follows the nodes on whose data it depends, and is
+    otherwise in an early level of these dependencies and in the order of rows. A node that has a
+    JSON statement keeps it. For any other node, the statement is inferred from the operator name,
+    and a line about it is added to `filled_in` of the result. `element`: element type of tensors
+    for which neither the node nor its readers record one; None if not given.
+
+    Raises `InputError` for ranks that differ (`_check_equal_ranks`), for nodes that wait for each
+    other, for a malformed statement, and for a node whose operator is not in the table or whose
+    shape is unknown. Raises `UsageError` if an element type is needed and not given. There must be
+    at least one rank.
     """
     _check_equal_ranks(workload)
     inference = _StatementInference(workload, element)
@@ -260,17 +264,17 @@ class _StatementInference:
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
         """Find the shape of the result of a collective from its bytes: those of one rank's input.
 
-        The first of these that applies gives the shape:
-        - A recorded input of the node with as many elements as the bytes give. For an AllGather,
-          the first dimension is multiplied by the ranks.
-        - A recorded input of a reader of the node whose elements match the result. For a
-          ReduceScatter, readers record the block of one rank, so elements and first dimension are
-          multiplied by the ranks.
-        - A vector with the elements of the result: those of the input, for an AllGather times the
-          ranks.
+        The bytes give the elements of the input. The result has as many elements, for an AllGather
+        times the ranks. The first of these rules that applies gives the shape:
+        - The node has a recorded input tensor with the elements of the input. The result has its
+          shape, for an AllGather with the first dimension multiplied by the ranks.
+        - A reader of the node (in the order of rows) has a recorded input tensor with the elements
+          of the result. The result has its shape. Readers of a ReduceScatter record the block of
+          one rank; elements and first dimension of their tensors are multiplied by the ranks.
+        - The result is a vector of its elements.
 
-        Raises `UsageError` without an element type, and `InputError` if the bytes are not a
-        positive multiple of the element size.
+        Raises `UsageError` if the element type is unknown (`_find_element`), and `InputError` if
+        the bytes are not a positive multiple of the element size.
         """
         element = self._find_element(row)
         if element is None:
@@ -324,10 +328,13 @@ class _StatementInference:
     ) -> tuple[list[str | float], list[Fields]]:
         """Return the operands of a node, and the arguments that were created for missing ones.
 
-        Recorded inputs of a computation are matched by `_match_inputs`. Otherwise the operands are
-        the values of the parents in order, followed by new arguments with the shape of the node and
-        `layout`. Raises `InputError` for more parents than operands of `kind`, and for a missing
-        operand if the shape is unknown or empty.
+        A computation that records inputs is passed to `_match_inputs`, which ignores `layout` and
+        `shape`. For any other node the operands are the names of the parents' values, in order,
+        followed by new arguments `n<id>_<i>` with `shape`, the recorded or default element type,
+        and `layout`, until `kind` has its operands. Raises `InputError` for more parents than
+        operands of `kind`, for a parent whose statement has no operations, and for a missing
+        operand if the shape is unknown or empty. Raises `UsageError` for a missing operand without
+        an element type.
         """
         inputs = self._get_stated(row)
         is_computed = self.workload.nodes.kind[row] == NodeKind.COMPUTE
@@ -356,11 +363,14 @@ class _StatementInference:
         """Match the recorded inputs of a node in order; return its operands and its new arguments.
 
         A recorded number becomes a number operand. A recorded tensor becomes the first unused
-        parent whose value has the same shape or an unknown one; if there is none, a new replicated
-        argument with the recorded shape (none: a scalar) and the recorded or the default element
-        type. Inputs beyond the operands of `kind` are ignored if they are its neutral number (1 for
-        add and subtract, 2 for norm). Raises `InputError` for other surplus inputs, for too few
-        inputs, if a parent remains unmatched, and if the statement of a parent has no operations.
+        parent whose value has the same shape or an unknown one. If there is none, it becomes a new
+        replicated argument with the recorded shape (without one a scalar) and the recorded element
+        type, else that of the option. Inputs beyond the operands of `kind` are ignored if each is
+        the neutral number of `kind` (1 for add and subtract, 2 for norm).
+
+        Raises `InputError` for other surplus inputs, for too few inputs, if a parent remains
+        unmatched, and if the statement of a parent has no operations. Raises `UsageError` for a new
+        argument without an element type.
         """
         count = TRAITS[kind].operands
         # A tensor has no number, and neither has a kind without a neutral one.

@@ -375,12 +375,15 @@ def mix_operands(
 ) -> Array:
     """Compute a deterministic stand-in for an operator that cannot be executed.
 
-    The result depends on `operation.call`, `seed`, the order of the operands and each of their
-    elements. So programs that apply the operator to equal operands have equal results. If `kind` is
-    sliced, row i (a position in the first `operation.count` dimensions, default 1) depends only on
-    row i of operands whose first dimensions are equal to those of the result, and on all elements
-    of other operands; so blocks equal those of the complete tensor. `shape`: of the result on this
-    rank. Floats are from -1 to 1, elements of other types 0 or 1.
+    `operands`: the rank's array of each operand, not arrays by rank. `shape`: of the result on this
+    rank. The result depends on `operation.call`, `seed`, the order of the operands and each of
+    their elements, so programs that apply the operator to equal operands have equal results.
+
+    If `kind` is sliced on some axis, the first `operation.count` dimensions (default 1) of the
+    result are rows. Row i then depends on row i of each operand that has the same sizes in these
+    dimensions, and on all elements of the other operands; so the blocks of ranks equal those of the
+    complete tensor. Otherwise each element depends on all operands. Floats are from -1 to 1,
+    elements of other types 0 or 1; the element type is that of `kind`.
     """
     has_rows = any(layout.is_sliced for layout in kind.layout.by_axis)
     sizes = shape[: operation.count or 1] if has_rows else ()

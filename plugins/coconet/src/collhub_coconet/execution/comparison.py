@@ -145,15 +145,19 @@ class _RunComparison:
     errors: dict[str, float] = field(default_factory=dict)
 
     def check_reduction(self, operation: Operation, operand: OnRanks, value: OnRanks) -> OnRanks:
-        """Check a sum or norm of the second run against its error bound.
+        """Check a sum or norm of the second run against its bound; return the value to use.
 
-        Only sums and norms of floats whose operand has another layout than in the first run are
-        checked (`_has_new_order`), because their order of additions differs; for all other
-        operations `value` is returned. `operand`, `value`: operand and result in the second run, by
-        rank. For a checked operation, the value of the first run is returned, so that later values
-        can be compared bit by bit. The largest error divided by the bound is stored in
-        `self.errors` by name; for each distinct result that exceeds the bound, a text is added to
-        `self.differences`. Two values that are infinite or NaN count as equal.
+        `operand`, `value`: operand and result in the second run, by rank. Only sums and norms of
+        floats whose operand has another layout than in the first run are checked
+        (`_has_new_order`), because their order of additions differs. For all other operations
+        `value` is returned and nothing is recorded. For a checked operation the value of the first
+        run is returned, so that later values can be compared bit by bit.
+
+        The bound is 4 * epsilon of the element type * ranks * `find_largest_term(operand)`. The
+        largest ratio of error to bound is stored in `self.errors` by name; it is 0 if the bound is
+        0 or the error is not finite. Each distinct array of `value` that exceeds the bound adds a
+        text to `self.differences`, unless it equals the first run bit by bit, or both are infinite
+        or NaN.
         """
         if not self._has_new_order(operation):
             return value

@@ -88,10 +88,12 @@ class Values:
     def read(self, name: str, rank: int, elements: Int64Array) -> Array:
         """Read elements of a value on a rank, given by their indices in the complete tensor.
 
-        Returns a new array in the order of `elements`. A view reads its source. Elements that are
-        not stored on the rank are read from the first operand if the collective leaves all of them
-        unchanged (`_are_unchanged`). Raises `InputError` (`not-there`) for any other element that
-        is not available yet.
+        `rank`: rank of the job. Returns a new array in the order of `elements`, with the element
+        type of the value. A view reads its source. If elements are not available on the rank, they
+        are read from the first operand of the collective, but only if all of them are in chunks of
+        the result that equal the operand on this rank (`_are_unchanged`). Raises `InputError`
+        (`not-there`), with the first of them, if some are not. The first access to a value on a
+        rank allocates its arrays, with no element available.
         """
         operation = self.program.by_name.get(name)
         source = None if operation is None else find_viewed_value(self.program, operation)
@@ -162,10 +164,14 @@ def compute_elements(
 ) -> Array:
     """Compute elements of the result of a computation on a rank, from values available there.
 
-    `elements`: flat indices into the complete result; the result is a new array in their order. A
-    reduction to a scalar ignores them, and reduces the rank's part of its operand to one element.
-    An Update gives its second operand. Dropout draws its mask from the seed and the indices, so
-    that every rank drops the same elements. Raises `InputError` if an operand is not available yet.
+    `rank`: rank of the job. `elements`: flat indices into the complete result; the result is a new
+    array in their order. Pointwise operations, Cast, Dropout, Transpose and contractions read only
+    the elements of the operands that they need. A reduction to a scalar ignores `elements`, and
+    reduces the rank's part of its operand to one element. An Update gives the elements of its
+    second operand. Dropout draws its mask from the seed and the indices, so that all ranks drop the
+    same elements. The kinds of `FUNCTIONS_OF_ONE_RANK` and opaque operations need the rank's parts
+    of all operands, and `elements` within the rank's part of the result. Raises `InputError`
+    (`not-there`) if a required element of an operand is not available yet.
     """
     if operation.kind in REDUCTIONS_TO_SCALARS:
         name = operation.reads[0]
@@ -210,11 +216,12 @@ def compute_elements(
 def _compute_opaque(values: Values, operation: Operation, rank: int, elements: Int64Array) -> Array:
     """Compute elements of an opaque operation (unknown operator) by a stand-in (`mix_operands`).
 
-    `elements`: flat indices into the complete result. The stand-in is computed from the rank's
-    parts of all operands, with the rank's position as seed if the operator is random, else 0. The
-    rules TO_BLOCKS and TO_LOCAL (views between local values and blocks) need no stand-in: they read
-    the element at the same position of the rank's part of the operand. Raises `InputError` if an
-    operand is not available.
+    `elements`: flat indices into the complete result, which must be in the rank's part of it; the
+    result is a new array in their order. The stand-in is computed from the rank's parts of all
+    operands. Its seed is the rank's position in the group if the rule is RANDOM, else 0. The rules
+    TO_BLOCKS and TO_LOCAL (views between local values and blocks) need no stand-in: the i-th
+    element of the rank's part of the result is the i-th one of its part of the operand. Raises
+    `InputError` (`not-there`) if a required element of an operand is not available.
     """
     binding, kind = values.binding, values.program.types[operation.name]
     position, shape = rank % binding.num_ranks, binding.shape(kind.shape)

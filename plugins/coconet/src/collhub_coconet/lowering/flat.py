@@ -308,11 +308,17 @@ class _FlatBuilder:
 
         A cut is the division of a value into chunks; a tile is a set of chunks that a node
         computes. Tiles are those of the last operation that is no view; costs are those of all
-        operations. Nodes wait for the chunks that they read (for the complete value if it is cut
-        differently), and run one after the other on each rank. Views need no node: they are
-        available when their source is; no node is added for views only. `is_partial`: the last
-        operation reduces to a scalar that an all-reduce completes, so that its partial value is
-        recorded under another name.
+        operations. Views need no node: they are available when their source is. For views only no
+        node is added.
+
+        A node waits for the chunks that it reads, and for the complete value if that is cut
+        differently. Two cases differ in contractions: the right operand is complete if chunks are
+        rows of an uneven collective; and if the cut is derived from that of an operand, the node
+        waits for the chunks of this operand that its own chunks need. Nodes of a rank run one after
+        the other, in the sequence of their fused stage if they have one. A `Segment` is appended to
+        `parts`, and the nodes are stored as producers of their values. `is_partial`: the last
+        operation reduces to a scalar that an all-reduce completes; its producers are then stored
+        under the name of the partial value only.
         """
         for operation in operations:
             source = find_viewed_value(self.program, operation)
@@ -364,10 +370,13 @@ class _FlatBuilder:
     def _cut_tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
         """Divide a computation into tiles (sets of chunks that a node computes) on all ranks.
 
-        The ranks are those of the operation's group. Without a cut there is one tile per rank.
-        Otherwise the number of tiles per rank is that of the choice for the leading collective of
-        the cut, at most one per chunk. A rank computes only its own chunks of a sliced value,
-        otherwise all, in the order of `_order_chunks`.
+        The ranks are those of the operation's group, in order. Without a cut there is one tile per
+        rank; the result is cached by group and shared. With a cut, a rank has at most the number of
+        tiles of the choice for the leading collective of the cut, and at most one per chunk, with
+        nearly equal numbers of chunks. A tile has consecutive chunks in the order of
+        `_order_chunks`. Of a sliced value a rank computes only its own chunks, unless the chunks
+        are rows of an uneven collective; otherwise it computes all that `_order_chunks` returns. A
+        rank without chunks has no tile.
         """
         kind = self.program.types[operation.name]
         ranks = self._ranks(kind.group)
@@ -387,12 +396,16 @@ class _FlatBuilder:
         return cut_tiles(ranks, orders, choice.tiles)
 
     def _order_chunks(self, cut: Cut, position: int) -> Int64Array:
-        """Return all chunks of a cut (division into chunks) in the order of a rank's work: int64.
+        """Return the chunks of a cut (division into chunks) in the order of a rank's work: int64.
 
-        `position`: of the rank in its group. The order is that in which the leading collective of
-        the cut needs or produces them; ascending if it has no algorithm yet. A cut that is derived
-        from another one follows the order of that one. Chunks of rows are ascending. Results are
-        cached and shared.
+        `position`: of the rank in its group. The first rule that applies:
+        - Chunks of rows of an uneven collective: all, ascending.
+        - A cut that is derived from another one: the chunks that belong to those of the other one,
+          in its order. If the cut has a second divided dimension (`across`), these are only the
+          chunks that this rank receives; otherwise all.
+        - The leading collective has no algorithm yet: all, ascending.
+        - Otherwise all, in the order in which the algorithm of the leading collective needs them
+          (`cut.is_needed`) or produces them. These results are cached and shared.
         """
         if cut.grid.row_blocks is not None:
             return np.arange(cut.grid.chunks)
@@ -458,10 +471,15 @@ class _FlatBuilder:
         """Add the nodes of an algorithm on the ranks of a group, for every piece.
 
         `operations`: the members of a bucket, or a single operation; `operands`: names of their
-        input values, for all of which the nodes wait. The choice of the first operation gives the
-        number of pieces (always 1 for the all-reduce of a scalar) and how many of them run at the
-        same time (`at_once`): a later one waits for an earlier one. Every piece has separate
-        message tags.
+        input values, in the same order, for all of which the nodes wait. On a mesh of several axes
+        everything is done by `_add_mesh_collective`, otherwise for an uneven collective by
+        `_add_row_collective`.
+
+        The choice of the first operation gives the number of pieces and how many of them run at the
+        same time (`at_once`): a later piece waits for an earlier one on each rank. An operation
+        that is no communication is a reduction to a scalar; it is performed as an all-reduce in one
+        piece. Each piece has separate message tags. Appends a `CollectiveRuns` to `parts`, and
+        stores the producers of all results. Raises `HubError` for an algorithm that does not fit.
         """
         if len(self.program.mesh) > 1:
             self._add_mesh_collective(operations, operands)
@@ -511,9 +529,14 @@ class _FlatBuilder:
         """Add the nodes of an uneven collective: an algorithm for the rows of every chunk.
 
         `operations`: the members of a bucket, which have equal counts, or a single operation;
-        `operands`: the values that they read. Nodes of a chunk that read rows on a rank wait for
-        this chunk of the operands there. A chunk of the results is ready on a rank after all nodes
-        of the chunk that write rows there. Chunks without rows have no nodes.
+        `operands`: the values that they read, in the same order. The choice of the first operation
+        gives the number of chunks, and how many of them run at the same time (`at_once`): a later
+        chunk waits for an earlier one on each rank. Chunks without rows have no nodes; some chunk
+        must have rows.
+
+        Nodes that read rows on a rank wait for this chunk of the operands there. A chunk of the
+        results is ready on a rank after all nodes of the chunk that write rows there; on a rank
+        without such nodes nothing waits for it. Appends a `RowRuns` per chunk with rows to `parts`.
         """
         operation = operations[0]
         choice = select_choice(self.choices, operation.name)
@@ -713,9 +736,11 @@ class _FlatBuilder:
     def build(self) -> FlatProgram:
         """Return the flat program of all nodes added so far, with rows grouped by rank.
 
-        Within a rank, rows are in the order of creation. The workload has one process group per
-        group of the program, named 1, 2, ... `part` and `item` of the result are in the order of
-        rows. With launches, their nodes are added first.
+        With `has_launches`, the nodes of `LaunchList.add_nodes` are added before, so that they are
+        the last rows of their ranks; call `build` only once then. Within a rank, rows are in the
+        order of creation. The workload has one process group per group of the program, named 1, 2,
+        ..., with the ranks of the group. `part` (index of `parts`) and `item` of the result are
+        int64 by row.
         """
         ranks = self.program.num_groups * self.binding.num_ranks
         if self.has_launches:

@@ -175,11 +175,16 @@ def find_viewed_value(program: Program, operation: Operation) -> str | None:
 def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm:
     """Extract one piece of a collective as an algorithm, to verify the flat graph.
 
-    Peers, tags and dependencies are those of the graph; ranks are from 0 within the group, and the
-    tag of a message becomes its channel (0 for steps without a peer). Units, buffers and scratch
-    are those of the original algorithm. A receive with a reduction, two nodes of the graph, is one
-    step again. Edges to nodes outside of the piece are omitted. Raises `InputError` (`target`) if
-    no collective has this name.
+    `name`: the collective, or a member of a bucket, which gives the algorithm of the entire bucket.
+    `piece`: for an uneven collective the number of its chunk. Kinds, peers, tags and dependencies
+    are those of the graph; ranks are from 0 within the group, and the tag of a message becomes its
+    channel (0 for steps without a peer). Units, buffers and scratch are those of the original
+    algorithm. A receive with a reduction, two nodes of the graph, is one step again. Dependencies
+    on nodes outside of the piece are omitted.
+
+    Raises `InputError` (`target`) if no collective has this name, for a Send, on a mesh of several
+    axes, and for a chunk of an uneven collective without rows. Another collective has no steps if
+    `piece` does not exist.
     """
     number, part = _find_collective(flat, name, piece)
     contents, nodes = part.contents, flat.workload.nodes

@@ -102,12 +102,14 @@ class Grid:
     def elements(self, chunk: int, position: int = 0) -> Int64Array:
         """Return the flat indices in the complete tensor of the elements of a chunk: int64.
 
-        `position`: of the rank in its group, on which the chunks of rows depend.
+        Chunk c is part c % `parts` of block c // `parts`. A block is a range of `dimension`, with
+        `across` also of that dimension, or the complete tensor for one block; its elements are in
+        row-major order. Part p of n elements has the positions p * n // parts to (p + 1) * n //
+        parts (exclusive); it is empty if the block has too few elements.
 
-        Chunk c is part c % `parts` of block c // `parts`. A block is a range of `dimension` (and of
-        `across`, if the grid has it), with its elements in row-major order. Part p of n elements
-        has the positions p * n // parts to (p + 1) * n // parts; it is empty if the block has too
-        few elements.
+        With `row_blocks` (an uneven collective), chunk c has the elements of this part of the rows
+        of each block of rows on the rank `position` (in its group), block after block; the last
+        chunk also has the rows after all blocks. `position` is used only there.
         """
         if self.row_blocks is not None:
             return self._find_elements_of_rows(chunk, self.row_blocks[position])
@@ -163,12 +165,18 @@ def derive_product_grid(
 ) -> Grid | None:
     """Derive the chunks of a matrix product from those of one of its operands, or return None.
 
-    `name`: the operand; `operand`: its grid (division into blocks and chunks). The product gets the
-    same numbers of blocks and of chunks per block. None if the operation is no matrix product, or
-    if each chunk of the product needs the complete operand. That is so if the operand is divided
-    along the contracted dimension or already exchanged (`across`), if both operands are this value,
-    or if it has one block and the product is sliced. Chunks of rows need the same rows of the left
-    operand, also if columns are sliced.
+    `name`: the operand; `operand`: its grid (division into blocks and chunks). The product is
+    divided along the dimension that comes from the divided one of the operand, into the same
+    numbers of blocks and of chunks per block. If the product is sliced along another dimension,
+    this one is `across`.
+
+    None means that there is no such division, in these cases:
+    - the operation is no matrix product (plain or batch)
+    - the operand is divided by `across`, or along the contracted or a batch dimension
+    - the operation reads this value twice
+    - the operand has a single block and the product is sliced
+    - chunks are rows of an uneven collective, and the operand is the right one or the product is
+      sliced along dimension 0. Otherwise the product has the rows of the left operand.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None
