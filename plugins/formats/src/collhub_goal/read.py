@@ -81,12 +81,16 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Provenance) -> Algorithm:
     """Build the algorithm of a schedule: one step per operation, with times but unknown buffers.
 
-    A message has its bytes as units, its tag as channel and no duration (-1). A calc has its time
-    in ns as duration, 0 units and channel 0. The lane is the cpu, the source line that of the
-    schedule. The collective is custom without expected results; INPUT and OUTPUT of every rank have
-    as many bytes as the largest total that a rank sends or receives, at least 1, which is also the
-    size of the algorithm. `file` is the name for error messages, or None. Raises `InputError` for
-    cyclic dependencies, for chains of more than 1000 `irequires`, and for totals above 2^62 bytes.
+    Steps are in the order of the operations. A message has its bytes as units, its tag as channel
+    and no duration (-1). A calc has its time in ns as duration, 0 units and channel 0. The lane is
+    the cpu (-1 if not given), the source line that of the schedule; the nic is dropped. The
+    dependencies are those of `_find_dependencies`. The collective is custom without expected
+    results; INPUT and OUTPUT of each rank have as many bytes as the largest total that a rank sends
+    or receives, at least 1, which is also the size of the algorithm. That sends and receives match
+    is not checked. `file`: name for error messages, or None.
+
+    Raises `InputError` for cyclic dependencies, for chains of more than `_MAX_HOPS` `irequires`,
+    and for totals above 2^62 bytes.
     """
     num_ranks = schedule.num_ranks
     edges = _find_dependencies(schedule, file)

@@ -132,12 +132,15 @@ def write_job(workload: Workload, options: NoOptions) -> WriteResult:
 def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
     """Build the GOAL schedule of an algorithm for a collective of `size` bytes.
 
-    A step becomes one operation: a send, a recv, or for local work a calc with its time in ns (its
-    own, else from the bandwidths of the options). A reducing receive becomes a recv followed by a
-    calc, on which its successors depend. The tags are those of `assign_tags`, 0 for a calc. cpu and
-    nic follow the options, -1 for none; both operations of a reducing receive have one cpu, and a
-    calc has no nic. All dependencies become `requires`. Raises `InputError` if sends and receives
-    do not match, and `UsageError` if a message has more than `MAX_BYTES` bytes.
+    Operations are in the order of the steps. A step becomes one operation: a send, a recv, or for
+    local work a calc with its time in ns (`work_times_ns`: its own, else from the bandwidths of the
+    options, else 1). A reducing receive becomes a recv followed by a calc; the recv waits for the
+    predecessors of the step, and its successors wait for the calc.
+
+    The tags are those of `assign_tags`, 0 for a calc. cpu and nic follow the options, -1 for none;
+    both operations of a reducing receive have one cpu, and a calc has no nic. Data and control
+    dependencies become `requires`; there are no `irequires` and no lines. Raises `InputError` if
+    sends and receives do not match, and `UsageError` if a step has more than `MAX_BYTES` bytes.
     """
     steps = algorithm.steps
     # Bytes of every step, for `size` bytes in total.
@@ -288,11 +291,14 @@ def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[L
 
     Each is yielded only if it occurs, with the number of steps (or of dependencies), in this order:
 
-    - channels that are replaced by unique tags;
+    - channels that differ from the tags of `assign_tags`;
     - control dependencies, which become data dependencies;
-    - lanes, if the option `cpu` is not `lane`; otherwise lanes that are renumbered;
-    - with the option `nic=channel`, channels of messages that are renumbered;
+    - lanes (0 or more) of all steps, if the option `cpu` is not `lane`; otherwise lanes that differ
+      from their cpu, because LogGOPSim distinguishes at most `MAX_RESOURCES` of them;
+    - with the option `nic=channel`, channels of messages that differ from their nic, likewise;
     - local work (also the sum of a reducing receive) without a duration, whose time is computed.
+
+    Raises `InputError` (`unmatched-message`) if sends and receives do not match.
     """
     renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
     if renumbered:

@@ -228,12 +228,17 @@ class _StepReader:
     def _recognize_collective(self) -> tuple[CollectiveKind, int | None, int]:
         """Find the collective whose chunks are those of the document: (kind, root, parts).
 
-        The root is None for a kind without one. Kinds are compared in the order of
+        The chunks of a collective match if the document has each of them and has equally many in
+        total. Their order in the file does not matter. Kinds are compared in the order of
         `STANDARD_KINDS`, each first undivided and then with the declared divisions; the first match
-        is used. The order of chunks in the file does not matter. `parts` is the number of parts of
-        each address: 1 if the chunks are undivided, and the declared divisions if the chunks are
-        divided, or if a send has an address beyond those of the undivided collective. Raises
-        `InputError` (`sccl-algorithm`) if none matches.
+        is used. The root is None for a kind without one; otherwise it is the lowest rank that the
+        first chunk of the file lists as having it before (kinds from a root) or after (kinds to a
+        root).
+
+        `parts`: number of parts of each address of the matching collective. It is 1 or the declared
+        divisions, whichever matches. If undivided chunks match, but a send has an address that the
+        undivided collective does not have, it is the declared divisions. Raises `InputError`
+        (`sccl-algorithm`) if no kind matches, also without chunks.
         """
         document = self._document
         for kind in STANDARD_KINDS if document.chunks else ():
@@ -264,13 +269,16 @@ class _StepReader:
     def _build_transfers(self) -> Transfers:
         """Return one transfer per send of the document, in the order of the file.
 
-        Each moves one chunk. Start and end are numbers, no times: the distinct pairs (step, time)
-        are numbered in ascending order, and a transfer starts at the number of its pair and ends at
-        the next number. There is one link per ordered pair of ranks, and the window of every
-        transfer is 0 (it waits for its data only). If the file states for each send whether it
-        reduces, transfers follow it; otherwise all reduce if the collective does. Raises
-        `InputError` if a rank sends an address and reduces into it at the same start, since
-        simultaneous sends read old data.
+        The chunk of a send is the share of its address (`find_share`) times the parts of an
+        address, plus its part. All addresses must exist in the collective (`build_algorithm` checks
+        it). Start and finish are numbers, no times: the distinct pairs (step, time) are numbered
+        from 0 in ascending order; a transfer starts at the number of its pair and finishes at the
+        next number. Link s * ranks + d is that from rank s to rank d. The window of each transfer
+        is 0, so that it waits only for its data. If the file declares reductions of sends,
+        transfers follow it; otherwise all reduce if the collective does.
+
+        Raises `InputError` if a rank sends an address and, with the same start, another one reduces
+        into this address there: in SCCL simultaneous sends read old data.
         """
         document = self._document
         sends = document.sends

@@ -187,10 +187,13 @@ class ScclValue:
 def parse(content: bytes, file: str) -> StepDocument:
     """Parse a file to a document; equal chunks are counted.
 
-    The dialect is TACCL's if the tag is `sccl_type` and a send has more than three fields or the
-    topology has the member `node_links`. Otherwise times and reductions of sends are ignored.
-    Raises `InputError` with the JSON path of the first defect: content that the strict JSON parser
-    refuses (such as repeated keys) or that has no tag, a pipeline, fewer than 2 ranks, and missing,
+    The dialect is TACCL's if the tag `sccl_type` is used and, in addition, a send has more than
+    three fields or the topology has the member `node_links`. In the other dialect, times and
+    reductions of sends are ignored.
+
+    Raises `InputError` (`sccl-schema`) with the JSON path of the first defect: content that the
+    strict JSON parser refuses (such as repeated keys), a document whose tag is missing or not
+    `algorithm`, an `instance` whose `pipeline` is not null, fewer than 2 ranks, and missing,
     invalid or out-of-range values.
     """
     try:

@@ -279,17 +279,17 @@ def type_opaque(operands: Operands) -> TensorType:
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     """Return the layout of the result of an opaque operation on one axis of the mesh.
 
-    `is_active` is False for an axis that a view leaves unchanged: the result has the layout of
-    the first operand. Otherwise the rule of the operation gives the layout; a slice is along
-    `operation.dimension`, else (rule ROWS) along that of the first sliced operand, else 0. ROWS
-    without sliced operands on a mesh of several axes is PER_RANK. The result is replicated if
-    all operands are, and the rule is PER_RANK, ROWS or PARTS, or that of a view without `axes`
-    on several axes.
+    `is_active` is False for an axis that a view leaves unchanged: the result has the layout of the
+    first operand, without a check. Otherwise the result is replicated if all operands are, and the
+    rule is PER_RANK, ROWS or PARTS, or that of a view without `axes` on a mesh of several axes. If
+    not, the layout is that of the rule in `_OPAQUE_LAYOUTS`; a sliced one is along
+    `operation.dimension`, without it along the dimension of the first sliced operand for ROWS, else
+    along 0. ROWS without sliced operands on a mesh of several axes counts as PER_RANK.
 
-    Raises `TypingMistakeError` (`layout`) for an operand that is neither replicated nor
-    permitted by the rule. Except for TO_LOCAL and PARTS, slices must be along the dimension of
-    the first one (0 if the rule is not ROWS), which must be below `operation.count` (default
-    1).
+    Raises `TypingMistakeError` (`layout`) for the first operand that is neither replicated nor of a
+    placement that the rule permits, or that is a slice which does not fit. TO_LOCAL and PARTS
+    permit slices of all dimensions. For the other rules a slice fits if its dimension is that of
+    the first sliced operand (ROWS) or 0 (others), and is below `operation.count` (default 1).
     """
     operation = operands.operation
     assert operation.rule is not None

@@ -202,10 +202,12 @@ class _BoundCalculation:
     def compute_peak_bytes(self) -> int:
         """Return a lower bound of the peak memory in bytes: the maximum over the groups of ranks.
 
-        A rank stores its arguments, and at some time the largest tensor of its group that an
-        AllGather must produce. A replicated state counts as a slice if `as-slice` is allowed and
-        the complete state is not needed afterwards. Other results may be internal to a kernel. 0
-        without arguments.
+        The bound of a group is the bytes of its arguments on a rank, plus the largest tensor that
+        an AllGather must produce there. Such tensors are the results of the AllGathers that no
+        transformation can remove (`_can_be_removed`), and those of `_find_necessary_gathers`. A
+        state that is replicated on some axis counts with its bytes // ranks if `as-slice` is
+        allowed and the complete state is not needed afterwards. All other results count 0, because
+        they may be internal to a kernel. The result is 0 without arguments and AllGathers.
         """
         argument_bytes: dict[int, int] = {}
         for argument in self.program.arguments:
@@ -233,9 +235,13 @@ class _BoundCalculation:
     def _find_necessary_gathers(self) -> dict[int, int]:
         """Return for each group the bytes that one AllGather must produce, wherever it is moved.
 
-        A replicated output needs an AllGather on every path from a slice to it, of the narrowest
-        tensor of the path or of a wider one. The path whose narrowest tensor is widest gives the
-        bound. Empty if `reorder` is not allowed.
+        A `reorder` may move an AllGather along a path of operations that read each other, up to an
+        output that stays replicated (`_stays_replicated`). At each place it produces the tensor at
+        this place, so at least the smallest tensor of the path, in bytes of the complete tensor.
+        The bound of a group is the largest of these minimums over all such paths to its outputs.
+        Paths begin at an AllGather and do not pass another communication or a scalar. Groups with
+        such an output but without a path have 0; other groups are missing. Empty if `reorder` is
+        not allowed.
         """
         if "reorder" not in self.kinds:
             return {}

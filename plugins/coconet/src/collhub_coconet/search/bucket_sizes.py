@@ -101,20 +101,23 @@ class _BucketChoice:
     def find_fastest(self, size_index: int) -> list[Candidate]:
         """Return the fastest program with buckets at one size, in a list; empty if there is none.
 
-        `size_index`: index of the data size. For each base program (`_list_bases`), several bucket
-        sizes are tried, at most `MAX_BUCKET_SIZES` (6) and fewer above `_LARGE` (300) operations;
-        sizes that give the buckets of an earlier size are skipped. The timed programs per bucket
+        `size_index`: index of the data size. All base programs (`_list_bases`) are tried. For each,
+        at most `MAX_BUCKET_SIZES` bucket sizes are tried; for more than `_LARGE` operations fewer
+        in proportion, but at least 2. Sizes that give no buckets, or those of an earlier size, are
+        skipped. Tried sizes are added to `self.sizes`. The programs that are timed for a bucket
         size are:
 
-        - the program with buckets; above `_LARGE` operations only if the next one does not exist
+        - the program with buckets; for more than `_LARGE` operations only if the next one does not
+          exist
         - this program with equal computations of parts fused, if there are any
-        - this program with all computations in one kernel, if `_fuse_all` permits
+        - the program with buckets and all computations in one kernel, if `_fuse_all` permits
 
-        After the sizes, two fusions of the base program without buckets are timed: all
-        computations, and all computations with the last collective. The first of equally fast
-        programs is selected, and `_choose_chunks` chooses its chunk counts. At the limit of the
-        budget during the bucket sizes, the best program so far is returned without chunk counts.
-        Tried sizes are added to `self.sizes`.
+        After the sizes of a base program, two fusions of it without buckets are timed if
+        `_fuse_all` permits: all computations, and all computations with the last collective. The
+        first of equally fast programs is the result, with the chunk counts of `_choose_chunks`. If
+        the budget is used up before a bucket size, the best program so far is returned at once
+        without them, and the cut is reported to the budget; used up later, the fusions without
+        buckets are not timed.
         """
         best: Candidate | None = None
         for steps, base in self._list_bases(size_index):

@@ -129,17 +129,19 @@ class Demand:
 def find_demand(program: Program, binding: Binding, operation: Operation) -> Demand | None:
     """Describe the communication of an operation; None if it does not communicate.
 
-    The result has the kind, bytes, ranks of the first subgroup, and root (broadcast and reduce
-    only).
+    The result has the kind, the bytes, the ranks of the first subgroup in the group of the result,
+    and for broadcast and reduce the root. The first rule that applies:
 
-    - Send: the bytes of one rank, and the ranks of group 0.
-    - Uneven collective (kind ends with V): the sum of its counts, and the counts.
-    - Other collectives: the bytes of the full buffer, at least one per rank. The first member
-      of a bucket (collectives performed as one) has the bytes of all members, the other members
-      give None.
-    - A reduction of slices to a scalar: an AllReduce of the scalar, with its bytes.
+    - Send: the bytes of the result on one rank, and the ranks of group 0.
+    - A collective along axes of one rank: None.
+    - Uneven collective (kind ends with V): its counts in bytes, and their sum. Each member of a
+      bucket has its own result.
+    - The first member of a bucket (collectives performed as one): the bytes of the full buffers of
+      all members. The other members give None.
+    - A reduction of slices to a scalar: an AllReduce with the bytes of the scalar.
+    - Other collectives: the bytes of the full buffer, at least one per rank.
 
-    Other operations, and collectives along axes of one rank, give None.
+    All other operations give None. Raises `InputError` for invalid or too large counts.
     """
     tensor = program.types[operation.name]
     is_scalar = reduces_scalar(program, operation)

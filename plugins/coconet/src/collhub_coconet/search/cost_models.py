@@ -163,13 +163,18 @@ class _TimeCalculation:
         return f"{'links' if kinds else 'processors'} of group {group}"
 
     def _compute_kernel_s(self, kernel: list[Operation], label: str) -> float:
-        """Return the time of a kernel (computation, collective, or both) in s, with its launch.
+        """Return the time of a kernel (computation, collective, or both) in s, with one launch.
 
-        The computation takes the longer one of contractions and memory traffic; collectives and
-        all-reduces of scalars are added. Computation and collectives overlap in the fastest number
-        of chunks, unless the kernel contains a reduction to a scalar: then they are added. 0 for
-        views only, and for an update of a state that the producing collective can write in place.
-        `label`: name of the kernel, under which the chunks are stored in `self.choices`.
+        The computation takes the longer one of contractions and memory traffic. The times of all
+        collectives are added, and so are those of the all-reduces of scalars. Computation and
+        collectives overlap in the fastest number of chunks, where each chunk after the first costs
+        a latency and a protocol step (`_compute_overlapped_s`). If the kernel contains a reduction
+        to a scalar, their times are added instead. 0, without a launch, for views only, and if all
+        operations update states with results of collectives, which can be written in place.
+
+        The means of collectives and scalars are stored in `self.choices` under their names.
+        `label`: name under which the chunks are stored there, if computation and collectives
+        overlap.
         """
         communications = [operation for operation in kernel if operation.is_communication]
         scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]

@@ -613,10 +613,13 @@ def _add_stand_ins(
     """Add stand-ins for scalars of other parts; return all operations in program order.
 
     `operations`: those of one part of the program. `coupled`: names of operations that couple
-    parts. A stand-in is an opaque operation without cost that replaces a coupled scalar which
-    the part reads. It reads those results of the part that precede the scalar and that coupled
-    operations of other parts read. A scalar without such results gets no stand-in. Coupled
-    values that are no scalars never get one.
+    parts. A stand-in replaces a scalar in `coupled` that is not in the part but is read by it;
+    coupled values of other shapes get none. It is an opaque operation without cost, with the name
+    and element type of the scalar.
+
+    Its operands are results of the part that a coupled operation outside of the part reads, no
+    matter whether the scalar depends on them, and that precede the scalar in the program. A scalar
+    without such results gets no stand-in.
     """
     inside = {operation.name for operation in operations}
     results = [

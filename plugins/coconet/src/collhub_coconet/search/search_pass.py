@@ -91,17 +91,23 @@ def run(
     progress: Progress = ignore_progress,
     budget: SearchBudget | None = None,
 ) -> tuple[Workload, PassReport]:
-    """Return the workload of the fastest program at its sizes, and a report about all sizes.
+    """Return the workload of the fastest program at one size, and a report about all sizes.
 
-    For every range of sizes the report has the fastest program with the passes that produce it, and
-    for the largest size the Pareto front of time and memory. The result does not depend on the
-    number of `workers`. At a limit of `budget` the fastest program so far is returned, and the
-    report lists the omitted work. Equal parts of the program are searched once (`divide`), then
-    combined. With the option `simulate`, the most promising programs are simulated; if one cannot
-    be simulated, times are by formula, and the report gives the reason.
+    All sizes are those of `list_bindings`. The workload is for the sizes of the given program; if
+    they are not among all sizes, the program is the fastest one at the smallest size, still lowered
+    for its own sizes. It has one rank per NPU of the network. For every range of sizes the report
+    has the fastest program with the passes that produce it, and for the largest size the Pareto
+    front of time and memory.
 
-    Raises `UsageError` without a network, and `InputError` (`ranks`) if the NPUs cannot be divided
-    equally among the groups, with at least 2 ranks per group.
+    Equal parts of the program are searched once (`divide`), then combined; programs with buckets
+    are added. With the option `simulate`, the most promising programs are simulated; if one cannot
+    be simulated, times are by formula, and the report gives the reason. The result does not depend
+    on the number of `workers`. At a limit of `budget` (None: no limit) the fastest program so far
+    is returned, and the report lists the omitted work.
+
+    Raises `UsageError` without a network or for malformed sizes. Raises `InputError` if the NPUs
+    cannot be divided equally among the groups, with at least 2 ranks per group (`ranks`), for a
+    mesh with another number of ranks (`mesh`), and for sizes that the program does not permit.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)

@@ -415,13 +415,14 @@ def simulate_candidates(
 
     At every size these are the original program, the `count` fastest candidates, and the first
     `count` of the Pareto front of time and memory. The result contains only these candidates, with
-    simulated times. At every size, algorithm, protocol and chunk count of the fastest one are then
-    chosen separately per collective (`Simulation.refined`). If a program cannot be simulated, the
-    result is the reason as text, since times by formula and by simulation are never compared.
+    simulated times at all sizes; a restriction reports how many are left out. At every size,
+    algorithm, protocol and chunk count of the fastest one are then chosen separately per collective
+    (`Simulation.refined`). If a program cannot be simulated, the result is the reason as text,
+    since times by formula and by simulation are never compared.
 
-    `budget` counts one unit per simulated size of a program. At its limit only candidates that were
-    simulated at all sizes remain, without the separate choice; if there are none, the result is the
-    reason of the limit.
+    `budget` counts one unit per simulated size of a program; None is no limit. At its limit only
+    candidates that were simulated at all sizes remain, without the separate choice; both omissions
+    are recorded in the budget. If there are none, the result is the reason of the limit.
     """
     budget = budget or SearchBudget()
     num_sizes = len(bindings)

@@ -34,14 +34,15 @@ def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Re
     """Combine the collectives `members`, names of operations or of entire buckets, into one bucket.
 
     Returns the new program and the record of the conditions. Given buckets are replaced by the new
-    one. A number is appended to `name` if it is in use. Raises `RefusedMoveError` if a condition is
-    violated:
+    one. A number is appended to `name` if it is in use. Raises `RefusedMoveError` for the first
+    condition that is violated:
 
     - All names exist, and the program has no chain.
-    - There are at least two collectives: AllReduces, ReduceScatters or AllGathers.
-    - All have one kind, reduction, group, mesh axes and element type.
-    - None is in a stage with operations that are not members, or in a stage that is no bucket.
-    - None depends on another one, and no other stage must run between them.
+    - There are at least two collectives, and each one is an AllReduce, ReduceScatter or AllGather.
+    - All have the kind, reduction, group, mesh axes and element type of the first one.
+    - Each one is in no stage, or in a bucket of which all operations are members.
+    - None depends on another one.
+    - The stages can be ordered: no stage must run after one member and before another.
     """
     conditions = Conditions("coalesce", program, {"members": tuple(members), "name": name})
     buckets = {stage.name: stage.members for stage in program.stages if stage.family == BUCKET}
@@ -122,10 +123,11 @@ def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> R
 def list_bucket_sizes(program: Program, binding: Binding, max_count: int = 8) -> list[int]:
     """List bucket sizes in bytes that are useful to try, in descending order.
 
-    The first is the sum of the bytes in the largest class with at least two collectives, so that
-    each class fits one bucket. Powers of two follow that are smaller than this sum and larger than
-    the smallest collective of those classes. There are at most `max_count` sizes. Only collectives
-    outside of stages are considered. Empty if no class has two collectives.
+    Only collectives outside of stages are considered, and only classes (kind, reduction, group,
+    axes, element type) with at least two of them. The first size is the largest sum of the bytes of
+    such a class, so that each class fits one bucket. The powers of two follow that are smaller than
+    this sum and larger than the smallest collective of these classes. The result is cut after
+    `max_count` sizes, but has at least the first one. Empty if no class has two collectives.
     """
     sizes: dict[BucketClass, list[int]] = {}
     for name, size in _list_sizes(program, binding).items():

@@ -153,11 +153,16 @@ def count_memory_bytes(
 ) -> int:
     """Count the bytes of memory that operations of one kernel read and write on a rank.
 
-    Each distinct operand from outside the kernel is read once. Each value that is used outside the
-    kernel is written once; the other values stay in registers. Views move no memory; their readers
-    read the view. A Gather reads as many bytes as its result has, and an Index reads nothing. If
-    the kernel has opaque operations, only their declared traffic counts. `same_kernel`: names of
-    further operations of the kernel whose traffic is not counted.
+    A value has the bytes of its part on a rank. Each distinct operand from outside the kernel is
+    read once, also by collectives. Each result that is an output, the new value of a state, or read
+    outside the kernel is written once; the other values stay in registers. Views move no memory; a
+    view in the kernel is read from memory by its readers. A Gather reads as many bytes as its
+    result has, and its indices. The first operand of an Index is not counted, even if another
+    operation of the kernel reads it. If the kernel has opaque operations, only their declared
+    traffic counts, divided by the ranks that slice their results and rounded up.
+
+    `same_kernel`: names of further operations of the kernel. Their own traffic is not counted;
+    values that are exchanged with them stay in registers.
     """
     opaque = [operation for operation in kernel if operation.kind is Kind.OPAQUE]
     if opaque:
