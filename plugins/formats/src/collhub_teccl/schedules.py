@@ -84,11 +84,15 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Compare the epochs that the solver claims with those that a simulation needs.
 
-    A schedule does not contain its network: it is simulated on the links that it uses, each of
-    which takes one epoch per chunk. It may need fewer epochs than claimed if the real links are
-    slower or have latencies, and more if fast links carry several chunks per epoch. If it needs
-    more, there is a warning, but the check passes. The check fails only if the simulation never
-    finishes. It is not applicable without claims. Raises `HubError` if no simulator is installed.
+    The claim is the member `epochs` of the algorithm's extension `EXTENSION`; without such a number
+    the check is not applicable (and passes). A schedule does not contain its network: it is
+    simulated by `simulate_epochs`. It may need fewer epochs than claimed if the real links are
+    slower or have latencies, and more if fast links carry several chunks per epoch.
+
+    The facts are `claimed_epochs`, `needed_epochs` (may be a fraction), `needed_s` if the duration
+    of an epoch is claimed, and the claimed `finish_time_s` and `demand_met_s`, if any. More epochs
+    than claimed are a warning (`teccl-claims`), and the check passes. It fails only if the
+    simulation never finishes. Raises `HubError` if no simulator is installed.
     """
     del options
     algorithm = request.algorithm
@@ -125,8 +129,11 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 def simulate_epochs(algorithm: Algorithm) -> float | None:
     """Simulate the schedule on the links that it uses, and return its time in epochs.
 
-    Every link carries one chunk per epoch and has no latency. The result may be a fraction. Returns
-    None if the schedule never finishes. Raises `HubError` if no simulator is installed.
+    There is a link without latency for each ordered pair of ranks with a message. In one epoch a
+    link carries as many units as the collective has per rank (`unit_count` // ranks), which is one
+    chunk if each source (all-gather) or each pair of ranks (all-to-all) has a single chunk. The
+    result may be a fraction. Returns None if the schedule never finishes. Raises `HubError` if no
+    simulator is installed.
     """
     size = algorithm.collective.unit_count * _UNIT_BYTES
     # Network of the links in use, each of which carries one unit per second.
@@ -323,10 +330,14 @@ class _ScheduleConversion:
         """Return (collective, chunks, chunk of every path) for schedules with volumes.
 
         The demands of a pair of ranks are numbered from 0 by ascending chunk number; gaps in the
-        numbers do not matter. Each demand is divided into units, and each path with at least one
-        unit becomes a chunk; a path without units has chunk -1. After these, each rank has one
-        chunk for the data that it keeps. Raises `InputError` as described at `_check_demands`, for
-        example if the pairs have different numbers of demands.
+        numbers do not matter. Each demand is divided into equally many units (`_divide_demands`),
+        so that each rank sends demands per pair * units of a demand to each rank. Each path with at
+        least one unit becomes a chunk, in the order of the paths. After these, each rank has one
+        chunk for the data that it keeps. The third result has the number of the chunk by path,
+        int64; -1 for a path without units.
+
+        Raises `InputError` as described at `_check_demands`, for example if the pairs have
+        different numbers of demands. May report the warning of `_divide_demands`.
         """
         paths, ranks = self._paths, self._num_ranks
         pair = self._to_ranks(paths.origin) * ranks + self._to_ranks(paths.at)

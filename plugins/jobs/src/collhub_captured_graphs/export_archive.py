@@ -190,10 +190,17 @@ class _GraphReader:
     def _read_node(self, fields: Fields, number: int) -> GraphNode:
         """Convert a node of the JSON; a result that is a list of tensors becomes several results.
 
-        `number` is the position of the node, for messages and for the name of a node without a name
-        and a tensor result. Arguments for devices and layouts are left out. Raises `InputError` for
-        a result that is a symbolic number (`data-dependent`), a subgraph as argument
-        (`graph-break`), and a target that is no operator name (`operator`).
+        A result that is neither a tensor nor a list of them is None. The name of the node is the
+        recorded one, else that of its first tensor, else `node_<number>`; `number` is its position,
+        also for messages. The operator is the target without `torch.ops.`. Arguments are by name;
+        one without a name is `argument_<i>`, with i arguments before it. Those passed by keyword
+        are listed in `keywords`. Arguments for devices, layouts and memory formats are left out. In
+        names, characters other than letters, digits and `_` are replaced.
+
+        Raises `InputError` for a result that is a symbolic number (`data-dependent`), a subgraph as
+        argument (`graph-break`), a target that is no operator name (`operator`), and the errors of
+        `_read_tensor` and `_read_argument`. Raises `KeyError` for missing fields; `read` converts
+        it.
         """
         target = str(fields["target"])
         results: list[Tensor | None] = []

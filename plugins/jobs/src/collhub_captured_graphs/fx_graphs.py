@@ -72,10 +72,11 @@ class _FxReader:
     ) -> CapturedGraph:
         """Convert all nodes of the FX graph in order, and return the captured graph.
 
-        Placeholders take the descriptions in `inputs` in order; there must be one for each. Outputs
-        that are None or no tensors are dropped; the remaining ones must be as many as `outputs`,
-        otherwise `ValueError` is raised. Raises `InputError` for calls of modules and methods, and
-        for nodes that cannot be converted.
+        Call it once per reader. Placeholders take role, target and placement of `inputs` in order;
+        too few raise `StopIteration`, surplus ones are ignored. Outputs that are None or no tensors
+        are dropped; the remaining ones get role and target of `outputs` in order, and must be as
+        many, otherwise `ValueError` is raised. `get_attr` nodes become constants. Raises
+        `InputError` for calls of modules and methods, and for nodes that cannot be converted.
         """
         import torch
 

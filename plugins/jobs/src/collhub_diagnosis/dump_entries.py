@@ -356,9 +356,10 @@ class _DumpParser:
 
         `profiling_name` is `backend:operation`, split at the last colon; without a colon the
         backend is "", and without the key both are "". For `send 1->2` and `recv 3<-0`, the
-        operation is `send` or `recv`, and sender and receiver are ranks in the group; for other
-        operations they are -1. Raises `InputError`, with the position of the entry, for values of
-        wrong types and a name of more than 4096 characters.
+        operation is `send` or `recv`; sender (1, 0) and receiver (2, 3) are ranks in the group. For
+        other operations both are -1. The call is not cached here (`find_call` does it); the tensors
+        count as in `parse_shapes`. Raises `InputError`, with the position of the entry, for values
+        of wrong types and a name of more than 4096 characters.
         """
         name = entry.get("profiling_name", "")
         if not isinstance(name, str) or len(name) > 4096:
@@ -394,8 +395,10 @@ class _DumpParser:
 
         `identity`: group, whether it is a message, sequence number, call number. An absent state is
         `scheduled`. A retired entry of gloo counts as completed; any other retired entry that is
-        not completed has timed out. The timeout is converted from ms to ns, and limited to about
-        2^63 / 10 ns. Raises `InputError` for an unknown state, and for a `retired` that is no bool.
+        not completed has timed out. Times are those of `self.numbers` at `position`, 0 where the
+        entry has none. The timeout is converted from ms to ns, and limited to `_INT64` // 10^7 ms.
+        A new stack is added to the tables. Raises `InputError` for an unknown state, for a
+        `retired` that is no bool, and for invalid frames.
         """
         text = entry.get("state", "scheduled")
         state = _STATES.get(text) if isinstance(text, str) else None
@@ -453,10 +456,10 @@ class _DumpParser:
         """Return the shapes of all tensors of one side of a call; empty for a barrier.
 
         `key`: `input_sizes` or `output_sizes`. An absent or null field is empty; `[[]]` is one
-        scalar. Equal results are one cached object. Raises `InputError` for more than `MAX_TENSORS`
-        (4096) tensors, more than `MAX_TENSORS_PER_DUMP` (2^22) in the dump so far, more than
-        `MAX_DIMENSIONS` (64) dimensions, and sizes that are not integers of at least 0 and below
-        2^63.
+        scalar. Equal results are one cached object. Each call lowers `tensors_left` by its tensors,
+        also if the result is cached. Raises `InputError` at the entry for more than `MAX_TENSORS`
+        tensors, more than `MAX_TENSORS_PER_DUMP` in the dump so far, more than `MAX_DIMENSIONS`
+        dimensions, and sizes that are not integers of at least 0 and below 2^63.
         """
         sizes = entry.get(key) or []
         try:

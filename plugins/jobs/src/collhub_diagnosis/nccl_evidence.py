@@ -119,12 +119,16 @@ def read_inspector(content: bytes, file: str) -> list[str]:
 def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> NcclEvidence:
     """Combine all RAS queries, in the order of their files, to evidence on processes and ranks.
 
-    A process that is missing in any query is unresponsive, with the reason of the first such query.
-    Ranks are behind if a query of a communicator shows unequal counts of collectives that equal
-    those of its previous query; other unequal counts only give a note. The given `notes` come
-    first. Further notes, in the order of the queries and communicators, are problems of ranks, and
-    communicators that list fewer ranks than their size. Ranks are those of the job, in notes those
-    of the communicator if the job's rank is not known.
+    Ranks of the job are those of `_ranks_of_job`, in each query alone. A rank of the job that is
+    missing in any query is unresponsive, with the reason of the first such query; missing processes
+    without a rank of the job are ignored. Communicators of different queries are the same if their
+    names are equal. A communicator is `behind` if its counts of collectives differ by rank, and are
+    exactly those that its previous listing had; of several such queries the last one counts.
+
+    The notes are the given `notes`, then by query and communicator: problems of ranks, a
+    communicator that lists fewer ranks than its size, and counts that differ by rank but are not
+    those of the previous listing. Notes have the rank of the job, if it is unknown that of the
+    communicator.
     """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)

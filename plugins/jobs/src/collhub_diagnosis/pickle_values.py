@@ -272,10 +272,12 @@ class _Walker:
     def step(self, opcode: int, position: int) -> int:
         """Execute one of the less frequent opcodes, and return the offset of the next one.
 
-        `position`: offset of the opcode. Texts and integers are pushed, memo opcodes assign
-        numbers, PROTO and FRAME are checked only; `container` executes all others. Raises
-        `InputError` for protocols above 5, frames that are longer than the remaining file, and
-        opcodes that are not allowed in a dump.
+        `position`: offset of the opcode. Texts, bytes, long integers and floats are pushed, BINPUT
+        and MEMOIZE assign a memo number to the top of the stack, PROTO and FRAME are checked only;
+        `container` executes all others. Raises `InputError` for protocols above 5, lengths beyond
+        the end of the file, memo numbers that are assigned twice, and opcodes that are not allowed
+        in a dump. Raises `IndexError` or `struct.error` for too few values on the stack or bytes in
+        the file; `walk` converts both.
         """
         if opcode in _LENGTHS:
             return self.text(opcode, position)
@@ -347,10 +349,12 @@ class _Walker:
             self.refuse(f"{subject} is not allowed in a dump", "forbidden-opcode", cure)
 
     def text(self, opcode: int, position: int) -> int:
-        """Push a text (UTF-8) or bytes with a length prefix, and return the position after it.
+        """Push a text (UTF-8) or bytes with a length prefix, and return the offset after it.
 
-        The opcode decides which. Raises `InputError` for more than `MAX_TEXT_BYTES` (2^20), a
-        length beyond the end of the file, and invalid UTF-8.
+        `opcode` is a key of `_LENGTHS`, which gives the format of the length and whether it is a
+        text; `position` is the offset of the opcode. Raises `InputError` for more than
+        `MAX_TEXT_BYTES`, a length that is negative or beyond the end of the file, and invalid
+        UTF-8. Raises `struct.error` if the length itself is incomplete.
         """
         unpack, width, is_text = _LENGTHS[opcode]
         start = position + 1 + width

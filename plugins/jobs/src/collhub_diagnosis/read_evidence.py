@@ -93,9 +93,13 @@ class _Reader:
     def read(self, file: str) -> None:
         """Read one file, and add its content to the dumps, RAS reports or notes.
 
-        A pickle is recognized by its first byte, JSON lines of NCCL's Inspector by the first line,
-        and a RAS report by its keys; any other JSON object is a dump. Raises `InputError` for other
-        contents, and for an empty file.
+        A JSON object begins with `{` after at most 63 blanks; other content must be a pickle, which
+        is recognized by its first byte. JSON lines of NCCL's Inspector are recognized by the first
+        line, and a RAS report by `is_ras_report`; any other JSON object is a dump, and so is a
+        pickle. The rank of a dump is that in the name of the file. Raises `InputError` for other
+        contents and an empty file (`invalid-dump`), a file that is too large or unreadable, a dump
+        without a rank in its name (`no-rank`) or of a rank that has one (`duplicate-rank`), and
+        invalid content.
         """
         content = _read_content(file)
         if content[:64].lstrip()[:1] != b"{":

@@ -166,14 +166,17 @@ def _choose_algorithms(
     2. The workload names an algorithm for the collective: this algorithm, in one piece.
     3. `DEFAULT_RULE`.
 
-    `splits`: number of pieces per collective by a rule; None for that of the system, or 1
-    (`_parts`). If `maker.streams` gives streams of phases by dimension, every phase is a piece, and
-    `order_streams` gives the dependencies of the pieces. Otherwise the dependencies only limit the
-    number of concurrent pieces. Such pieces are built with the index 0 and 1 alternately, which
-    selects one of two trees: the index changes after each piece of a collective of all ranks,
-    separately for each kind of collective. New templates are added to `maker`. Raises `InputError`
-    (`no-algorithm`) for a collective whose kind `Workload.kind_of` does not know, and the errors of
-    `maker`.
+    By a rule, the collective is divided into the pieces of `_parts`; `splits`: their number, None
+    for that of the system, or 1. If `maker.streams` returns phases for these sizes, each phase is a
+    piece, and `order_streams` gives the dependencies of the pieces. Otherwise each size is a piece,
+    and dependencies only limit the number of concurrent pieces. Such a piece is built with an index
+    that selects one of two trees: 0 and 1 in turn for the pieces of one kind of collective, in the
+    order of `calls`. Pieces of groups smaller than the job get the index but do not advance it.
+
+    The result has the pieces in the order of the collectives, and the number of the rule by
+    collective, -1 for the cases 2 and 3. New templates are added to `maker`. Raises `InputError`
+    (`no-algorithm`) for a collective whose kind `Workload.kind_of` does not know, the errors of
+    `find_named_algorithms`, and those of `maker`.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}

@@ -110,10 +110,12 @@ def _columns(
 ) -> dict[str, npt.NDArray[np.generic]]:
     """Build the columns of the new nodes, except identity, extra and algorithm.
 
-    `number`: node of the catalogue for each new node: first the rows of the workload, then those of
-    the templates in `book`. `block`: block of each new node. Nodes of the workload keep their
-    values. Nodes of a template have its values in the columns `_OF_TEMPLATES`, those of the
-    replaced collective in `_COPIED_COLUMNS`, and otherwise defaults.
+    `number`: row of the catalogue for each new node: first the rows of the workload, then those of
+    the templates in `book`, one template after the other. `block`: block of `plan` for each new
+    node. The columns have one entry per new node and the dtypes of `NODE_DTYPES`. Nodes of the
+    workload keep their values. Nodes of a template have its values in the columns `_OF_TEMPLATES`,
+    those of the replaced collective in `_COPIED_COLUMNS`, and otherwise defaults, also in `peer`
+    and `tag`, which `_set_peers_and_tags` sets later.
     """
     nodes, row = workload.nodes, plan.row[block]
     # The catalogue lists the nodes of the job first, then those of templates.

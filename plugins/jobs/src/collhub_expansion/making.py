@@ -209,9 +209,11 @@ class Maker:
         first group of the phase (ranks 0, stride, 2 x stride, ...), and its nodes are copied to all
         groups of `job_request.members`. Phases with equal synthesizer, options, kind, size and
         groups share a template; only the first one synthesizes, and adds a template and its record.
+        The time is that of `_estimate_time_ns`, by formula. Raises the errors of the synthesizer
+        and the `InputError` of `admit`.
 
         If `phase.choice.alternates`, the root of the tree is `tree_root(N)`, where N counts the
-        calls with this kind of `job_request` and this dimension from 0, also those that find an
+        calls with the kind of `job_request` and this dimension from 0, also those that find an
         existing template.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))

@@ -80,9 +80,12 @@ def read_recorded_network(workload: Workload, registry: Registry) -> Topology | 
 def native_system(workload: Workload) -> NativeSystem:
     """Return the system of a job that was read from an ASTRA-sim configuration.
 
-    Without a system in the workload, the result has the defaults and `is_stated` is false. Missing
-    values are: endpoint delay 10 ns, one split, one active chunk per dimension, no memory bandwidth
-    (also if it is 0). Algorithms are contained for configured kinds of `NATIVE_KINDS` only.
+    The system is the JSON text `system` of the extension `EXTENSION`; it was checked when the job
+    was read, so errors are not converted (`ValueError` for invalid JSON or values, `TypeError` for
+    null). Without this text, the result has the defaults and `is_stated` is false. Missing values
+    are: endpoint delay 10 ns, one split, one active chunk per dimension, no memory bandwidth (also
+    if it is 0; in GB/s), and an empty optimization. `names` has only kinds of `NATIVE_KINDS` with a
+    key "KIND-implementation", `custom` those of `_custom`.
     """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("system") if isinstance(stated, dict) else None
@@ -157,11 +160,15 @@ def native_phases(
     """Return the phases that ASTRA-sim runs one after the other in a stream of all ranks.
 
     Source: `generate_collective`. `size`: bytes of the stream; `sizes`: ranks of each dimension;
-    `mask`: bit d selects dimension d. Dimensions of size 1 or without a configured algorithm are
-    left out. A reduce-scatter divides the bytes of later phases by the size of its dimension
-    (rounded down), an all-gather multiplies them. If the first algorithm begins with `one`, all
-    dimensions count as one. Raises `InputError` for configurations with which ASTRA-sim aborts,
-    never ends, or has an undefined order.
+    `mask`: bit d selects dimension d, -1 all. There is a phase for each selected dimension with a
+    configured algorithm and more than one rank, in the order of `_order_phases`, which may divide
+    an all-reduce into more. If the name of the first algorithm begins with `one`, all dimensions
+    are one of all ranks, which bit 0 selects. A reduce-scatter divides the bytes of later phases by
+    the size of its dimension (rounded down), an all-gather multiplies them.
+
+    Raises `InputError` (`several-dimensions`) if there is no phase, for more algorithms than
+    dimensions, and for an all-reduce in several dimensions without `collective-optimization`.
+    Raises `InputError` without an algorithm for the kind, and `KeyError` for an unknown name.
     """
     names = _configured_names(system, kind)
     if names[0].startswith("one"):

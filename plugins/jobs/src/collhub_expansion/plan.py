@@ -223,10 +223,14 @@ def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     """Match the calls of collectives on different ranks.
 
     `rows`: rows of the calls, in issue order per rank. The k-th call of a group on each of its
-    ranks belongs to the same collective. Raises `InputError` if the ranks of a group differ in
-    number, kind, bytes, dimensions or counts of their collectives, or if a rank is no member. Roots
-    are not compared: that of the first row of a collective counts, converted to a position in the
-    group. Negative bytes become 0.
+    ranks belongs to the same collective. Collectives are numbered by group (all ranks, -1, first),
+    then by k. Their kind, bytes, dimensions, counts and root are those of the first call in `rows`.
+    Roots are not compared; a root becomes its position in the group, -1 without a root or for one
+    that is no member. Negative bytes become 0.
+
+    Raises `InputError` (`collectives-differ`), located at a call, if a rank is no member of the
+    group, or if the ranks of a group differ in number, kind, bytes, dimensions or counts of their
+    collectives.
     """
     nodes = workload.nodes
     rank, group = nodes.rank[rows].astype(np.int64), nodes.group[rows].astype(np.int64)
@@ -347,11 +351,15 @@ def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catal
     """Plan the blocks of nodes that replace the nodes of a job: entry, piece and dependencies.
 
     A block is a copy of a catalogue entry: a node that stays (piece -1), or a piece of a collective
-    on one rank. If the pieces of a call have more than `_MAX_ENDS` (16) first (or last) nodes, a
-    MARKER block is added before (or after) them, to reduce the number of dependencies; the last
-    template in `entries` is this MARKER. Blocks are ordered by rank, then by the id of the old
-    node, because the smallest ready id is issued first; for one node the marker before, the pieces,
-    and the marker after.
+    on one rank. If the first (or last) pieces of a call together have more than `_MAX_ENDS` first
+    (or last) nodes, a MARKER block (piece -1) is added before (or after) them, to reduce the number
+    of dependencies; the last template in `entries` must be this MARKER. Blocks are ordered by rank,
+    then by the id of the old node, because the smallest ready id is issued first; for one node the
+    marker before, the pieces, and the marker after.
+
+    `exits` and `entrances` have the last and first blocks of each old row: the markers if it has
+    them, else the pieces without successors and predecessors. `chains` has the dependencies between
+    blocks of one row: those of `pieces`, and those of its markers.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True
