@@ -419,13 +419,17 @@ class _Lowering:
     def _opcode(self, operation: Operation) -> tuple[str, str]:
         """Return the HLO opcode of an operation, and the name of its target if it is a placement.
 
-        The opcode is the operation's name without its dialect, with `-` for `_`, or its other name
-        in HLO. Calls, also `sdy.manual_computation`, have `call`. A placement (any other operation
-        of `sdy`, or a custom call that only declares where a value is) has `bitcast`, which takes
-        no time, and the name of the operation or the called target; for all other operations the
-        name is "". Collectives of Shardy, which also mark the module as sharded, and operations of
-        other dialects are counted as losses. Raises `ValueError` for control flow of the dialects
-        `cf` and `scf`, and for a name without a dialect.
+        The opcode is the last part of the operation's name, after its dialect, with `-` for `_`, or
+        its other name in HLO (`_OPCODES`). Calls (`_CALLS` and `sdy.manual_computation`) have
+        `call`. A placement only declares where a value is; it has `bitcast`, which takes no time.
+        Placements are all other operations of `sdy`, whose target is the name of the operation, and
+        custom calls of `_PLACEMENTS`, whose target is the called one. For all other operations the
+        target is "". A custom call of `ragged_all_to_all` has the opcode `ragged-all-to-all`.
+
+        Collectives of Shardy are counted as losses and mark the module as sharded; they are
+        placements, too. Operations of other dialects than `_DIALECTS` are counted as losses, but
+        keep their opcode. Raises `ValueError` for control flow of the dialects `cf` and `scf`, and
+        for a name without a dialect.
         """
         name = operation.name
         if name in _CALLS:
@@ -467,12 +471,20 @@ class _Lowering:
 
         `attributes` is modified: it gets the names of the computations (`condition` and `body` of a
         loop, `branch_computations` of a conditional, `calls` of an async-start, else `to_apply`).
-        Values of enclosing regions that the regions use (captured values) become further operands.
-        A loop has one operand, the tuple of its state, and results for all of its state, which also
-        contains the captured values. A conditional keeps its first operand and the captured values.
-        An operation without regions must be a `call` of a named function; its operands and shapes
-        are unchanged. Raises `ValueError` for a wrong number of regions, results, arguments or
-        returned values.
+        The names are also added to `called` of the innermost region. Values of enclosing regions
+        that the regions use (captured values) become further operands.
+
+        - A loop has two regions, the condition first. Its only operand is a new `tuple` instruction
+          of its state (the iterated and the captured values), and it has results for all of its
+          state.
+        - A conditional keeps its first operand and the captured values.
+        - An operation without regions must be a `call` of a named function; its operands and shapes
+          are unchanged.
+        - Any other operation has one region.
+
+        The name is added to `self._local` for a manual computation, and for a call with an operand
+        that is a placement of `_TO_LOCAL`: its shapes are those of one device. Raises `ValueError`
+        for a wrong number of regions, results, arguments or returned values.
         """
         current = self._regions[-1]
         if not regions:
@@ -679,9 +691,11 @@ class _Lowering:
     ) -> None:
         """Store a region of a loop as a computation, whose parameter is the state of the loop.
 
-        The state is a tuple of the iterated values and the `captured` ones. The body returns all
-        iterated values, and the captured ones unchanged. The condition returns its first value.
-        Raises `ValueError` if the number of arguments or of returned values does not fit the state.
+        The state is a tuple of the iterated values (the arguments of the region) and the `captured`
+        ones; `shapes` are the shapes of both. `region.is_body` must be set before: the body returns
+        a tuple of all iterated values, and the captured ones unchanged. Any other region is the
+        condition and returns its first value, not as a tuple. Raises `ValueError` if the number of
+        arguments or of returned values does not fit the state, and the errors of `_store`.
         """
         names = [*region.arguments, *(_CAPTURED + value[1:] for value in captured)]
         if len(names) != len(shapes):
@@ -713,9 +727,11 @@ class _Lowering:
         """Store the instructions of a region as a computation, and mark its root.
 
         `parameters`: instructions before those of the region; `returned`: names of the returned
-        values. If `is_tuple` is true the root is a tuple of them, otherwise the first one. Raises
-        `ValueError` for a name that is already used, and for no returned value if `is_tuple` is
-        false.
+        values. With `is_tuple` the root is a new `tuple` instruction of them, otherwise the first
+        one, at its place. `region.instructions` is replaced by all instructions; `values` and
+        `packed` of the region are emptied, so that no value of it can be found any more. Raises
+        `ValueError` for a computation whose name is already used, and for no returned value without
+        `is_tuple`.
         """
         if region.name in self._computations:
             raise ValueError(f"function @{region.name} is defined twice")

@@ -172,15 +172,19 @@ class _Evaluation:
         return self._join(frame, instruction.operands)
 
     def _compute(self, frame: _Frame, instruction: Instruction) -> None:
-        """Append a row for the computation of an instruction, or add it to the previous row.
+        """Append a row for the computation of an instruction, or add it to an earlier row.
 
         The row has the operations and the accessed bytes of the instruction, each at most
-        `_LARGEST`, and becomes the value for which its users wait. With the option `merge_compute`,
-        the work is added to the open row instead, if there is one: the last row of a computation,
-        as long as only computations that run in sequence follow. Instructions with `-start` run
-        concurrently: they are never added, and later ones do not wait for them. Fusions with
-        collectives and custom calls of unknown work are counted as losses. Raises `InputError` for
-        too many rows.
+        `_LARGEST`. It is stored as the value of the instruction, for which its users wait. An
+        instruction is blocking if the module runs in the order of its schedule and its opcode does
+        not end with `-start`. The next blocking row waits for the row of a blocking instruction
+        (`frame.tail`).
+
+        With the option `merge_compute`, the work of a blocking instruction is added to `_open_row`,
+        if there is one; the dependencies of that row do not change. The row of a blocking
+        instruction becomes `_open_row`, unless the frame is asynchronous; any other new row ends
+        it. Fusions with collectives and custom calls of unknown work are counted as losses. Raises
+        `InputError` for too many rows.
         """
         names = called_names(instruction) if instruction.opcode == "fusion" else []
         body = self._module.computations[names[0]] if names else None
@@ -263,14 +267,17 @@ class _Evaluation:
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
         """Begin to evaluate the computation that an instruction executes, by pushing a frame.
 
-        A frame is one activation of a computation. None is pushed for a computation without work or
-        a loop of 0 iterations; the value of the instruction is then the rows that its operands
-        depend on. A computation that a fusion executes too is added as a single row. Of a
-        conditional, only the branch with the most communication is evaluated, which is counted as a
-        loss. A call and an asynchronous computation get one argument per operand. For other
-        instructions, every argument is the union of the dependencies of all operands and of the
-        rows before the caller's frame; if the module runs in the order of its schedule, it is
-        empty. Raises `InputError` for a loop of unknown trips, and for too many rows.
+        A frame is one activation of a computation. None is pushed without a called computation, for
+        one without work (`visits`), and for a loop of 0 iterations; the value of the instruction is
+        then the rows of its operands. None is pushed either for a computation that a fusion
+        executes too; it is added as a single row by `_compute`. Of a conditional, only the branch
+        with the most communication is evaluated, which is counted as a loss.
+
+        `entered`, for which rows without operands wait, is empty if the module runs in the order of
+        its schedule. Otherwise it is the union of the rows of all operands and `entered` of the
+        caller's frame. In a call and an asynchronous computation, argument i is the value of
+        operand i. For other instructions each argument is `entered`. Raises `InputError` for a loop
+        of unknown trips, and for too many rows.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)
@@ -302,12 +309,19 @@ class _Evaluation:
     def _leave(self, frame: _Frame) -> None:
         """End an iteration of a frame: begin the next one, or return the value to the caller.
 
-        A frame with remaining iterations restarts; unless the program runs in sequence, its
-        arguments are then all rows of the previous iteration. Otherwise the frame is popped, and
-        the instruction of the caller gets a value: for a `call` that of the root; for an
-        asynchronous computation the rows of the root, or in a sequence the last rows; for other
-        instructions the union of the root's rows. Except after an asynchronous computation, the
-        caller continues after the last rows of the frame.
+        A frame with `remaining` iterations restarts at its first instruction, without values.
+        Unless the module runs in the order of its schedule, `entered` and each argument are then
+        all rows of the values of the previous iteration. Any other frame is popped, and the
+        instruction of the caller gets a value (nothing happens for the entry):
+
+        - `call`: the value of the root, in which the elements of a tuple remain separate
+        - asynchronous computation: the rows of the root, or in the order of a schedule the last
+          rows (`tail`) of the frame
+        - other instructions: all rows of the root
+
+        Without a root the value is empty. Except after an asynchronous computation, `tail` of the
+        frame becomes that of the caller. More than `_MAX_PARENTS` rows are replaced by a MARKER
+        row; `InputError` is raised for too many rows.
         """
         root = frame.computation.root
         result: Value = frame.values[root.name] if root else ()

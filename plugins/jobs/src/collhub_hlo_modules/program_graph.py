@@ -658,10 +658,13 @@ class _GraphBuilder:
     ) -> Value:
         """Add an instruction that moves, reduces or multiplies; return its value.
 
-        These are broadcasts, iotas, concatenations, reshapes, bitcasts, permutations, slices and
-        their updates, reductions and dot products. A number that is reshaped or permuted is
-        returned unchanged, without a node. None if the instruction is none of these, or if aten
-        operators cannot express it.
+        `operands`, `shapes`: values and shapes of the operands, in order. The instructions are
+        broadcasts, concatenations, iotas and the opcodes of `_STRUCTURAL`: reshapes, bitcasts,
+        transposes, slices and their updates, reductions and dot products. A number that is
+        reshaped, cast or transposed is returned unchanged, without a node; any other number or
+        broadcast that they read becomes a tensor by a node. None if the instruction is none of
+        these, or if aten operators cannot express it; nodes for its operands may then remain.
+        Raises the `InputError` of `_to_tensor`, and that of the methods for the single opcodes.
         """
         opcode, attributes = instruction.opcode, instruction.attributes
         sizes = instruction.shape.leaves[0][1]
@@ -782,11 +785,11 @@ class _GraphBuilder:
     ) -> str | None:
         """Add the update of a block of tensor `name` by `part`; return the name of the result.
 
-        `starts`: first index of the block by dimension. If `part` has the complete shape, it is the
-        result and no node is added. If it is smaller in one dimension, a start beyond the limits of
-        that dimension is moved so that the block is inside. None, without nodes, for another number
-        of starts than dimensions, for a part that is smaller in several dimensions, and for a start
-        that is no known integer.
+        `starts`: first index of the block by dimension; only the start of the dimension in which
+        `part` is smaller is read. A start beyond the limits of this dimension is moved so that the
+        block is inside. If `part` has the complete shape, it is the result and no node is added.
+        None, without nodes, for another number of starts than dimensions, for a part that is
+        smaller in several dimensions, and if the start that is read is no known integer.
         """
         shape, sizes = self._tensors[name].shape, self._tensors[part].shape
         smaller = [place for place, size in enumerate(sizes) if size != shape[place]]

@@ -80,11 +80,14 @@ def counts_entries(tables: Sequence[UnitCounts], rank: int) -> list[MetadataEntr
 def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
     """Decode the tables of unequal counts in the metadata of a job's files.
 
-    `files`: metadata by rank; `name`: of the job, for errors. The rows of a table are collected
-    from all files in the order of ranks. Tables are returned by number, from 0; () without
-    tables. Raises `InputError` (`invalid-counts`) for rows that are no JSON, for rows of a table
-    per pair that are no list with one count per rank of the table, and if the numbers have gaps,
-    and the `InputError` of `UnitCounts` for invalid counts.
+    `files`: metadata by rank; `name`: of the job, for errors. Table k is in the attributes
+    `counts.k`; each file has the row of its rank, which is a list of counts for a table per pair of
+    ranks, else one count. The rows are collected in the order of ranks. Returns the tables by
+    number, from 0; () without tables.
+
+    Raises `InputError` (`invalid-counts`) for a row that is no JSON, for numbers of tables with
+    gaps, and for rows of a table per pair that are no list with one count per rank of the table.
+    Raises the `InputError` of `UnitCounts` for invalid counts.
     """
     tables: dict[int, dict[int, object]] = {}
     for rank, metadata in enumerate(files):

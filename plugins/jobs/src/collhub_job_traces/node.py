@@ -382,15 +382,16 @@ class _RecordBuilder:
     def node(self, record: bytes) -> DecodedNode:
         """Build the node of a record: its columns, and `extra`, which restores its exact bytes.
 
-        Of repeated fields the last one counts, except that lists of parents are joined, and of
-        durations the first one above 0 counts. A missing node type counts as 0. An attribute sets a
-        column unless its name occurs twice in the record, it is foreign, or it has no column for
-        this kind of node.
+        `record`: the bytes from which the fields of this builder were read. Call it once per
+        builder, whose node it fills. Of repeated fields the last one counts, except that lists of
+        parents are joined, and of durations the first one above 0 counts. A missing node type
+        counts as 0. An attribute sets a column unless its name occurs twice in the record, it is
+        foreign, or it has no column for this kind of node.
 
-        `extra` has one token per field in file order: its name if a column has the value, otherwise
-        its bytes in hexadecimal. If the bytes cannot be restored in this way, or a token repeats,
-        `extra` is `!` and the complete `record` in hexadecimal. Raises `ValueError` for invalid
-        values and types.
+        `extra` has one token per field in file order, separated by blanks: its name if a column has
+        the value, otherwise its bytes in hexadecimal. If these do not restore the bytes, or two
+        tokens are equal, `extra` is instead `!` and the complete `record` in hexadecimal. Raises
+        `ValueError` for invalid values and types.
         """
         node = self._node
         # As in protobuf, the last of several types counts.

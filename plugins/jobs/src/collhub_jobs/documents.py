@@ -125,9 +125,11 @@ class _Document:
     def workload(self) -> Workload:
         """Build the workload from the parsed JSON document.
 
-        Raises `InputError` with the JSON path of a value of wrong type or length. Errors of the
-        workload itself, such as values out of range or groups that contradict nodes, are located at
-        `$`, unless they have a file already.
+        The constructor has checked everything against the schema except the entries of nodes,
+        names, extras, algorithms, extensions and counts, which are checked here. Raises
+        `InputError` with the JSON path of a value of wrong type or length. Errors of the workload
+        itself, such as values out of range or groups that contradict nodes, are located at `$` and
+        keep only the first message, unless they have a file already.
         """
         root = self._root
         for key in ("names", "extras"):

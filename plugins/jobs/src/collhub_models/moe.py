@@ -220,10 +220,12 @@ def _outward_hops(
 ) -> list[_Hop]:
     """Return the exchanges that bring the tokens of a part to their experts: one hop or two.
 
-    `per_rank`, `per_node`: tokens by sender and target rank or node; `part`: number of the part of
-    the batch. A direct exchange is one hop between all ranks. Otherwise the first hop sends tokens
-    to other nodes, once per node, to the rank with the sender's index in its node; the second
-    forwards them to all target ranks within the node.
+    `per_rank`, `per_node`: tokens of the entire batch, int64[ranks, ranks] and int64[ranks, nodes]
+    (from rank, to rank or node). Each hop has those of part number `part` (`_part_of` each entry).
+    A direct exchange is one hop between all ranks, with `per_rank`. Otherwise the first hop sends
+    `per_node` tokens to each other node (a token once per node), to the rank with the sender's
+    index in its node. The second hop sends `per_rank` tokens from these ranks to all target ranks
+    within the node, also those whose sender is in the same node; its diagonal is 0.
     """
     per_rank = _part_of(per_rank, options.parts, part)
     if options.exchange == "direct":

@@ -171,8 +171,10 @@ class StageProgram:
     def _half(self, name: str, part: Part, gathered: Sequence[int]) -> None:
         """Add half a layer (attention or MLP): communication, computation, communication.
 
-        `gathered`: rows that gather weights, for which the computation waits. `name` decides on the
-        work: a name that begins with `backward` has twice the work. In this order:
+        Each node waits for the node before (`self._flow`, which becomes the last node). `part`:
+        work of the computation, which waits in addition for the rows `gathered`, which gather
+        weights. A name that begins with `backward` multiplies the work by `_BACKWARD`. The nodes
+        are in this order:
         - With tensor and sequence parallelism, an all-gather; in backward passes a second one for
           the stored inputs.
         - If `name` ends with `mlp` and the expert parallelism exceeds 1, an exchange of tokens with

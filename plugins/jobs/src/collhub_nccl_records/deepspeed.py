@@ -69,13 +69,17 @@ def read_deepspeed_lines(
 ) -> Iterator[CallRecord | SkippedLine]:
     """Yield the calls of rank 0 in a log of DeepSpeed's communication logger, in order.
 
-    Without lines of single calls, the last summary gives the calls, in the order of its rows; the
-    calls of a row share its total time equally. The number of ranks is derived from the bandwidths.
-    Sizes are as in the API of NCCL, with the rounding of the logger. Records that cannot be read
-    come first, as `SkippedLine`; then assumptions (on the number of ranks, on the order of a
-    summary), also as `SkippedLine`. All other lines are ignored. Raises `InputError` if no number
-    of ranks fits (`ranks`, `rank-range`), and if the calls of all ranks exceed `_MAX_CALLS`
-    (`too-large`).
+    Records that cannot be read come first, as `SkippedLine`; then assumptions (on the number of
+    ranks, on the order of a summary), also as `SkippedLine`; then the calls. Without lines of
+    single calls, the last summary gives the calls, in the order of its rows; the calls of a row
+    share its total time equally. All other lines are ignored; without calls only skipped lines are
+    yielded.
+
+    A call has the duration of the log in us, and no start time. The number of ranks is derived from
+    the bandwidths (`_find_rank_count`). Sizes are as in the API of NCCL: those of `_LOGGED_WHOLE`
+    are divided by the ranks, rounded down; the log itself has rounded sizes. During the iteration
+    raises `InputError` if no number of ranks fits (`ranks`, `rank-range`), and if the calls of all
+    ranks exceed `_MAX_CALLS` (`too-large`).
     """
     calls, table, skipped = _parse(lines)
     entries = calls or table
