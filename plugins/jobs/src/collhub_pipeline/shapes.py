@@ -232,11 +232,15 @@ class Shape:
     def compute_bounds(self, device_of: Sequence[int], recomputed: Collection[int] = ()) -> Bounds:
         """Return three lower bounds of the objective for all orders of passes with this placement.
 
-        They are the critical path of one microbatch; the work of the busiest device; and, for the
-        device where it is largest, memory times lifetime of all activations divided by the memory
-        limit (0 without limits). The last two begin when the first microbatch can reach the device.
-        For the time per step of many steps, they begin at 0, and the critical path is 0. Weight
-        gradients may be delayed without limit.
+        `device_of`: device of each stage; each device must have one. `recomputed`: numbers of the
+        stages that recompute their activations. The bounds are: the critical path of one
+        microbatch; the largest work of a device; and the largest quotient of a device's activations
+        times their minimum lifetimes (of all microbatches) by its memory limit. The last one is 0
+        if no device has a limit above 0.
+
+        The work and the memory of a device are added to the time at which the first microbatch can
+        reach the device. If the objective is the time per step of many steps (`is_steady`), they
+        are added to 0, and the critical path is 0. Weight gradients may be delayed without limit.
         """
         times = self.stage_times(len(device_of), recomputed)
         transfers = [

@@ -182,10 +182,12 @@ class Run:
     def pass_on(self, operation: Operation, end: Time) -> Time:
         """Send the result of a pass to the neighbour stage; return when the device is free again.
 
-        The pass is recorded as finished, and the arrival of its result too. Weight gradients, and
-        passes at the ends of the pipeline, send no result. The channel between two devices
-        transfers one result at a time; on the same device the result arrives at `end`. The device
-        is free at `end`, or with blocking communication at the arrival.
+        `end`: when the pass has ended. A weight gradient changes nothing. Any other pass is
+        recorded in `finished`. A pass at the end of the pipeline in its direction sends no result.
+        For all others the arrival is recorded in `arrived`: `end` on the same device, otherwise the
+        end of a transfer, since the channel between two devices (one per direction) transfers one
+        result at a time. The device is free at `end`, or at the arrival if communication is
+        blocking.
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
@@ -220,8 +222,10 @@ def timed(schedule: Schedule, times: Durations) -> Timing:
 def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Time]], list[Time]]:
     """Run all passes of a schedule as early as possible; return starts, ends, and `free`.
 
-    Starts and ends are lists by device, in the order of its passes. `free`: time at which each
-    device can start; it is updated to the time at which it has ended. Raises `UsageError`
+    `run` must be new: its state is changed. Starts and ends are lists by device, in the order of
+    its passes. `free`: time at which each device can start; each entry is replaced by the time at
+    which the device can start something else, that is the end of its last pass, or with blocking
+    communication the arrival of the result. Devices without passes keep theirs. Raises `UsageError`
     (`deadlock`) with the cycle if passes wait for each other.
     """
     schedule = run.schedule

@@ -362,11 +362,13 @@ class _BucketTrials:
     def time(self, limit_bytes: int) -> JobChange | None:
         """Time the job with buckets of at most `limit_bytes`; None if that is impossible.
 
-        A bucket is one collective that replaces several. Buckets have predicted times, other
-        collectives their measured transfer times. Collectives of a group whose order was only that
-        of the original calls are ordered by the times at which they can start. None if a time
-        cannot be predicted, or if ranks would wait for each other. The saving in ns has a range if
-        the errors of the predictions are known.
+        A bucket is one collective that replaces several of the class. Buckets have predicted times,
+        other collectives their measured transfer times. The joined job has none of the edges that
+        only defined the order of collectives in a group (`_find_order`); instead the collectives of
+        these groups are ordered by the times at which they can start (`_add_order`). The result has
+        the time of the job with this order, and the saving in ns compared with the measured job;
+        negative if it is slower. The saving has a range if the error of every bucket's prediction
+        is known. None if a time cannot be predicted, or if ranks would wait for each other.
         """
         joined = join_collectives(self._unordered, self._planner.plan(limit_bytes))
         meetings = match_communications(joined.workload)
@@ -455,10 +457,11 @@ class _BucketTrials:
     def _find_order(self) -> tuple[BoolArray, BoolArray]:
         """Mark edges that only define the order of the collectives of a group.
 
-        Returns bool[data edges] and bool[control edges]. Such an edge leads from a collective to
-        the next one of its group, directly or to the gap (idle node) before it. In jobs other than
-        profiles, only control edges are marked. In profiles an edge is not marked if it is the only
-        dependency of its child, because data may depend on it too.
+        Only groups that have a collective of the class are considered. Returns bool[data edges] and
+        bool[control edges]. A marked edge leads from a collective to the next one of its group on
+        the rank, directly or to the gap (idle node) before it. In jobs other than profiles, only
+        control edges are marked. In profiles also data edges are; but no edge is marked that is the
+        only dependency of its child, because data may depend on it too.
         """
         workload = self._job.workload
         nodes, meetings = workload.nodes, self._job.meetings

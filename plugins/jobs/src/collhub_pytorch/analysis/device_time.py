@@ -42,11 +42,13 @@ class RankTime:
 def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
     """Measure the times in ns in which each rank computes, communicates, moves memory and idles.
 
-    Returns one entry per rank, in order. Overlapping intervals of one kind count once; times of
-    different kinds may overlap. Memory: copies and sets of memory. Idle time is the time without
-    any work between the first start and the last end of work, 0 without work. Memory and idle time
-    are None for ranks whose file records no device. The overlap is the percentage of communication
-    time during which computations run, None without communication.
+    Nodes communicate or compute as decided by `is_communication` and `is_computation`; memory is
+    moved by the other COMPUTE nodes whose names are in `memory_names` of the extension. All other
+    nodes, such as markers, are no work. Returns one entry per rank, in order. Overlapping intervals
+    of one kind count once; times of different kinds may overlap. Idle time is the time without any
+    work between the first start and the last end of work, 0 without work. Memory and idle time are
+    None for ranks whose file records no device. The overlap is the percentage (0 to 100) of
+    communication time during which computations run, None without communication.
     """
     communicates = is_communication(workload)
     on_memory = _is_named(workload, "memory_names") & ~communicates

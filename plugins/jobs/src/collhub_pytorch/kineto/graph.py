@@ -147,13 +147,16 @@ def infer_dependencies(
 ) -> Pairs:
     """Infer which earlier activity of another stream each activity waited for: (earlier, later).
 
-    Activities (kernels, copies) are sorted by start; times are in ns. A communication depends on
-    the last computation that its thread launched before it (`_link_to_last_launch`). Any other
-    activity gets at most one dependency, and only if its thread called for a wait before launching
-    it, or if it starts more than 20 us after its launch and after its predecessor on the stream
-    ended. The earlier activity is the one on another stream with the latest end at or before its
-    start that was launched before it. Only the last 64 ends are examined; without a call for a
-    wait, only ends after the stream was free. Returns two parallel int64 arrays.
+    Activities (kernels, copies) are sorted by start; times are in ns. Returns two parallel int64
+    arrays of rows. A communication depends on the last computation that its thread launched before
+    it (`_link_to_last_launch`); these pairs come first. Any other activity gets at most one
+    dependency, in two cases: its thread called for a wait before launching it; or it starts more
+    than `_USUAL_LATENCY_NS` after the moment at which it could have started, which is the later one
+    of its launch and the end of its predecessor on the stream.
+
+    The earlier activity is the one with the latest end at or before the start of the activity,
+    among those on another stream that were launched before it. In the second case only, its end
+    must be after that moment. Only the last `_MAX_CANDIDATES` ends before the start are examined.
     """
     issued_at = launches.issue_times(start)
     before = find_previous_on_stream(stream)

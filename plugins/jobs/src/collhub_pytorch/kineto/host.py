@@ -20,15 +20,18 @@ _NO_ARGS = IssuerArgs(frozenset(), -1)
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """Build the profile of a rank whose collectives run on the host.
 
-    `window`: (start, end) in ns, None for the entire file. The points of the host are starts and
-    ends of operators of all threads, except threads in which libraries communicate. An operator
-    that contains an operator of torch.distributed is replaced by its inner operators; its remaining
-    time is idle. The host is assumed to wait for a collective that ends while the host is idle or
-    in an operator of torch.distributed, because files do not record waiting.
+    `window`: (start, end) in ns, end excluded, None for the entire file; operators and collectives
+    count that start in it. The points of the host are starts and ends of the operators in
+    `visible_rows`, and the issue times of collectives. These operators are outermost ones of all
+    threads, except threads in which libraries communicate. An operator that contains an operator of
+    torch.distributed is replaced by the operators directly inside it; the time between these counts
+    as idle. The host is assumed to wait for a collective that ends while the host is idle or in an
+    operator of torch.distributed, because files do not record waiting.
 
-    Collectives of device libraries (nccl) have no recorded times without their kernels: their
-    durations are unknown, and no node waits for them. Raises `InputError` for a collective of a
-    host library without an issuing operator.
+    Each collective has a stream of its own. Collectives of device libraries (nccl) have no recorded
+    times without their kernels: they end at their start, are not `is_recorded`, and no node waits
+    for them. Raises `InputError` for a collective of a host library in the window without an
+    issuing operator, and for a group with a truncated list of ranks.
     """
     operators = _Operators.of(events)
     issued = _issued_calls(events, operators, window)
@@ -70,11 +73,14 @@ def add_host_calls(
 ) -> RankProfile:
     """Return the profile of a rank with a device, with collectives of host libraries added.
 
-    They follow the work of the device, each on a separate stream. The host is assumed to wait for a
-    collective that ends before the next launch or blocking call. Collectives of a library form a
-    group of all ranks with its name, because files do not record their group. Without such
-    collectives the profile is returned unchanged. Raises `InputError` for a collective without an
-    issuing operator.
+    `window`: (start, end) in ns of the issue times, end excluded; None for all. The collectives
+    follow the activities of the device, each on a separate stream, and their issue times become
+    points of the host. The host is assumed to wait for a collective that ends before the next
+    launch or blocking call; recorded waits are kept. Collectives of a library form a group of all
+    ranks with its name, because files do not record their group. All points have no `work` (-1).
+
+    Without such collectives the profile is returned unchanged. Raises `InputError` for a collective
+    in the window without an issuing operator, and for a group with a truncated list of ranks.
     """
     issued = _host_calls(events, _Operators.of(events), window)
     if not issued:
