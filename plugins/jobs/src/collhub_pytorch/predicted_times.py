@@ -126,17 +126,18 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
 
     - Durations of communications include waiting for the last rank.
     - A collective that is not predicted keeps its measured transfer time, if the job is a profile
-      with times. Without one, it takes no time if it has no data or one rank.
-    - A message has its measured time, else that of a broadcast from one rank to another, else
-      that of an all-to-all of both ranks with the same bytes to the other rank. A message
-      without its other end keeps its duration, or takes no time.
-    - If the job is no profile, a rank runs one computation of a device at a time, in the order
-      in which they can start, and the collectives of a group in their order. Control
-      dependencies for these orders are added.
+      with times. It takes no time if it has no data or one rank.
+    - A message with a recorded duration keeps its measured transfer time, if the job is a profile
+      with times, and otherwise takes no time. One without has that of a broadcast from one rank to
+      another, else that of an all-to-all of both ranks with the same bytes to the other rank. A
+      message without its other end keeps its duration, or takes no time.
+    - If the job is no profile, a rank runs one computation of a device at a time, in the order in
+      which they can start, and the collectives of a group in their order. Control dependencies for
+      these orders are added.
 
-    Raises `InputError` for computations without a duration, for calls that are neither
-    predicted nor measured, also collectives of unknown kind (`not-predicted`), and for ranks
-    whose communications do not match.
+    Raises `InputError` for computations without a duration, for calls that are neither predicted
+    nor measured, also collectives of unknown kind (`not-predicted`), and for ranks whose
+    communications do not match.
     """
     meetings = match_communications(workload)
     is_profile = EXTENSION in workload.extensions

@@ -90,12 +90,16 @@ def align_clocks(
 ) -> Workload:
     """Convert the times of all ranks to a common clock, with time 0 at the earliest start.
 
-    Clocks are fitted by the ends of collectives (`fit_clocks`), and offsets and residual in ns are
-    added to the extension. No clocks are fitted if the times already have a common clock
+    The start of a rank is stored as the duration of its first node, which each rank must have; only
+    these durations change. Clocks are fitted by the ends of collectives (`fit_clocks`); offsets by
+    rank and residual in ns are added to the extension as `clock_offsets_ns` and
+    `clock_residual_ns`. No clocks are fitted if the times already have a common clock
     (`has_common_clock`, or the option `clocks` is `stated`), if `mismatches` is `keep`, if there is
-    only one file, or if times are missing; then the times are only shifted. The start of a rank is
-    stored as the duration of its first node. Raises `InputError` for communications that do not
-    match (unless `mismatches` is `keep`), and for clocks that cannot be fitted.
+    only one file, or if times are missing; then the times are only shifted. The result has no other
+    extension than `EXTENSION`.
+
+    Raises `InputError` for communications that do not match (unless `mismatches` is `keep`), and
+    for clocks that cannot be fitted.
     """
     is_kept = options.mismatches == "keep"
     meetings = None if is_kept else match_communications(workload)

@@ -332,13 +332,16 @@ def _number_groups(workload: Workload) -> Workload:
 def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProgram:
     """Build the nodes of one rank for `passes` iterations; all ranks execute the same program.
 
-    `sizes`: ranks of a group by role. In the forward pass, computation and collective of each layer
-    follow those of the previous layer; a layer also waits for its update in the previous iteration.
-    Then, from the last layer to the first, come the input gradient with its collective, and the
-    weight gradient with its collective and update. The next layer waits for the collective of the
-    input gradient and for the computation of the weight gradient, but not for the collective of the
-    weight gradient. Policies of inference (`DISTRIBUTED_INFERENCE`, `MICRO`) have forward passes
-    only. A layer without a collective for its weight gradient has no update.
+    `sizes`: ranks of a group by role. A computation of 0 ns and a collective in a group of one rank
+    have no node; nodes that would wait for them wait for what they would wait for. In the forward
+    pass, computation and collective of each layer follow those of the previous layer; a layer also
+    waits for its update in the previous iteration. Then, from the last layer to the first, come the
+    input gradient with its collective, and the weight gradient with its collective and update. The
+    next layer waits for the collective of the input gradient and for the computation of the weight
+    gradient, but not for the collective of the weight gradient.
+
+    Policies of inference (`DISTRIBUTED_INFERENCE`, `MICRO`) have forward passes only. A layer has
+    an update only if the collective of its weight gradient has a node.
     """
     program = RankProgram(ROLES)
     before: list[int] = []

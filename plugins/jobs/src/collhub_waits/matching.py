@@ -173,14 +173,14 @@ class Matching:
     def _arrival(self, rank: int, group: int, sequence: int) -> Arrival:
         """Return the state of a collective on a rank that has no entry for it.
 
-        The first rule that applies:
+        `sequence`: number of the collective in `group`. The first rule that applies:
 
         - `NO_DUMP`: the rank has no dump
-        - `UNRECORDED`: a later collective of the group is recorded
-        - `LATE`: the group has entries in a dump with completed operations
-        - `COMPLETED`, `UNRECORDED` or `LATE`: the status of the group shows that it was completed,
-          enqueued or neither
-        - `UNKNOWN`: the group has no entries, and the buffer was overwritten
+        - `UNRECORDED`: the rank has an entry of a later collective of the group
+        - `LATE`: the rank has entries of the group, and its dump has some completed operation
+        - If the dump has a status of the group: `COMPLETED` if the last completed number is at
+          least `sequence`, else `UNRECORDED` if the last enqueued one is, else `LATE`
+        - `UNKNOWN`: the rank has no entries of the group, and its buffer was overwritten
         - otherwise `LATE`, because a ring buffer loses only its oldest entries
         """
         dump = self.records.dumps.get(rank)
@@ -294,12 +294,15 @@ class Matching:
     def _find_offset(self, key: tuple[int, int, int]) -> int | None:
         """Compute by how many positions the recorded sends of a pair are ahead of its receives.
 
-        `key`: (group, sender, receiver). Send number i belongs to receive number i minus the
-        result. It is 0 if no entries are lost. Otherwise the last completed send and the last
-        completed receive belong together, unless the creation times show that one of them completed
-        before its other end did (`_is_partner`). None if the dumps do not decide it: a side that
-        may have lost messages has none left, or its oldest one has not started; completed messages
-        are left out; or the times are not clear.
+        `key`: (group, sender, receiver). Send number i of the recorded ones belongs to receive
+        number i minus the result. It is 0 if neither side has lost messages. Otherwise the last
+        completed send and the last completed receive are taken to belong together. There is one
+        exception: if `_is_partner` shows by the creation times that the last completed end of one
+        side belongs to the first incomplete end of the other side, these two belong together.
+
+        None if the dumps do not decide it: a dump of one of both ranks omits completed operations;
+        a side that may have lost messages has no recorded one, or its oldest one has not started;
+        or the creation times are not clear.
         """
         if not self._has_lost_messages(key):
             return 0

@@ -58,12 +58,14 @@ def compare_calls(
 ) -> Difference | None:
     """Return the first difference between the calls of the ranks in one operation, or None.
 
-    `group`: ranks of the operation in order, None if unknown. The checks, in order:
+    `group`: ranks of the operation in order, None if unknown; `calls` may lack some of them. The
+    checks, in order:
 
-    - Operations, sizes and dtypes must agree. Culprits are the ranks in the minority, but none if
-      ranks without a record could make it the majority.
-    - No call may contradict itself. Culprits are the ranks whose call does. If all ranks have such
-      a call and the operation completed, this is no difference.
+    - Operations, sizes and dtypes must agree (`_SIGNATURES`). Culprits are the ranks that differ
+      from the most frequent value, all ranks if two values are equally frequent (`find_minority`).
+      There are none if ranks without a record could change the majority.
+    - No call may contradict itself (`find_contradiction`). Culprits are the ranks whose call does.
+      If all ranks have such a call and the operation completed, this is no difference.
     - If all calls are all-to-alls and `group` is known, the data that each rank sends must be the
       data that the other ranks receive: compared by segment, and if that finds no difference, by
       total.
@@ -184,16 +186,20 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
 def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
     """Compare each segment that a rank sends in an all-to-all with the one its receiver expects.
 
-    Segments are compared by their number of elements. None if all agree, or unless each rank has
-    one call with one tensor per rank of the group on both sides. The text names the first
-    difference and the number of the other differences. Culprits are found in this order, until each
-    difference concerns one:
+    Segments are compared by their number of elements, only between ranks in `calls`. None if all
+    agree, or unless each rank in `calls` has one call with one tensor per rank of the group on both
+    sides. The text names the first difference, by sender, then receiver, and the number of the
+    other differences.
+
+    The culprits are those of the first rule after which each difference concerns a culprit:
 
     - ranks whose segment for themselves differs from the one they expect
-    - also the ranks that differ from more than half of the other ranks
+    - in addition, ranks with differences (as sender or receiver) to more than half of the other
+      ranks, and at least two
     - all ranks with a difference
 
-    There are no culprits if some ranks have no record, unless a rank differs from itself.
+    If some ranks of the group are not in `calls`, there are no culprits, unless a rank differs from
+    itself.
     """
     if any(
         len(rank_calls) != 1

@@ -63,14 +63,16 @@ class RuntimeCalls:
 
 
 def read_activities(tables: Tables) -> Activities:
-    """Read the work of all devices: kernels, and copies and sets of memory, sorted.
+    """Read the work of all devices: kernels, and copies and sets of memory.
 
-    Kernels of NCCL are marked. The name of a kernel is taken from the first existing column of
-    demangled, short and mangled name. Missing tables count as empty. Entries with invalid times,
-    devices or names are dropped. If the tables have more than `_MERGE_ABOVE` (200 000) entries,
-    consecutive work of a stream with short gaps between, except kernels of NCCL, is merged to limit
-    the memory: whenever more than 2^19 records are pending, and at the end. Otherwise nothing is
-    merged, and `merger` of the result is None.
+    The result is sorted by process, device, stream and start. Kernels of NCCL are marked. The name
+    of a kernel is taken from the first existing column of demangled, short and mangled name.
+    Missing tables count as empty. Entries with invalid times, devices or names are dropped.
+
+    If the tables have at most `_MERGE_ABOVE` entries, nothing is merged, and `merger` of the result
+    is None. Otherwise consecutive work of a stream with short gaps between, except kernels of NCCL,
+    is merged to limit the memory (`Merger.reduce`). It is merged whenever more than `_MAX_PENDING`
+    records have been read since the last time, including its results, and once at the end.
     """
     names = ("demangledName", "shortName", "mangledName")
     present = tables.columns(KERNELS)

@@ -317,9 +317,10 @@ class PayloadDecoder:
         """Decode the recorded data (payload) of a range of NCCL; None if there are none.
 
         `content`: the payload as bytes or as hexadecimal text; any other text counts as empty
-        bytes. If it is None, the name `text` of the range is parsed instead, as ATLAHS writes it. A
-        payload that cannot be decoded gives None and increases `self.undecodable`. Results are
-        cached; the cache is cleared at 2^12 entries.
+        bytes. If it is None, the name `text` of the range is parsed instead, as ATLAHS writes it;
+        None if it has another form, which is not counted. A payload that cannot be decoded gives
+        None and increases `self.undecodable`, also if it was decoded before. Results by payload are
+        cached; the cache is cleared at `_MAX_SCHEMAS` entries.
         """
         if content is None:
             if match := _ATLAHS_CALL.match(text):

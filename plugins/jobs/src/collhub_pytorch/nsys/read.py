@@ -147,12 +147,16 @@ def _number_ranks(
 ) -> list[str]:
     """Set rank, world size and groups of all parts in place; return notes.
 
-    If all processes recorded the initialization of communicators, ranks follow from these
-    (`find_job_ranks`). Otherwise the rank is that in the name of the file, else the position in
-    `ranks`, and the world size is None. A communicator without recorded initialization consists of
-    the ranks whose processes use it. If these are all ranks, or if it has no name, its group is
-    that of all ranks. Raises `InputError` (`communicator`) for a rank that uses a communicator of
-    other ranks.
+    `parts`, `ranks`: the same processes in the same order. If all of them recorded the
+    initialization of a communicator, ranks and world size follow from these (`find_job_ranks`).
+    Otherwise the rank is that of `stated` by process (from the name of the file), if it is None the
+    position in `ranks`, and the world size is None; that ranks differ is not checked here.
+
+    A communicator without recorded initialization consists of the ranks whose processes use it. Its
+    group has no list of ranks, which means all ranks of the job, if these are all parts or if the
+    communicator has no name. The calls of a part are replaced by calls with bytes, peers and groups
+    of the job. Raises `InputError` (`communicator`) for a rank that uses a communicator of other
+    ranks.
     """
     users = _find_users(parts, ranks)
     members = [member for rank in ranks for member in rank.members]
