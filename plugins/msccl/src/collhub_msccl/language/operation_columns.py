@@ -30,20 +30,21 @@ def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
     """Return the columns of operations with a channel and valid thread blocks for each.
 
     If the program does not assign thread blocks (`is_manual` is False), all thread blocks become
-    -1, and a missing channel (-1) becomes 0. Otherwise the rules are:
+    -1, a missing channel (-1) becomes 0, and nothing is checked. Otherwise the rules are:
 
     - On each rank, all operations without a thread block get one and the same block, the first
       number above the blocks of the rank. Local operations use only the send block; the receive
       block is -1.
-    - A thread block sends to at most one rank, receives from at most one rank, and has one channel;
-      both blocks of a message have the same channel.
-    - A message without a channel gets that of its thread blocks, which a later message may
-      determine; otherwise 0. A local operation without a channel gets 0.
+    - A thread block sends to at most one rank, receives from at most one rank, and has one channel.
+      So all blocks that messages connect, directly or not, have one channel.
+    - A message without a channel gets the one that any message of these blocks has, also a later
+      one; 0 if none has one. A local operation without a channel gets 0.
     - Two thread blocks of a rank must not send (or receive) between the same two ranks on one
       channel.
 
-    Raises `InputError`, with the line of the message, for the first message that breaks these
-    rules. The given columns are not changed.
+    Raises `InputError`, with the line of the message, for the first message that breaks the first
+    three rules, otherwise for the first one that breaks the last rule. The given columns are not
+    changed.
     """
     if not is_manual:
         nowhere = np.full(len(columns["kind"]), -1, np.int64)
@@ -329,13 +330,13 @@ class Instances:
         input, output, and as many scratch buffers as the rank with the most has. Later rules
         replace earlier ones:
 
-        1. A cell is the full buffer, at least 1 chunk; 1 for a buffer that the rank does not have.
-        2. If the kind is all-gather, reduce-scatter or all-to-all (`_SPLIT_BY_RANK`), and
-        `chunk_factor` is not 0: cells of input and output have `chunk_factor` chunks. 3. If the
-        program is interleaved, or is custom and in place with different sizes of input and output:
-        all cells of inputs and outputs of all ranks get one number. It is the greatest common
-        divisor of these cells by the rules above, and of the index and the size of every reference
-        to an input or output.
+        - A cell is the full buffer, at least 1 chunk; 1 for a buffer that the rank does not have.
+        - If the kind is in `_SPLIT_BY_RANK` and `chunk_factor` is not 0, cells of input and output
+          have `chunk_factor` chunks.
+        - If the program is interleaved, or is custom and in place with different sizes of input and
+          output on some rank, all cells of inputs and outputs of all ranks get one number. It is
+          the greatest common divisor of these cells by the rules above, and of the index and the
+          size of every reference to an input or output.
         """
         trace = self.trace
         # Chunks of every buffer; 1 for scratch buffers that a rank does not have.
