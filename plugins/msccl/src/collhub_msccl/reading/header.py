@@ -66,10 +66,12 @@ class AlgoHeader:
 def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
     """Read the attributes of `<algo>`; defects are recorded in `findings`, and reading continues.
 
-    The numbers `ngpus`, `nchunksperloop` and `nchannels` are 1 if they are missing, invalid or
-    below 1. An unknown or missing collective becomes CUSTOM. The protocol and the sizes `minBytes`
-    and `maxBytes` are only checked. `written` of the result has all attributes as text, also
-    unknown ones.
+    Errors are recorded, not raised, so that the result may have replaced values. The numbers
+    `ngpus`, `nchunksperloop` and `nchannels` are 1 if they are missing, invalid or below 1 (each an
+    error). The collective is CUSTOM if `coll` is missing (a warning) or unknown (an error). Whether
+    calls are in place and out of place is decided by `read_modes` from `inplace` and `outofplace`.
+    The protocol and the sizes `minBytes` and `maxBytes` are only checked. `written` of the result
+    has all attributes as text, also unknown ones.
     """
     reader = _AttributeReader(document, findings)
     kind = reader.read_collective()

@@ -98,15 +98,16 @@ def lower(
 
     A nop becomes no row; a step that receives and sends becomes two rows, of which the second sends
     the data that the first stored; every other step becomes one row. Rows keep the order of the
-    steps. An `rrs` step stores its value in scratch after the declared scratch of its rank. `re`
-    steps that the runtimes execute as one chain all get the count of the last one.
+    steps. An `rrs` step stores its value in scratch after the declared scratch of its rank.
+    Adjacent `re` steps that the runtimes execute as one (`fuse_reductions`) all get the count of
+    the last of them. With `is_dsl_reading`, reductions of received data take their local operand
+    from dst, as in MSCCLang, otherwise from src. Warnings are added to `findings`.
 
     The result has the columns, the data dependencies (the declared ones, and that of each second
     row on its first row), the program order within thread blocks as pairs (before, after), the
     first thread block of each rank, and the scratch units of each rank, including those for `rrs`.
     A dependency on a nop becomes dependencies on the steps before the nop and on those that the nop
-    waits for. With `is_dsl_reading`, reductions of received data take their local operand from dst,
-    as in MSCCLang, otherwise from src. Warnings are added to `findings`.
+    waits for.
 
     Raises `InputError` for a wait that no step ends, for a wait for a later step of the same thread
     block, and for a cycle of nops; other cycles are not checked here. Also if a step exceeds the
