@@ -159,11 +159,12 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
     """Write a selection as XML files in a folder that is named after the runtime.
 
     For each window of sizes the fastest algorithm that can be written is used; if its file serves
-    only the smaller sizes, the next fastest serves the rest. These cases are reported as losses and
-    left to the runtime: sizes without a writable algorithm, collectives with a root, and
-    collectives that the runtime does not know. Every file has been checked to be accepted by the
-    runtime without warnings. Files are returned, not written to disk, with notes that name the
-    algorithm of each.
+    only the smaller sizes, the next fastest serves the rest (`_add_window`). These cases are
+    reported as losses and left to the runtime: sizes without a writable algorithm, collectives with
+    a root, and collectives that the runtime does not know. If all are such cases, the result has no
+    files; no error is raised. Every file has been checked to be accepted by the runtime without
+    warnings. Files are returned, not written to disk, with notes on the use of the folder and
+    versions, and notes that name the algorithm of each file.
     """
     folder = _Folder(RUNTIMES[options.runtime], options.proto)
     for selected in selection.collectives:
@@ -260,14 +261,16 @@ def _add_window(folder: _Folder, task: _Task) -> None:
 def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
     """Write one algorithm for the sizes of a window from `first` bytes on, and check the file.
 
-    Returns its content and the largest size in bytes at which all its calls use it, None without a
-    limit. Raises `HubError` in these cases:
+    Returns its content, the largest size in bytes at which all its calls use it (None without a
+    limit), and its number of chunks. `name`: the algorithm in the selection. Raises `HubError` in
+    these cases:
 
     - The algorithm cannot be written, or the runtime does not use the file without warnings.
     - The runtime does not use it in the mode of the task, or, if the task has none, in every mode
       that the collective supports.
-    - No measured size of the window is a multiple of its chunks in float32 elements. For split
-      collectives, sizes are first rounded down so that all ranks have equal parts.
+    - No measured size of the window (also those below `first`) is a multiple of its chunks in
+      float32 elements, or the window has no measured size. For split collectives, sizes are first
+      rounded down so that all ranks have equal parts.
     """
     algorithm = task.selected.made(name, task.size_of_steps)
     protocol = task.selected.protocol(name, task.size_of_steps)

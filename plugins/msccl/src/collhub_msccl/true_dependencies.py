@@ -194,12 +194,16 @@ def _find_first_knowing(
 ) -> tuple[Int64Array, Int64Array]:
     """Return reads, and for each the first write of another thread block that must follow it.
 
-    `by_read`, `by_write`: queries (access and another block) of reads, and of writes that must
-    follow some row of the other block. `rows`: number of rows of the table. The writes are returned
-    as queries; both results have equal lengths, and reads without such a write are omitted. Method:
-    later writes of a block must follow later rows of the other block, so a binary search over the
-    sorted keys (group, row) finds the first write. A group is (block and unit of the write, block
-    and unit that it queries).
+    `by_read`: queries (access and another block) of reads; `by_write`: queries of writes that must
+    follow some row of the other block (`known`). `rows`: number of rows of the table. A read query
+    and a write query fit if each has the block and the unit of the other one. For each read query,
+    the first fitting write is returned whose `known` row is the row of the read or a later one. If
+    there are read queries, there must be write queries (`IndexError`).
+
+    Returns the accesses of the reads and the queries of the writes, of equal length; read queries
+    without such a write are omitted. Method: later writes of a block must follow later rows of the
+    other block, so a binary search over the sorted keys (group, known row) finds the first write. A
+    group is (block and unit of the write, block and unit that it queries).
     """
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1
