@@ -313,11 +313,16 @@ class _ChannelUse:
 def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64Array]:
     """Assign channels below `limit` to the connection parts of thread blocks.
 
-    The incoming and the outgoing part of a block must have one channel; such parts form groups. A
-    group gets the producer's channel of its first part if that is below `limit` and free, otherwise
-    the lowest free one. Returns (channel of each part, int64, or None if the channels do not
-    suffice; lanes with a block whose two parts cannot share a channel, ascending). The second is
-    valid in both cases; channels are assigned as if such blocks had no restriction.
+    The incoming and the outgoing part of a block must have one channel; such parts form groups
+    (`_group_connections`). Groups are processed in order, without later changes. A group gets the
+    producer's channel (`blocks.channel`, at least 0) of its first part if that is below `limit` and
+    free, otherwise the lowest free one. A channel is free if no earlier
+    group uses it from the same source to the same destination, and if no rank gets more than
+    `MAX_BLOCKS_PER_CHANNEL` peers on it per direction.
+
+    Returns (channel of each part, int64, or None if the channels do not suffice; lanes with a block
+    whose two parts cannot share a channel, ascending). The second is valid in both cases; channels
+    are assigned as if such blocks had no restriction.
     """
     groups, conflicting_blocks = _group_connections(blocks)
     # Reported even if channels do not suffice: separating comes first.

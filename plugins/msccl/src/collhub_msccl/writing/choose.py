@@ -110,13 +110,16 @@ class WritingTask:
 def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgram:
     """Choose the best program for an algorithm and a runtime.
 
-    A program assigns the steps to thread blocks. The first attempt with the producer's thread
-    blocks that gives a program is returned. Otherwise attempts with new thread blocks are made, and
-    the program with the lowest `cost` wins, the first of equal ones. If an attempt marked
-    `limits_time` gives a safe program (no deadlock at any size, at most `RESIDENT_BLOCKS` thread
-    blocks on a rank), programs with a longer makespan are excluded. Once there is a safe program,
-    attempts end if `is_first`, if the attempt is marked `is_enough`, or if there are more than
-    `_MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
+    A program assigns the steps to thread blocks. Attempts with the producer's thread blocks come
+    first; the first one that gives a program is returned, also if it is not safe (safe: no deadlock
+    at any size, and at most `RESIDENT_BLOCKS` thread blocks on a rank). Otherwise attempts with new
+    thread blocks are made, and the program with the lowest `cost` is returned, the first of equal
+    ones.
+
+    An attempt marked `limits_time` that gives a safe program sets a limit: programs with a longer
+    makespan than its own are excluded, also earlier ones; of several such attempts the last one
+    counts. Once there is a safe program, attempts end if `is_first`, if the attempt is marked
+    `is_enough`, or if there are more than `_MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
 
     Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every
     size, otherwise `runtime-limit` with the last exceeded limit; and the errors of `build_draft`.

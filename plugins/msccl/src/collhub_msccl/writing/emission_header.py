@@ -50,10 +50,13 @@ class Target:
     def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
         """Build the attributes of `<algo>` for a program, as texts in the order of the file.
 
+        They are `name`, `proto`, `nchannels`, `nchunksperloop`, `ngpus`, `coll` and `inplace`, then
+        `outofplace` only for a runtime with both modes, `minBytes` and `maxBytes`, then `nthreads`
+        only for other runtimes, if the imported file has one above 0.
+
         `largest`: size in bytes of the largest call, None for no limit. For a runtime with both
-        modes, `outofplace` is added, and `maxBytes` is `largest`, or 0 for no limit. For other
-        runtimes, which exclude `maxBytes` itself, it is `largest` + 1, or the runtime's default
-        `DEFAULT_MAX_BYTES` without a limit, and an imported `nthreads` above 0 is kept.
+        modes `maxBytes` is `largest`, or 0 for no limit. Other runtimes exclude `maxBytes` itself;
+        for them it is `largest` + 1, or the runtime's default `DEFAULT_MAX_BYTES` without a limit.
         """
         written: dict[str, str | int] = {
             "name": self.name,
