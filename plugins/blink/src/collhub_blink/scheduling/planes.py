@@ -196,7 +196,7 @@ def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
     are whole numbers. The result has `collective` with this unit count. Start and finish of a
     plane's transfers are delayed by its start-up time. Link n of plane p becomes n * planes + p,
     likewise channels. The time (ps) is that of the slowest plane with its start-up. `shares` must
-    not be empty (`ValueError`).
+    not be empty (`IndexError`).
     """
     ratios = [share.part / share.units for share in shares]
     # Least number of units that makes the units of all planes whole numbers.
