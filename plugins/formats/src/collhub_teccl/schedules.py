@@ -36,6 +36,9 @@ from hub_core.schedules import Chunks, Transfers, algorithm_of
 EXTENSION = "teccl"
 """Key of `Algorithm.extensions` for the claims of the solver."""
 
+# Member of the extension: units of a chunk.
+_UNITS = "units_per_chunk"
+
 # Maximum parts of a chunk; solvers round volumes to six digits.
 _MAX_PARTS = 5040
 _MAX_DENOMINATOR = 100
@@ -58,10 +61,11 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     switches are not ranks. A unit is one chunk, or with volumes the part of a chunk that
     `_count_parts` finds. Each distinct hop of a chunk is one message; messages are sent in the
     order of epochs. The size of a rank's buffer is the claimed bandwidth times the claimed finish
-    time, None without these claims. The solver's claims and the node numbers are stored in the
-    extension `teccl`. A warning about lost flows goes to `source.report`. Raises `InputError` with
-    the JSON path of a defect in the file; for a demand that is missing, occurs twice, or whose
-    volumes do not add up to 1; and for a chunk that arrives at a GPU twice.
+    time, None without these claims. The solver's claims, the node numbers and the units of a chunk
+    are stored in the extension `teccl`. A warning about lost flows goes to `source.report`.
+
+    Raises `InputError` with the JSON path of a defect in the file; for a demand that is missing,
+    occurs twice, or whose volumes do not add up to 1; and for a chunk that arrives at a GPU twice.
     """
     del options
     document = ScheduleDocument.parse(source.content(), source.name)
@@ -70,7 +74,7 @@ def read(source: Source, options: NoOptions) -> Algorithm:
         task.note_lost_flows(document.lost_flows)
     collective, chunks, chunk_of_path = task.build_chunks()
     transfers = task.build_transfers(chunk_of_path)
-    claims = {**document.claims, **task.list_node_numbers()}
+    claims = {**document.claims, **task.list_node_numbers(), _UNITS: task.units_per_chunk}
     return algorithm_of(
         collective,
         chunks,
@@ -86,7 +90,7 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
     The claim is the member `epochs` of the algorithm's extension `EXTENSION`; without such a number
     the check is not applicable (and passes). A schedule does not contain its network: it is
-    simulated by `simulate_epochs`. It may need fewer epochs than claimed if the real links are
+    simulated by `_simulate_epochs`. It may need fewer epochs than claimed if the real links are
     slower or have latencies, and more if fast links carry several chunks per epoch.
 
     The facts are `claimed_epochs`, `needed_epochs` (may be a fraction), `needed_s` if the duration
@@ -102,7 +106,7 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     if algorithm is None or not isinstance(claims, dict) or epochs is None:
         verdict = "has no claims of TE-CCL"
         return CheckReport(ok=True, verdict=verdict, is_applicable=False)
-    needed = simulate_epochs(algorithm)
+    needed = _simulate_epochs(algorithm, _count_units_per_chunk(algorithm, claims))
     if needed is None:
         return CheckReport(ok=False, verdict="it never finishes")
     facts: dict[str, JsonValue] = {"claimed_epochs": claimed, "needed_epochs": needed}
@@ -126,14 +130,24 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     )
 
 
-def simulate_epochs(algorithm: Algorithm) -> float | None:
+def _count_units_per_chunk(algorithm: Algorithm, claims: Mapping[str, JsonValue]) -> int:
+    """Return the member `units_per_chunk` of the extension.
+
+    Without it (a document of an earlier version) each source, or each pair of ranks of an
+    all-to-all, is taken to have a single chunk, which has `unit_count` // ranks units.
+    """
+    units = claims.get(_UNITS)
+    if isinstance(units, int) and units >= 1:
+        return units
+    return algorithm.collective.unit_count // algorithm.num_ranks
+
+
+def _simulate_epochs(algorithm: Algorithm, units_per_chunk: int) -> float | None:
     """Simulate the schedule on the links that it uses, and return its time in epochs.
 
-    There is a link without latency for each ordered pair of ranks with a message. In one epoch a
-    link carries as many units as the collective has per rank (`unit_count` // ranks), which is one
-    chunk if each source (all-gather) or each pair of ranks (all-to-all) has a single chunk. The
-    result may be a fraction. Returns None if the schedule never finishes. Raises `HubError` if no
-    simulator is installed.
+    There is a link without latency for each ordered pair of ranks with a message, which carries one
+    chunk (`units_per_chunk` units) in an epoch. The result may be a fraction. Returns None if the
+    schedule never finishes. Raises `HubError` if no simulator is installed.
     """
     size = algorithm.collective.unit_count * _UNIT_BYTES
     # Network of the links in use, each of which carries one unit per second.
@@ -150,8 +164,6 @@ def simulate_epochs(algorithm: Algorithm) -> float | None:
     )
     if result.time_ns is None:
         return None
-    # A chunk has one unit, or the number of parts if chunks are divided.
-    units_per_chunk = algorithm.collective.unit_count // algorithm.num_ranks
     return result.time_ns / 1e9 / units_per_chunk
 
 
@@ -241,6 +253,11 @@ class _ScheduleConversion:
     def list_node_numbers(self) -> dict[str, JsonValue]:
         """Node numbers of the ranks, and of the switches."""
         return {"gpus": self._gpus.tolist(), "switches": sorted(self._paths.switches)}
+
+    @property
+    def units_per_chunk(self) -> int:
+        """Units of a chunk: 1 without volumes, else the parts that `_count_parts` finds."""
+        return self._count_parts() if self._paths.has_volumes else 1
 
     def note_lost_flows(self, number: int) -> None:
         """Warn that the list of flows lacks volume on `number` hops.

@@ -48,6 +48,21 @@ def test_claim_of_too_few_epochs_is_a_warning() -> None:
     assert "needs 2.00 epochs where each link takes a chunk in one, and claims 1" in warning.message
 
 
+def test_each_of_several_chunks_of_a_source_takes_an_epoch_of_a_link() -> None:
+    ways = {
+        f"Demand at {at} for chunk {chunk} from {origin} met by epoch 0": [
+            f"{origin}->{at} in epoch 0"
+        ]
+        for at, origin in ((0, 1), (1, 0))
+        for chunk in range(2)
+    }
+    claims = {"1-Epoch_Duration": 1e-6, "3-Epochs_Required": 1, "8-Chunk paths": ways}
+    source = Source.of_bytes("two.json", json.dumps(claims).encode())
+    report = check(CheckRequest(algorithm=read(source, NoOptions())), NoOptions())
+    assert report.facts["needed_epochs"] == pytest.approx(2)
+    assert [warning.code for warning in report.diagnostics] == ["teccl-claims"]
+
+
 @pytest.mark.parametrize("epochs", [10**400, float("nan"), float("inf"), True])
 def test_claim_that_is_no_finite_number_is_not_a_claim(epochs: float) -> None:
     assert not _checked(epochs).is_applicable
