@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,17 @@ from collhub_execution.testing import in_threads
 Array = npt.NDArray[Any]
 
 
+class _Queues(dict[tuple[int, int, int], "queue.SimpleQueue[Array]"]):
+    """Queues by (source, destination, tag), created at the first access.
+
+    A defaultdict may create two queues if two threads request one at the same time; `setdefault` is
+    atomic.
+    """
+
+    def __missing__(self, key: tuple[int, int, int]) -> queue.SimpleQueue[Array]:
+        return self.setdefault(key, queue.SimpleQueue())
+
+
 @dataclass(slots=True)
 class ThreadWorld:
     """What the threads share."""
@@ -39,7 +49,7 @@ class ThreadWorld:
 
     def __post_init__(self) -> None:
         self.barrier = threading.Barrier(self.num_ranks)
-        self.queues = defaultdict(queue.SimpleQueue)
+        self.queues = _Queues()
 
     def run(self, work: Callable[[int], object]) -> list[object]:
         """Run `work(rank)` in a thread a rank."""
