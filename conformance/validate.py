@@ -636,9 +636,11 @@ def earliest_first(steps: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def has_kind(attribute: tuple[int, object], expected: str) -> bool:
-    """Return whether an attribute (kind, value) is of the expected kind and has a value.
+    """Return whether an attribute (kind, value) has the expected kind and could be decoded.
 
-    `expected`: `INTEGER`, `TEXT` or `INTEGERS`; every protobuf kind of integers is accepted.
+    `expected`: `TEXT` (kind 29), `INTEGER` (kinds 7, 9, ... 27: all integers, and bool) or
+    `INTEGERS` (lists of these: 8, 10, ... 28). The value is None if it was malformed; empty values
+    are accepted.
     """
     kinds = {INTEGER: NUMBER_OF_KIND, INTEGERS: LIST_OF_KIND, TEXT: (29,)}
     return attribute[0] in kinds[expected] and attribute[1] is not None

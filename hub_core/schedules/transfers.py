@@ -167,9 +167,10 @@ def work_times_ns(
 ) -> Int64Array:
     """Return the duration of the local work of each step in ns: int64[rows].
 
-    It is the step's `duration_ns`, if it has one. Otherwise a reduction or copy takes `sizes`
-    (bytes per step) divided by its rate in bytes/s, truncated to ns, and at least 1 ns. All other
-    steps, and work whose rate is None, take 1 ns.
+    It is the step's `duration_ns` if that is at least 0. Otherwise a REDUCE, RECV_REDUCE or COPY
+    takes `sizes` (bytes per step) divided by its rate in bytes/s, truncated to ns, and at least 1
+    ns. All other steps, and work whose rate is None, take 1 ns. Raises `InputError` (`too-long`) if
+    any of `sizes`, also of a step without such work, would take 2^62 ns or more at a given rate.
     """
     # At least 1 ns, the resolution of some simulators, so that no step takes no time.
     times = np.ones(len(steps), np.int64)

@@ -244,8 +244,9 @@ def parse_computation_name(statement: Statement) -> tuple[str, bool]:
 def parse_attributes(text: str, start: int) -> dict[str, str]:
     """Parse the `key=value` pairs of a text from position `start` on: value text by key.
 
-    Pairs are separated by commas; pieces of other form are ignored. Raises `ValueError` for a
-    bracket or string that is not closed.
+    Commas separate pairs, except in brackets and strings. Values are stripped; of equal keys the
+    last one counts; pieces of other form are ignored. Nothing is raised: an open bracket extends
+    the value to the end of the text, and an open quote is an ordinary character.
     """
     attributes: dict[str, str] = {}
     for piece in _split(text, start, len(text)):

@@ -232,13 +232,14 @@ def report(stand: Stand, source: Source) -> None:
 def translate_groups(
     stand: Stand, rank: _Column, group: _Column, groups: Sequence[ProcessGroup], file: str
 ) -> Int64Array:
-    """Translate the groups of copied nodes to groups of the ranks without a file.
+    """Return the column of groups, int64, translated for the ranks without a file.
 
-    Nodes of such a rank are copies of those of its stand-in (`stand`), a rank that has a file.
-    `rank`, `group`: columns of the nodes, which are not changed. A group that contains the rank is
-    kept. Otherwise it is replaced by a group of the rank with the same distances between ranks
-    (`_find_corresponding_group`). Returns the new column of groups, int64. Raises `InputError`
-    (`group`) if there is none.
+    Only nodes of these ranks are changed: they are copies of the nodes of another rank, the
+    stand-in (`stand`). Nodes without a group (below 0) and groups that contain the rank are kept.
+    Any other group is replaced by the group of the rank with the same distances between its ranks;
+    among several, by the one at the same position as in the stand-in's list. `rank`, `group`:
+    columns of all nodes, not changed. Raises `InputError` (`group`) if there is none or the
+    stand-in is not in its group.
     """
     column = group.astype(np.int64)
     of_rank = _list_groups_by_rank(groups, len(stand.of))

@@ -341,12 +341,12 @@ class _RendezvousGraph:
         return topological_levels(self._nodes, *self.edges())
 
     def relax(self, in_core: BoolArray) -> None:
-        """Let steps that depend on a SEND no longer wait for the receive of its message.
+        """Let dependencies on a SEND start at the SEND instead of at the receive of its message.
 
-        This breaks cycles: they then wait only for the rows for which the SEND itself waits.
-        `in_core`: mask of the nodes on or between cycles (`_find_core`); a dependency is relaxed
-        only if the step and the receive are both in it. The order of two accesses is not lost,
-        because it is also among the conflicts or follows from them.
+        This replaces any earlier relaxation, and breaks cycles. Relaxed are the dependencies whose
+        step and receive are both in `in_core`, the mask of nodes on or between cycles
+        (`_find_core`). Conflicts are not relaxed: one on a SEND still waits for the receive, which
+        keeps the order of two accesses.
         """
         before, after = self._dependencies
         waits_for_send = self._end[before] != before

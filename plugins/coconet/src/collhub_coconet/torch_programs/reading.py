@@ -100,9 +100,9 @@ _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^=]*\))")
 def parse_mesh(text: str) -> Mapping[str, int]:
     """Return the ranks along every axis from `dp=2,tp=4`, in this order; empty for empty text.
 
-    Blanks around names and numbers, and empty entries between commas, are ignored. Raises
-    `UsageError` for other text, a number below 1 or above 2^63 - 1, and an axis that occurs
-    twice.
+    Entries without any character between commas are skipped; an entry of blanks is an error. Blanks
+    around names and numbers are ignored. Raises `UsageError` for other text, a name that is no
+    Python identifier, a number that is not 1 to 2^63 - 1 in digits, and an axis that occurs twice.
     """
     sizes = {}
     for part in filter(None, text.split(",")):

@@ -295,9 +295,12 @@ def flatten_switches(element: Element) -> None:
 
 
 def _without_lower_switches(children: list[Element], generation: int) -> list[Element]:
-    """Return the children, with every lower switch of this generation replaced by its children.
+    """Return the children, with every lower switch of this generation replaced by its own children.
 
-    The order is kept. Children that take the place of a switch are not replaced again.
+    Lower switches are those for which `_generation(child, _LOWER)` equals `generation` (4 or 5):
+    the PCI ids decide, not the position. Ids of generation 4 do not tell levels apart, so all of
+    its chips count. The order is kept. Children that take the place of a switch are not replaced
+    again.
     """
     merged: list[Element] = []
     for child in children:
