@@ -202,10 +202,12 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check | RuleSet]:
-    """Return the checks of this plugin, and the rules of the findings in MSCCL XML.
+    """Return three checks of runtimes, the check of the sandbox, and the rules of MSCCL XML.
 
-    There is one check per runtime, which reports whether the runtime uses an XML file, and one
-    check of the sandbox in which programs are executed. The plugin system calls this function.
+    The list has this order. The runtimes are `msccl`, `executor` and `rccl` (the order of
+    `HISTORIES`). Each check reports whether the runtime uses an MSCCL-IR XML file, and has no
+    options. The check `program-sandbox` reports how well MSCCLang programs are isolated. The
+    last element is a `RuleSet`, not a `Check`. The plugin system calls this function.
     """
     # No options: a runtime reads the file unchanged or refuses it.
     runtimes = [
@@ -299,12 +301,20 @@ def fit_rccl(
 def _fit(
     algorithm: Algorithm, collective_bytes: int, runtime: str, limits: RuntimeLimits
 ) -> RuntimeFit:
-    """Return the thread blocks, channels and steps of an algorithm's file for a runtime.
+    """Return the resources of the file that would be written for a runtime.
 
-    The file is written within `limits` for calls of at most `collective_bytes` bytes. Limits that
-    are those of the runtime set no option of the writer, so that the file is the one that is
-    written without options. A limit of steps or channels that is None permits any number. Raises
-    the errors of the writer.
+    `runtime`: a key of `RUNTIMES`. `collective_bytes`: the option `max_bytes` of the writer.
+    The result has the most thread blocks and the most operations of any rank, and the steps of
+    the longest thread block. It also has the channels, the chunks of the full buffer, and the
+    largest size without deadlock.
+
+    `max_blocks`, `max_block_operations` and `max_channels` of `limits` become options of the
+    writer only if they differ from the limits of the runtime's target. Otherwise the writer
+    uses the limits of the runtime. None permits any number of steps or channels; for thread
+    blocks it means the limit of the runtime. Other limits are ignored.
+
+    Raises `InputError` if the runtime cannot execute the algorithm within these limits, and
+    `UsageError` if the options do not fit the algorithm.
     """
     # Imported here: the offers of the plugin refer to this module, and need no writer.
     from collhub_msccl.writing.write_xml import measure_fit

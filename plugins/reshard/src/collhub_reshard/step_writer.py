@@ -95,13 +95,21 @@ class StepWriter:
         bounds: tuple[Fraction, Fraction],
         awaited: Mapping[int, Sequence[int]] = _NO_STEPS,
     ) -> Mapping[int, Sequence[int]]:
-        """Add the messages of one piece of a box; return the SENDs of the original holders.
+        """Add the messages of one piece of a box; return the SENDs of its holders by device.
 
-        `row`: unit task of the box. `transfers`: messages with fractions of the piece. `bounds`:
-        (first, last) of the piece as fractions of the box. Bounds of messages are rounded down to
-        units. `awaited`: steps for which the SENDs of a holding device wait, by device. The result
-        lists the SENDs in the same way. From where each receiver got its part is recorded in
-        `origins`.
+        A holder is a source that has the box in its INPUT (a transfer without parent). A transfer
+        with parent p forwards the data that transfer number p of `transfers` has received; p comes
+        earlier.
+
+        `row`: unit task of the box. `bounds`: (first, last) of the piece as fractions 0..1 of the
+        box. The bounds of a transfer are fractions of the piece. Both ends of a message are
+        rounded down to units of the box; a message without units is omitted. `awaited`: by holder,
+        steps for which each of its SENDs in this call waits.
+
+        The result maps each holder with a SEND to its SENDs, in the order of `transfers`. For
+        every transfer to a device that needs the box in OUTPUT, an `Origin` is added to `origins`,
+        even if its message is empty. Its `device` is the holder from which the data come, also
+        through forwarders. Raises `KeyError` if a source without parent has no box in INPUT.
         """
         self._awaited = awaited
         self._sent = {}
@@ -178,13 +186,22 @@ class StepWriter:
         source: int,
         destination: int,
     ) -> list[int]:
-        """Return the steps for which the next message on the card of the source's host waits.
+        """Return the step that the next message of `source` on its host's card waits for, or [].
 
-        A message waits for the SEND that is `_WINDOW` messages before it on the same card. If
-        another device made that SEND, that device notifies this one by a token (a message without
-        data), whose RECV is returned; consecutive messages of one device wait for the same token.
-        The list is empty for a message within a host, if no turns are taken, and while the card has
-        sent fewer than `_WINDOW` messages.
+        The card has the messages that any device of the host has sent to other hosts, in order.
+        The first rule that applies decides:
+
+        1. [] if `takes_turns` is False, within a host, or if the card has sent fewer than
+           `_WINDOW` (4) messages.
+        2. If the source itself sent the message `_WINDOW` before the next one: the SEND of this
+           message.
+        3. If the latest message on the card is of this source, and the source already waits for a
+           token: the RECV of the same token.
+        4. Otherwise the device of the message `_WINDOW` before sends a token (a message that only
+           signals) after this message. The result is its RECV at the source. The token is
+           remembered for rule 3 until another device sends on the card.
+
+        Rule 4 adds two steps and increases `tokens`; the message itself is not added here.
         """
         if not self.takes_turns:
             return []
@@ -220,10 +237,13 @@ class StepWriter:
         return [step] if device == sender else [self._token(device, step, sender)]
 
     def _token(self, device: int, sent: int, source: int) -> int:
-        """Tell device `source` that `device` has done step `sent`; return the RECV of the token.
+        """Let `device` signal to `source` that step `sent` is done; return the RECV.
 
-        A token is a message of one unit, whose value does not matter. It is sent after `sent`, from
-        a unit that `device` can read, and received in a new unit of SCRATCH. `tokens` is increased.
+        The signal (token) is a message of one unit, whose value does not matter. `device` sends it
+        after its step `sent` (a SEND or RECV). It is read from unit 0 of INPUT, or without INPUT
+        from the first box that `device` received, after its first arrival. `source` receives it in
+        a new unit of its SCRATCH. `tokens` is increased by 1. Raises `StopIteration` if `device`
+        has no INPUT and has received no box.
         """
         unit = self._find_readable_unit(device)
         self._builder.add(
@@ -312,12 +332,16 @@ class StepWriter:
         packs: bool,
         kind: StepKind = StepKind.COPY,
     ) -> tuple[int, ...]:
-        """Copy between the contiguous runs of a region and a contiguous box; return the steps.
+        """Add copies between the runs of a region and a contiguous box; return the steps.
 
-        `packs`: from the region in INPUT to the box `packed`; otherwise from there to the region in
-        OUTPUT. There is one step per run of `region.run_units` units. The first step waits for the
-        steps of `packed`, every other one for the step before it. `kind` is COPY, or REDUCE to add.
-        `copies` and `copied_units` are increased.
+        `packs`: run i of `region`, in INPUT, is copied to the box at `packed.offset` + i *
+        `region.run_units`. Otherwise this part of the box is copied to run i of `region`, in
+        OUTPUT. There is one step per run, of `region.run_units` units, in the order of
+        `region.starts`; () for a region without runs.
+
+        The first step waits for all steps of `packed`, every other one for the step before it.
+        `kind` is COPY, or REDUCE to add to the destination. `copies` is increased by the number of
+        steps, `copied_units` by their units.
         """
         steps: list[int] = []
         before = list(packed.steps)
@@ -343,13 +367,22 @@ class StepWriter:
         return tuple(steps)
 
     def _finish_row(self, row: int) -> None:
-        """Add the steps of a box within hosts, and bring it from SCRATCH to OUTPUT.
+        """Add the messages of a box within hosts, and the steps that bring the box to OUTPUT.
 
-        `row`: unit task, which moves the box. A receiver on the host of a device that holds the box
-        gets it from this device, unless it has arrived already. A receiver that holds the box
-        itself copies it from its INPUT, which is recorded as an origin. Boxes that were received in
-        SCRATCH are copied to OUTPUT, or added there if they are further summands of a sum. Boxes
-        that were received in OUTPUT remain there. Call it once per row, after all of its pieces.
+        `row`: unit task that moves the box. Call it once per row, after all of its pieces. In this
+        order:
+
+        1. Each receiver on the host of a device with the box in INPUT gets the full box from it.
+           Of several such devices the first one sends. Receivers that have the box themselves, or
+           to which some of it was already sent, are left out.
+        2. A receiver that has the box itself brings it from its INPUT to OUTPUT; an `Origin` is
+           added. A box in several runs is first packed into SCRATCH.
+        3. Each other receiver that received the box in SCRATCH brings it to OUTPUT after all
+           arrivals. A box that was received in OUTPUT remains there.
+
+        The steps of 2 and 3 are copies; if the box is a further summand of a sum, they add
+        (REDUCE) after the steps of the previous row on this device. Receivers are in the order of
+        the unit task.
         """
         local = find_local_receivers(self.units, row)
         full = (Fraction(0), Fraction(1))

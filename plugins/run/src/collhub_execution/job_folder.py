@@ -178,12 +178,16 @@ class JobFolder:
                 yield
 
     def _write_tasks(self, request: LevelledRequest) -> None:
-        """Write one task file per rank, and store the inputs of all ranks in the shared arrays.
+        """Write the file `task.RANK` of every rank; fill the shared arrays for the start.
 
-        A task is the work of one rank. Its file contains no input data, but the range of the input
-        in the shared array, in which inputs are concatenated in the order of the ranks. Every rank
-        is marked as not started, and all times of records (single operations) are set to -1 (not
-        measured). Raises `OSError` if there is no space.
+        The shared arrays must exist already. Each file has the pickled task of the rank (its part
+        of the program), without input data, and two ranges: of its input in the array `inputs` and
+        of its buffers in the array `memory`. The inputs of all ranks are stored one after the
+        other, in rank order.
+
+        All positions are set to `NOT_STARTED`, and all times of records (single operations) to -1
+        (not measured). Other arrays keep their content. Raises `OSError` if an array cannot be
+        opened or a file cannot be written.
         """
         arrays = self._open_arrays()
         arrays["at"][:] = NOT_STARTED
@@ -201,11 +205,19 @@ class JobFolder:
             start = inputs.stop
 
     def part(self, rank: int) -> RankPart:
-        """Return the data for a rank's part of the job: task with input, log, memory, end mark.
+        """Return the data with which a rank runs: its task with input, log, memory and end mark.
 
-        The task is read from the file of the rank. Input, log, memory and end mark are views of the
-        shared arrays, so the launcher and other ranks see changes. The end mark becomes 1 when the
-        OUTPUT of the rank is available. Raises `OSError` if the files of the job do not exist.
+        The task is read from the file `task.RANK`. Everything else is a view of the job's shared
+        arrays, so that changes are visible to the launcher and to other ranks:
+
+        - `task.input`: the input of the rank.
+        - `log`: position (int64[1]), start and end of runs and of runs of the library, times of
+          its records.
+        - `memory`: the buffers of the rank.
+        - `ended`: int64. Element 0 belongs to this rank; it becomes 1 when its OUTPUT is
+          available. Further elements belong to the ranks after it.
+
+        Raises `OSError` if the files of the job do not exist, also for a rank without a task.
         """
         # Only this user can write to the folder, so unpickling is safe.
         task_places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())

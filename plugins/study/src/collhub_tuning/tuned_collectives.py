@@ -96,16 +96,24 @@ class MeasuredTimes:
     ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
         """Divide all sizes into windows with one algorithm each; yield the windows, ascending.
 
-        A window is (algorithm, minimum, maximum, measured sizes). `names`: the algorithms that take
-        part, None for all. Sizes count only if an algorithm can win there, or if the runtime's
-        default was measured. Consecutive sizes at which the default wins form a window of the
-        algorithm None (`_default_indices`). The other sizes have as few windows as possible in
-        which an algorithm takes at most 1 + tolerance times the best time. Then the last sizes of a
-        window move to the next one while its algorithm is better there, except the only size.
+        A window is (algorithm, minimum, maximum, sizes). `names`: algorithms that take part; None
+        for all. An algorithm can win at a size where it has a time, unless `winners` or
+        `limits_ns` exclude it.
 
-        Limits are in bytes and included. The first window begins at 0, other windows at their first
-        measured size; each ends one byte before the next begins, the last has no maximum (None).
-        Yields no window if no size counts.
+        1. A size counts if an algorithm of `names` can win there, or if the time of the runtime's
+           default is known there. Other sizes are in no window.
+        2. Consecutive sizes that keep the default (`_default_indices`) are a window of the
+           algorithm None.
+        3. The sizes between are divided into as few windows as possible. In each, the algorithm
+           takes at most 1 + `tolerance` times the best time of all that can win
+           (`_find_longest_runs`).
+        4. The last sizes of such a window move to the next one while the next one's algorithm is
+           better there (`_move_borders`). Its first size never moves. Windows of the default do
+           not change.
+
+        Minimum and maximum are in bytes and included. The first window begins at 0, others begin
+        at their first size. A window ends one byte before the next begins; the maximum of the last
+        is None. Yields no window if no size counts.
         """
         times = {
             name: self._winning_times(name)
@@ -207,12 +215,18 @@ _Run = tuple[str, list[int]]
 def _find_longest_runs(
     times: Times, indices: Sequence[int], tolerance: float, messages: Messages
 ) -> list[_Run]:
-    """Return (algorithm, size indices) for consecutive parts of `indices`, in order.
+    """Divide `indices` into the fewest parts with one algorithm each; return them in order.
 
-    Each part is the longest one from its start that some algorithm serves within the tolerance
-    (`_count_tolerable`), which gives the minimum number of parts. Of several such algorithms, the
-    one with the fewest messages within 1 % of the smallest mean slowdown wins (`choose_best`); of
-    equal ones the first in `times`. At each index, some algorithm must have a time.
+    The result has (algorithm, indices) for consecutive parts of `indices`; [] without indices.
+    From the start of a part, every algorithm is followed while it takes at most 1 +
+    `tolerance` times the best time in `times`. The part has the length of the longest such
+    sequence.
+
+    Of several algorithms that reach this length, those within 1 % of the smallest mean
+    slowdown over the part are compared. The one with the fewest messages, summed over the
+    part, is taken; of equal ones the one with the smaller slowdown, then the first in `times`.
+
+    At each index, an algorithm must have a time; otherwise the division fails.
     """
     runs: list[_Run] = []
     start = 0
@@ -314,11 +328,16 @@ class TunedCollective:
 
     @cached_property
     def times(self) -> MeasuredTimes:
-        """Return the times in ns of all algorithms by size, with the winners and messages. Cached.
+        """Return the times of all algorithms in ns at the sizes of the comparison; cached.
 
-        A measured time takes precedence over a simulated one. An algorithm without a time at a size
-        has None there. At sizes where the time of the library's default is known, only the
-        algorithms that are certainly faster than it (`find_winners`) can win.
+        Only algorithms with a simulated time at a size have a time there; others have None. If the
+        time of such an algorithm was also measured at the size, the measured time is used. Times
+        are rounded.
+
+        `winners` has an entry for each size with a known time (measured or predicted) of the
+        library's default: the algorithms that are certainly faster than it (`find_winners`),
+        perhaps none. At other sizes, every algorithm with a time can win. `messages` has the
+        number of messages of each algorithm by size, 0 where it has no time. `limits_ns` is empty.
         """
         sizes = self.outcome.question.sizes
         times_ns: dict[str, tuple[int | None, ...]] = {}
@@ -383,11 +402,19 @@ class TunedCollective:
         return self.times.default_windows()
 
     def selected(self, registry: Registry) -> SelectedCollective:
-        """Return the selection of this collective for writers.
+        """Return the collective with four functions by which writers choose algorithms.
 
-        It has the windows of sizes with their algorithms, the slowdowns, a function that
-        synthesizes an algorithm (on request, each once), and a function that returns the protocol
-        of an algorithm at a size, "" if unknown.
+        In this order:
+
+        - `MeasuredTimes.windows`: for given names (None: all), the windows of sizes with one
+          algorithm. Sizes with the runtime's default are in none of them.
+        - `MeasuredTimes.slowdowns`: for given sizes, the mean slowdown of each algorithm.
+        - A function (name, size) that returns the verified algorithm. It is created at the first
+          call; equal requests share it (`_create_synthesis`).
+        - A function (name, size) that returns the protocol of the measurement of this algorithm at
+          this size; "" without such a measurement.
+
+        No algorithm is created here.
         """
         question, topology = self.outcome.question, self.outcome.topology
         # Synthesized on request, because some formats contain no algorithms.
@@ -419,12 +446,19 @@ def create_selection(tuned: Sequence[TunedCollective], registry: Registry) -> Se
 def _create_synthesis(
     tuned: TunedCollective, topology: Topology, registry: Registry
 ) -> Callable[[str, int], Algorithm]:
-    """Return a function that creates the verified algorithm for a name and size, each once.
+    """Return a function (name, size in bytes) that creates and verifies an algorithm.
 
-    The algorithm is created for the size, with the instances and pieces, of the measurement of that
-    name and size; without a measurement, for the size itself, with 1 and 1. With runtimes, it must
-    serve all measured sizes of the window. The function raises `KeyError` for an unknown name and
-    `HubError` if the creation fails.
+    The measurement of this name and size decides how: the algorithm is created for the size
+    `made_for` of the measurement (the size itself if it is None), with its instances and
+    pieces. Without a measurement, it is created for the size itself, with 1 instance and 1
+    piece.
+
+    If the question names runtimes, the algorithm must also serve all measured sizes of the
+    window that contains the size. If no window does, only this size is required. Calls with
+    the same name, creation size, instances, pieces and served sizes return the same object.
+
+    The function raises `KeyError` for an unknown name. It raises `HubError` if the algorithm
+    cannot be created, is wrong, or does not serve these sizes.
     """
     by_name: Mapping[str, ComparedAlgorithm] = {
         algorithm.name: algorithm for algorithm in tuned.algorithms

@@ -94,12 +94,18 @@ def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
 
 
 def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
-    """Return lines about failed algorithms, cut searches, default sizes, losses and warnings.
+    """Return lines about omitted algorithms, cut searches, default sizes, losses and warnings.
 
-    For each collective: the runtimes for which algorithms are built, the algorithms without a time
-    at some size, one line per reason why a runtime does not serve a size, one per cut, and one per
-    reason why sizes keep the default. Then, for each format: its losses and its notes that begin
-    with "warning: ".
+    For each collective, in order:
+
+    1. The runtimes for which algorithms are built, if there are any.
+    2. If algorithms have no time at some size: one line that names them all, then one line per
+       reason why a runtime does not serve a size (`comparison_failures`).
+    3. If limits cut the search: one line with all parts that were cut.
+    4. The lines of `_default_notes`: sizes that keep the runtime's default.
+
+    Then, for each written format: one line per loss, then its notes that begin with "warning:
+    ". Other notes are left out. The result is [] if nothing applies.
     """
     lines = []
     for tuned in outcome.tuned:
@@ -160,12 +166,17 @@ def create_tuning_report(outcome: TuningOutcome) -> TuneReport:
 
 
 def tuning_page(outcome: TuningOutcome) -> str:
-    """Return the report as Markdown that ends with a line feed.
+    """Return the report as Markdown that ends with one line feed.
 
-    It has a head and a table of the chosen algorithms. Sections about NCCL's choice, sizes that
-    keep the default, measurements to run, and omitted algorithms follow if they have content, then
-    one section per written format. Network, sizes and timing in the head are those of the first
-    collective; there must be one.
+    The head has the network, number of ranks, sizes, mode, timing and tolerance. Network,
+    sizes and timing are those of the first collective. The table of `create_tuning_rows`
+    follows, always.
+
+    These sections follow in this order, each only if it has lines: what NCCL does today, sizes
+    that keep the runtime's default, measurements that decide undecided sizes (a code block),
+    and algorithms that were left out. Last comes one section per written format. The lines
+    within a section are in the order of the collectives. Raises `IndexError` without a
+    collective.
     """
     first = outcome.tuned[0].outcome
     sizes = first.question.sizes
@@ -201,11 +212,16 @@ def tuning_page(outcome: TuningOutcome) -> str:
 
 
 def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
-    """Return the row of a window: collective, sizes, algorithm, times, ratios, slowdown.
+    """Return the six cells of a window: collective, sizes, algorithm, times, ratios, slowdown.
 
-    Times and ratios to the bound are those at the first and the last measured size; a window of one
-    size has one each. A missing time is shown as 0, missing ratios are omitted. The slowdown is in
-    percent, "" if it is 0.
+    Times and ratios (time by lower bound, 3 decimals) are those of the window's algorithm at
+    the first and last measured size, joined by " .. ". A window of one measured size has one
+    value. An unknown time is shown as 0; an unknown ratio is omitted, so that this cell may be
+    "".
+
+    The slowdown is the largest one over all measured sizes of the window: how much longer the
+    algorithm takes than the fastest one, such as `2.5 %`; "" if it is always the fastest.
+    Raises `KeyError` if the algorithm has no time at a measured size.
     """
     sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
     times = [tuned.times.time_ns(window.algorithm, size) or 0 for size in sizes]
@@ -236,11 +252,20 @@ def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[s
 
 
 def _default_notes(tuned: TunedCollective) -> list[str]:
-    """Return one line per reason why sizes keep the runtime's default, by the first size of each.
+    """Return one line per reason why measured sizes keep the runtime's default.
 
-    The line has the label, the sizes with this reason, and the reason: the decision is open
-    (its kind), the default is faster than the algorithms, or no algorithm fits. Sizes without
-    a decision or without a known default are not mentioned.
+    Only sizes in windows of the default count, and only those with a known time of the
+    default. The first reason that applies to a size is used:
+
+    1. No winner is certain: `undecided`.
+    2. Algorithms have times at the size: `DEFAULT is faster`.
+    3. Otherwise `no algorithm fits, DEFAULT`, followed by `was measured` if its time was
+       measured.
+
+    `DEFAULT` is the library with its version, followed by `as predicted` if its time was not
+    measured. A line has the label of the collective, all sizes with this reason in ascending
+    order, and the reason, and ends with `; the runtime's default stays`. Lines are in the
+    order of their first size; [] if no size counts.
     """
     sizes: dict[str, list[str]] = {}
     for window in tuned.default_windows:
@@ -263,11 +288,16 @@ def _default_notes(tuned: TunedCollective) -> list[str]:
 
 
 def _list_decisions(tuned: TunedCollective) -> list[DefaultDecision]:
-    """Return one record per decided size, with the winner and the times of both sides in ns.
+    """Return one record per size with a time of the default or an algorithm, ascending.
 
-    One side is the library's default, the other the first candidate, which has the shortest time
-    (`fastest`); a missing side is None. The winner is a candidate's name, "default" for the
-    library's default, and None while undecided.
+    Undecided sizes are included. `decision` is the kind of the decision (`undecided`,
+    `measured`, `simulated` or `predicted`). `winner` is the name of the algorithm, "default"
+    for the library's default, and None if the size is undecided.
+
+    `default` describes the library's default, `fastest` is the algorithm with the shortest
+    time, even if it does not win. Their times are triples (time, lower limit, upper limit) in
+    ns, rounded; both limits are None if the upper limit is infinite. A side without a time has
+    None in both fields.
     """
     decisions = []
     for decision in tuned.decisions.values():
@@ -344,10 +374,15 @@ def _create_window_item(tuned: TunedCollective, window: SelectedWindow) -> Windo
 
 
 def _write_format_section(written: WrittenFormat) -> list[str]:
-    """Return the Markdown lines of a format: runtimes, served calls, notes and losses.
+    """Return the Markdown lines of the section of a written format.
 
-    Runtimes are those that read the files, if known. The table has one row per served calls with
-    collective, sizes, mode and server.
+    In this order: the heading with the name of the format; the runtimes that read the files,
+    if any are known; a table with one row per entry of `written.served`; one item per note;
+    one item `lost: ...` per loss. The table is there even without rows.
+
+    The columns of a row are collective, sizes, calls (`both`, `in place` or `out of place`),
+    and the server. The server has the condition on its sizes, such as `ring (multiples of 8
+    elements)`.
     """
     rows = [
         [

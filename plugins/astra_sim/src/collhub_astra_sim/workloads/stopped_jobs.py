@@ -356,10 +356,15 @@ def _find_node_of_code(code: int, machine: Machine) -> int:
 def report_unknown_at_start(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
-    """Return errors about collectives on the host, or of unknown kinds, that start at time 0.
+    """Return an error for each collective that starts at time 0 and aborts ASTRA-sim.
 
-    They throw an exception, which ends the run of ASTRA-sim at time 0; later it only stops the
-    rank. Errors are in the order of node numbers; () without such collectives.
+    These are collective nodes that the machine cannot execute (action `NEVER_ENDS`): nodes on
+    the host (`on_host`), and nodes of a kind without an algorithm. Their exception ends the
+    run only at time 0; later it only stops the rank.
+
+    `machine`: state after the simulation, from which the start times are read. Errors are
+    sorted by rank, then by node identity. Each has the code `CODE`, the location of its node
+    and a cure. The result is () without such collectives.
     """
     node = machine.node
     rows = layout.order[(node["action"] == NEVER_ENDS) & (node["start"] == 0)]
@@ -379,13 +384,19 @@ def report_unknown_at_start(
 def report_statistics_aborts(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
-    """Return an error for each rank on whose statistics ASTRA-sim aborts, in the order of ranks.
+    """Return an error for each rank on whose statistics ASTRA-sim aborts, by ascending rank.
 
-    The machine is that after the simulation. ASTRA-sim aborts on a rank if three conditions hold:
-    the rank has a host computation, LOAD, STORE or marker; the rank has finished; and the node that
-    ended last is a SEND, a RECV, or a collective with a custom algorithm of which the step that
-    ended last is no computation. (Computing the statistics throws an exception, which is not caught
-    if a message event ends the rank.) The error has the code `CODE` and the location of that node.
+    `machine`: state after the simulation; it is only read. ASTRA-sim aborts on a rank if all
+    three conditions hold:
+
+    - The rank has a node LOAD, STORE or MARKER, or a COMPUTE node on the host.
+    - The rank has a finish time.
+    - A message ended its last node. The last node is the one that the simulation closed last
+      on the rank. It is a SEND, a RECV, or a collective with a custom algorithm whose last
+      step was no computation.
+
+    Each error has the code `CODE`, the location of this last node, and a cure. The result is
+    () if no rank is affected.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)

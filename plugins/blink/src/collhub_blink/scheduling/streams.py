@@ -67,11 +67,17 @@ def _prepare_without_size(
 def _generate_path_streams(
     packing: PlacedPacking, collective: Collective, npus: tuple[int, ...]
 ) -> Iterator[Stream]:
-    """Yield the streams of a scatter or gather, rank by rank.
+    """Yield the streams of a scatter or gather, by ascending rank and then by tree number.
 
-    The share of a rank is divided among the trees whose target is its NPU, in proportion to their
-    weights, with one stream per tree. The root's share has one stream without messages, because
-    every part of the full buffer needs a stream.
+    `npus`: NPU of each rank. `packing.targets` has the target NPU of every tree. A rank has
+    one stream per tree whose target is its NPU. Its share (numbered as the rank) is divided in
+    this order and in proportion to the weights of these trees: weights 3 and 1 give begins 0,
+    3/4 and parts 3/4, 1/4.
+
+    The operations of a stream are the path from the root to the NPU; in a gather from the NPU
+    to the root. A rank whose NPU is no target uses tree 0 for its full share. This is the case
+    of the root, whose stream has no operations. Raises `InputError` (`tree-does-not-span`) if
+    the tree does not reach the NPU, and `AssertionError` for a collective without a root.
     """
     is_inward = collective.kind is CollectiveKind.GATHER
     assert collective.root is not None
@@ -118,11 +124,15 @@ def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
 
 
 def _join_reduction_and_broadcast(placed: PlacedTree, upward: PlacedTree) -> Operations:
-    """Join a reduction up one tree and a broadcast down another tree with the same root.
+    """Return the messages of a reduction up `upward`, then of a broadcast down `placed`.
 
-    `upward`: tree of the reduction; `placed`: tree of the broadcast. A chunk leaves the root only
-    after its complete sum has arrived there. The operations of the reduction come first. Their
-    `remaining`, which decides the priority, is increased by the longest broadcast.
+    Both trees must have the same root, which is not checked. All NPUs that a tree reaches take
+    part. The rows of the reduction come first; rows in dependencies are renumbered. In
+    addition, every message from the root waits for all messages of the reduction to the root.
+
+    `remaining` of every row of the reduction is increased by the largest `remaining` of the
+    broadcast (0 if the broadcast is empty); it decides the priority. That of the broadcast is
+    unchanged.
     """
     reduce_operations, broadcast_operations = (
         reduction(_prune_nothing(upward)),
