@@ -36,12 +36,22 @@ def bind_options(
 ) -> object:
     """Create the record of options: each from `values`, else the environment, else its default.
 
-    In names of `values`, `-` means `_`. `NAME.KEY` adds a pair to an option of type PAIRS
-    whose declared name is NAME; pairs are sorted by key. An empty environment variable counts
-    as unset. A value of None is not converted. Raises one `UsageError` with a finding for every
-    unknown name, in alphabetical order, and then for every value that cannot be converted or is
-    out of range (code `option-value`). `owner`: the component in messages, such as `writer
-    chakra`.
+    `record`: a dataclass whose fields are declared with `option` (`TypeError` if not). The
+    names in `values` are applied in alphabetical order:
+
+    - `NAME.KEY`, where NAME is the declared name of an option of type PAIRS, adds the line
+      `KEY=VALUE` to the text of this option. So its lines are sorted by key.
+    - In all other names, `-` means `_`. If two names then are equal, the one written with `_`
+      counts.
+
+    An environment variable counts only if the option declares its name and it is not empty.
+    Every value except None, also a default, is converted to the type of the option and checked
+    by `convert_value`. None stays None.
+
+    If there are findings, raises one `UsageError` with all of them: first `unknown-option` for
+    every undeclared name, in alphabetical order, then `option-value` for every value that
+    `convert_value` refuses, in the order of declaration. Errors of the record's constructor
+    pass through. `owner`: the component in messages, such as `writer chakra`.
     """
     declared = declared_options(record)
     pairs = {option.name for option in declared if option.type is OptionType.PAIRS}
@@ -319,10 +329,12 @@ def _get_message(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _intercept_exit() -> Iterator[None]:
-    """Convert `os._exit` in the body, which would end the program silently, to `SystemExit`.
+    """Convert `os._exit(status)` in the body, which would end the program, to `SystemExit(status)`.
 
-    `os._exit` is replaced for all threads during the body and restored afterwards. Processes that
-    the body forks exit normally, and so does a call of the replacement after the body.
+    `os._exit` is replaced for all threads during the body, and restored afterwards, also after
+    an exception. `SystemExit` is raised in the calling thread. If the body stores the
+    replacement, calls of it after the body end the program. Calls in a forked process always
+    end that process.
     """
     real_exit, owner = os._exit, os.getpid()
 

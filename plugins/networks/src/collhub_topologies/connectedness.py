@@ -81,10 +81,18 @@ def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
 def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
     """Yield a note for each kind of unusual connection, with their number and the first one.
 
-    A connection is all links from one node to another, by ascending source, then destination. The
-    kinds, in this order: `one-way-links` (no links back), `unequal-directions` (the links back
-    differ; counted once for both directions), `parallel-links` (several links from one node to the
-    other). Kinds that do not occur are left out.
+    A connection is all links of one plane from one node to another. Its bandwidth is the sum
+    and its latency the minimum over its links. Connections are sorted by plane, source,
+    destination; a note names the source and the destination of the first one. The kinds, in
+    this order:
+
+    - `one-way-links`: connections without a connection back on the same plane
+    - `unequal-directions`: connections whose bandwidth or latency differs from that of the
+      connection back. Only the direction with the lower source number is counted and named.
+    - `parallel-links`: connections of two or more links. The two directions count as two
+      connections.
+
+    A kind that does not occur yields nothing. There are at most three notes, without a cure.
     """
     pairs = NodePairs(topology)
 

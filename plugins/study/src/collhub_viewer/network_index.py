@@ -15,11 +15,17 @@ MAX_DRAWN_NODES = 4096
 
 
 def index_topology(topology: Topology) -> dict[str, object] | None:
-    """Return the nodes and links of a network for the page; None above 4096 nodes.
+    """Return the nodes and links of a network for the page, as {"nodes": list, "links": list}.
 
-    The keys are `nodes` and `links`. A node has name, kind (`npu` or `switch`), and position
-    x, y in pixels (rounded to 0.1); a link has the numbers of its end nodes (`from`, `to`),
-    name (`A -> B`), bandwidth (bytes/s) and latency (ns).
+    Returns None if the network has more than 4096 nodes, switches included. Nodes are in the
+    order of their numbers (NPUs, then switches), links in the order of the topology. Each is a
+    dict:
+
+    - node: `name`, `kind` (`npu` or `switch`), and position `x`, `y` in pixels, rounded to 0.1
+    - link: `from`, `to` (node numbers), `name` (`A -> B`), `bandwidth` (bytes/s), `latency_ns`
+
+    The positions are those of `place_regular_nodes` if the topology has dimensions, otherwise
+    those of `place_irregular_nodes`. Without links the list is empty.
     """
     if topology.num_nodes > MAX_DRAWN_NODES:
         return None
@@ -61,10 +67,24 @@ def index_links(
 ) -> dict[str, object] | None:
     """Describe the links of a network and their transfers for the page; add columns to `lines`.
 
-    Transfers are sorted by link, then by start. Times are in ns, the capacity is in bytes/s.
-    `position`: number of the step of every row, -1 for rows that are not shown, whose transfers are
-    omitted. Returns None if the simulator does not report transfers, and above `MAX_DRAWN_NODES`
-    nodes.
+    Returns None, and adds nothing, if the simulator reports no transfers (`result.transfers` is
+    None) or the network has more than 4096 nodes. Otherwise returns a dict. Its values are
+    references to columns that are appended to `lines` in this order, except `names`:
+
+    - `names`: list of texts `A -> B`, one per link in the order of the topology
+    - `from`, `to`: node numbers of each link
+    - `first`: position of the first transfer of each link, then the number of all transfers
+    - `gap`: ns from the end of the previous transfer of the link to the start, for the first
+      transfer of a link from time 0
+    - `duration`: ns for which the transfer occupies the link
+    - `queued`: ns between the arrival at the link's source and the start; None if the page has
+      no room
+    - `step`: `position` of the transfer's row
+    - `capacity`: bandwidth of each link in bytes/s
+
+    `position`: number of the step of every row of the step table; -1 if it is not shown.
+    Transfers of such rows are omitted. The others are sorted by link, then by start; equal ones
+    keep their order.
     """
     transfers = result.transfers
     if transfers is None or topology.num_nodes > MAX_DRAWN_NODES:

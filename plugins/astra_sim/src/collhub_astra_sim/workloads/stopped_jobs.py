@@ -86,12 +86,20 @@ class _StoppedJob:
         return column
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """Yield the findings of a rank that never finishes.
+        """Yield the findings of a rank that never finishes, all of them errors.
 
-        There is one `unfinished-node` per running node, with its reason. If some node has not
-        started although its parents have finished, the first one (by node number) gets another
-        finding: `slot-occupied` if a node is running, as a rank runs only one node of a kind at a
-        time, else `never-issued`.
+        A node is running if it has started and not ended. It is ready if it has not started
+        although all its parents have finished. Nodes are taken in ascending order of their
+        identities. First comes one `unfinished-node` per running node, with the reason and the
+        cure of `_explain`. Then, for the first ready node only, if there is one:
+
+        - `slot-occupied` if the rank has a running node of any kind. The text names the first
+          running node as the one that occupies the slot; whether it needs the same slot is not
+          checked.
+        - `never-issued` otherwise: the node depends on a node that takes no time.
+
+        Yields nothing if the rank has neither running nor ready nodes. That the rank never
+        finishes is not checked.
         """
         rows = self._layout.order[
             slice(*self._workload.nodes.rank_indptr[rank : rank + 2].tolist())
@@ -146,12 +154,16 @@ class _StoppedJob:
         return f"process group {self._workload.groups[group].name!r}" if group >= 0 else "all ranks"
 
     def _explain(self, row: int) -> _Reason:
-        """Return the reason why a running node does not finish, by its kind.
+        """Return the reason why a running node does not finish, by the first rule that applies.
 
-        A RECV waits for a message that is never sent, a SEND for its peer. Nodes that the
-        simulation marks as never ending are of a kind that ASTRA-sim never finishes. Other
-        collectives are explained by `_explain_collective`. For all other nodes the text is "never
-        finishes".
+        - RECV: "waits for a message of rank P that is never sent"; P is the node's peer
+        - SEND: "waits for rank P"
+        - The action that ASTRA-sim gives the node is `NEVER_ENDS`: "is of a kind that ASTRA-sim
+          never finishes". This includes collectives.
+        - Any other collective: the result of `_explain_collective`
+        - All other nodes: "never finishes"
+
+        Only reasons of `_explain_collective` may have a cure. `row`: of the workload's nodes.
         """
         nodes = self._workload.nodes
         kind = NodeKind(int(nodes.kind[row]))
@@ -168,13 +180,22 @@ class _StoppedJob:
         )
 
     def _explain_collective(self, row: int) -> _Reason:
-        """Return the reason why a running collective does not finish; the first one that applies.
+        """Return why a running collective does not finish, by the first rule that applies.
 
-        - Its group has one member.
-        - Some members are not running it: no running node of theirs has its group, kind and bytes.
-        - It is a native one of all ranks: its members may number its messages differently
-          (`_describe_uneven_numbers`).
-        - Otherwise: the orders or algorithms of the members differ.
+        Members are the ranks of its group, or all ranks of the job if it has none. A member
+        runs the collective if it has a running node of the same group, collective kind and
+        bytes.
+
+        - There is only one member: ASTRA-sim never finishes such a collective; no cure.
+        - Some members do not run it: `_describe_missing_members`, with these ranks in ascending
+          order.
+        - It has no group and a native algorithm: `_describe_uneven_numbers`, with the running
+          nodes of all members.
+        - Otherwise: "though all members have begun it: orders or algorithms differ". The cure
+          is to issue the collectives of these groups in the same order on all ranks.
+
+        Except in the first case the text begins with the kind, the bytes and the group of the
+        node.
         """
         nodes = self._workload.nodes
         members = self._workload.members(int(nodes.group[row]))
@@ -215,12 +236,25 @@ class _StoppedJob:
     def _describe_uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
         """Describe why a collective of all ranks never ends: ranks number its messages differently.
 
-        ASTRA-sim numbers the messages of such a collective by all parts (streams) of collectives
-        that the rank has finished, also in groups. So messages match only if all numbers are equal.
-        If the members' numbers differ, the text lists the ranks with more and with the fewest
-        parts, and an example of an earlier collective, if possible of a group and on a rank with
-        more. If they are equal, the text states only that all members have begun it. `prefix`:
-        beginning of the sentence; `rows`: nodes of the collective.
+        ASTRA-sim numbers the messages of such a collective by the parts (streams) of all
+        earlier collectives of the rank, also those of groups. Messages match only if these
+        numbers are equal. The number of a rank is computed here as the parts of its finished
+        collectives that have an algorithm, native or custom.
+
+        If the numbers of the ranks of `rows` are equal, the text is `prefix` and "though all
+        members have begun it". The cure is to issue the collectives in the same order on all
+        ranks. Otherwise:
+
+        - The text lists the ranks of the job with more than the minimum number, then those with
+          the minimum, as ranges (`0-2,5`).
+        - Between them it names one finished collective as an example: the first one, by row,
+          that belongs to a group and runs on a rank with more. Without such a collective it is
+          the first finished one of any rank.
+        - The cure is that of `_describe_cure`: run the collective in a process group of all
+          ranks.
+
+        `prefix`: beginning of the sentence. `rows`: rows of the collective's nodes, one or more
+        per rank.
         """
         nodes, ranks = self._workload.nodes, self._workload.num_ranks
         is_past = (self._end >= 0) & (self._choice != NO_CHOICE)
@@ -265,11 +299,18 @@ _SMALLEST_RING = 3
 
 
 def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
-    """Return the reason why ASTRA-sim's congestion-aware backend aborts on a topology, as an error.
+    """Return an error if ASTRA-sim's congestion-aware backend aborts on a topology, otherwise None.
 
-    It supports exactly one dimension, of at least two NPUs, for a ring at least `_SMALLEST_RING`.
-    None if it runs, for another backend, and for a topology without dimensions, which ASTRA-sim
-    does not have.
+    None if `backend` is another one, or if the topology has no dimensions (ASTRA-sim has no
+    such topology, so nothing is checked). Otherwise the first rule that applies gives the
+    error, with the code `astra-sim-aborts`:
+
+    - two or more dimensions
+    - one dimension that is a ring of 1 or 2 NPUs; the cure also proposes FullyConnected
+    - one dimension of another kind with 1 NPU
+
+    The cure of every error is to simulate with `-O network=congestion-unaware`. None if no rule
+    applies.
     """
     dimensions = topology.dimensions
     if backend != CONGESTION_AWARE or not dimensions:
@@ -306,17 +347,25 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
 def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
     """Return the row, in the workload's nodes, of the node to which an event at time 0 belongs.
 
-    `kind`, `item`: kind of the event and index of its object in the table of that kind:
+    `kind` is the kind of the event, `item` the index of its object in the table of that kind.
+    The first step finds the code (next action) that leads to the node:
 
-    - `BATCH_ENDS`: the batch `item` of delays expires; the node of its first delay
-    - `DELIVERY`: the message `item` arrives; the node that sends it
-    - `LINK_FREE`: link `item` is released; the node that sends the first message whose hop is on
-      this link
+    - `BATCH_ENDS`: batch `item` of delays expires; the code of its first delay, and the batch's
+      rank
+    - `LINK_FREE`: link `item` is released; the first message of the table with bytes above 0
+      whose current hop is on this link and that is no receive. It continues like `DELIVERY` of
+      this message. Raises `IndexError` if there is no such message.
+    - `DELIVERY`: message `item` arrives; the code of its sender, and its source rank
 
-    If the object belongs to a step of a custom algorithm, the node is the collective that runs the
-    algorithm. If it belongs to a native collective, which the object does not record, the node is
-    the first collective of the sending rank that started at time 0; the machine's rows are sorted
-    by (rank, identity). `machine` is not changed.
+    The second step finds the node:
+
+    - The code ends a node: this node.
+    - The code ends a step of a custom algorithm: the collective that runs the algorithm.
+    - Otherwise the object belongs to a native collective: the first collective of that rank, by
+      identity, that started at time 0. Without one, and for other kinds of events, the result
+      is the job's first node by (rank, identity).
+
+    Nothing is changed.
     """
     rank, code = -1, -1
     if kind == BATCH_ENDS:

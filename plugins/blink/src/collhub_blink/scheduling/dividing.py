@@ -75,13 +75,17 @@ def _generate_divisions(
 ) -> Iterator[Division]:
     """Yield ways to divide the data among planes: all on the fastest plane, then several planes.
 
-    The fastest plane has the smallest start-up time plus size / rate of its best packing; of equal
-    ones the first. Nothing is yielded if the data have too few bytes for any schedule on it.
-    Otherwise the division with all data on this plane is first, followed by those of
-    `_generate_balanced_divisions` (at most `_CORRECTION_ROUNDS`). They end early at an `InputError`
-    `size-too-small`, which is raised for a share that is too small for the requested number of
-    chunks. This error is raised for all data on the fastest plane too, but is not caught there. All
-    other errors are raised.
+    The fastest plane has the smallest start-up time plus size / rate of its best packing; of
+    equal ones the first. The first division has all data on this plane, with the fastest
+    schedule of `_find_fastest_on_plane`. If there is none (too little data), nothing is
+    yielded. Then the divisions of `_generate_balanced_divisions` follow, at most 3; they do not
+    depend on the first one.
+
+    An `InputError` `size-too-small` means that data are too few for the requested number of
+    chunks. If the balanced divisions raise it, the generator ends without an error. If the
+    first division raises it, it passes through. All other errors pass through. Raises
+    `ValueError` without planes. `full_task`: the task for all planes together. `time_ns`
+    returns the time of a schedule in ns.
     """
     channels = [
         Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)
@@ -112,17 +116,22 @@ def _generate_balanced_divisions(
 ) -> Iterator[Division]:
     """Yield divisions of the data such that all planes finish at about the same time.
 
-    `channels`: best rate and start-up time of each plane, in the order of `planes`. They determine
-    the first shares, which are not yielded but scheduled and timed, each plane in isolation. In
-    each of `_CORRECTION_ROUNDS` rounds, the rate of a plane is replaced by its last share divided
-    by the time after start-up, new shares are computed and scheduled like the last ones, and the
-    division is yielded.
+    First, `balanced_shares` computes a share per plane from `channels`: the best rate and the
+    start-up time of each plane, in the order of `planes`. Each share gets the fastest schedule
+    that its plane has in isolation. This first division is not yielded. Then there are 3 rounds
+    (`_CORRECTION_ROUNDS`), each with these steps:
 
-    A plane without a schedule for its last share is left out of this and all later rounds. A round
-    in which a plane has no schedule for its new share yields no division. Ends early if fewer than
-    two planes are left. Raises `InputError` (`size-too-small`) if a share is too small for a
-    requested number of chunks, for which networks without switches have an error instead of no
-    schedule.
+    1. Drop the planes without a schedule for their last share (also those with a share below
+       one byte). If fewer than two planes are left, end.
+    2. The new rate of a plane is its last share divided by the time of its schedule after
+       start-up.
+    3. Compute the new shares with `balanced_shares`, rounded to fractions with the sum 1
+       (`_round_to_common_units`), and schedule them with `_reschedule_share`.
+    4. If every plane has a schedule, yield the division. Otherwise yield nothing in this round.
+
+    A division has the shares in the order of `planes`. At most 3 divisions are yielded. On a
+    network without switches, a first share that is too small for the requested number of chunks
+    raises `InputError` `size-too-small`. Other errors of scheduling pass through.
     """
     size = full_task.collective_bytes
     shares_bytes = balanced_shares(size, *channels)
@@ -181,10 +190,16 @@ def _build_division(
 def _find_fastest_on_plane(
     plane: Plane, part: Fraction, time_ns: PipelineTimer
 ) -> TimedSchedule | None:
-    """Find the fastest schedule for a fraction `part` of the data if only this plane is used.
+    """Return the fastest schedule for a fraction `part` of the data if only this plane is used.
 
-    `time_ns`: returns the time of a schedule in ns, which includes the start-up of the plane. None
-    if the fraction is below one byte or too small for any schedule.
+    The bytes are `part` times the data, rounded down. All packings of the plane compete
+    (`find_fastest`), by the time in ns that `time_ns` returns for the schedule on the full
+    topology, start-up included. Of equal times the first candidate is returned.
+
+    None if less than one byte remains, or if the data are too few for every packing. But if the
+    task requests a number of chunks and the network has no switches, chunks below one byte
+    raise `InputError` `size-too-small`. Ctrl-C returns the best schedule so far, marked as
+    interrupted; without one `KeyboardInterrupt` is raised.
     """
     task = _build_task(plane, part)
     if task is None:
@@ -209,8 +224,14 @@ def _reschedule_share(
 ) -> TimedSchedule | None:
     """Schedule another fraction of the data on the plane of a share, in the same way as the share.
 
-    Packing, slack, presence of a link order and number of chunks (rounded down to a power of two)
-    are those of the share. None if the fraction is too small.
+    The bytes are `part` times the data, rounded down. The new schedule has the packing and the
+    slack of the share. Its number of chunks is that of the share, rounded down to a power of
+    two: 6 becomes 4. It has an order of messages on links only if the schedule of the share has
+    one. Its time is that of `time_ns`, in ns, without any other plane. It is marked as
+    interrupted if the share is.
+
+    None if less than one byte remains, or if a chunk would be below one byte. Other errors of
+    scheduling pass through. `share` is not changed.
     """
     task = _build_task(share.plane, part)
     if task is None:
@@ -325,10 +346,17 @@ class Channel:
 def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
     """Divide bytes among channels so that all channels with a share finish at the same time.
 
-    A channel that is not ready before the common finish gets 0. The result has one share per
-    channel. For two channels of which only the second needs a set-up time T, its share is max(0, (B
-    * b2 - T * b1 * b2) / (b1 + b2)) for B bytes and rates b1, b2 (Blink, section 3.5), so it helps
-    above B = T * b1.
+    Returns one share in bytes per channel, in the order of `channels`; the sum is `size_bytes`
+    except for rounding. Shares are floats of at least 0. Channels are added by ascending set-up
+    time (the first of equal ones first) as long as the channels before them would not have sent
+    all bytes when the next one is ready. A channel that is not added gets 0. Any other channel
+    gets (T - set-up) * rate bytes, where T is the common finish time. The channel with the
+    shortest set-up gets the rest.
+
+    Example: of two channels with rates b1 and b2, only the second needs a set-up time S. For B
+    bytes its share is max(0, (B * b2 - S * b1 * b2) / (b1 + b2)) (Blink, section 3.5). So it is
+    used above B = S * b1. A set-up time that all channels have in common has no effect. For 0
+    bytes all shares are 0. Raises `ValueError` without channels.
     """
     # The shortest set-up delays all channels equally and does not affect the balance.
     start_s = min(channel.setup_s for channel in channels)

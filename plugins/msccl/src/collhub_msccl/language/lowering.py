@@ -130,12 +130,16 @@ def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
 
 
 def _build_expected(rows: list[list[int]], instances: Instances) -> Contributions:
-    """Build the required result of all instances from the rows of one instance.
+    """Build the required result of all instances from the rows of one instance, a program copy.
 
-    A row is (rank, output index, source rank, input index), in chunks: this output chunk must
-    contain this input chunk. Several rows with the same output chunk are summed (see
-    `TracedContract.expected`). The result lists all rows of instance 0, then all rows of instance
-    1, and so on, with the offsets that `Instances` assigns. Without rows it is empty.
+    A row is (rank, output index, source rank, input index). The indices count the chunks of one
+    instance from 0. The row requires that this output chunk contains this input chunk. Several
+    rows with one output chunk require the sum of their input chunks.
+
+    The result has len(rows) * number of instances rows: all rows of instance 0 in the given
+    order, then all rows of instance 1, and so on. Ranks are copied. Each index becomes the unit
+    (one chunk of one instance) that `Instances.compute_offsets` returns for this instance in
+    the OUTPUT or INPUT of all instances. Columns are int64. Without rows the result is empty.
     """
     rank, index, source_rank, source_index = np.asarray(rows, np.int64).reshape(-1, 4).T
     output, source = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)
@@ -161,16 +165,33 @@ Columns = dict[str, Int64Array]
 def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algorithm:
     """Convert a trace to an algorithm that includes all instances (copies) of the program.
 
-    Rows are sorted by the depth of their operation in the data dependencies, as in the public
-    compiler. At equal depth, sends and local steps precede receives; otherwise the order is that of
-    `compute_execution_order`. Messages match in row order. Steps have lanes, and control
-    dependencies between consecutive steps of a lane, only if the program assigns thread blocks.
-    Raises `InputError` with the line if these thread blocks are invalid, and `ValueError` for a
-    custom collective without a contract.
+    An operation between two ranks becomes a send and a receive; a local one becomes one step, a
+    copy or a reduction. Before this, operations are divided where the layout of several
+    instances requires it (`Instances.replicate`).
 
-    The extension `msccl` has the name and protocol of the program. It also has `channels: unstated`
-    if the program assigns neither thread blocks nor channels, so that the writer may choose
-    channels. `provenance`: None builds one from `file`.
+    Steps of a rank are sorted by these keys in turn:
+
+    - depth of the operation: the number of operations in the longest chain of dependencies
+      before it
+    - sends and local steps before receives
+    - `compute_execution_order` of the operations, computed for one instance
+    - number of the instance
+
+    Messages of one (source, destination, channel) match in this order. Data dependencies join
+    steps of a rank that access the same memory, at least one of them writing
+    (`_find_conflicts`). If the program assigns thread blocks, these are the lanes, and control
+    dependencies join consecutive steps of a lane. Otherwise lanes are -1 and there are no
+    control dependencies.
+
+    `extensions["msccl"]` contains `algo`, a dict with `name` and `proto` (protocol). If the
+    program assigns no thread blocks and no operation has a channel (also if there is no
+    operation), it also contains `channels: "unstated"`: the writer may choose the channels.
+    `provenance`: None builds one with the name `file` and an empty digest. `trace` is not
+    changed.
+
+    Raises `InputError` with `file` and line if assigned thread blocks are invalid
+    (`assign_blocks`), and with `file` if a value is out of the range of a step column. Raises
+    `ValueError` if the collective is custom and the trace has no contract.
     """
     table = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS))
     columns = dict(zip(OPERATION_FIELDS, table.T, strict=True))
@@ -236,11 +257,17 @@ def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
 
 
 def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
-    """Build the step columns of the source rank of every operation, in the given order.
+    """Build one row of step columns for every operation, as its source rank executes it.
 
-    `is_message`: True for operations between different ranks; such an operation becomes a send,
-    whose destination is UNKNOWN with offset 0. Another operation becomes a local copy or reduction
-    with peer -1. The lane is the thread block that sends.
+    Row i belongs to operation i; there are no rows without operations. The rank is the source
+    rank and the source operand is that of the operation. The lane is the operation's send
+    block.
+
+    - `is_message[i]` is True (source and destination are different ranks): a SEND, also for a
+      reduction. The peer is the destination rank; the destination operand is UNKNOWN with
+      offset 0.
+    - Otherwise: COPY for a copy, else REDUCE. The peer is -1; the destination operand is that
+      of the operation.
     """
     is_copy = columns["kind"] == COPY
     local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
@@ -257,11 +284,18 @@ def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
 
 
 def _build_second_rows(columns: Columns) -> Columns:
-    """Build the step columns of the receiving rank of every operation, in the given order.
+    """Build one row of step columns for every operation, as its destination rank receives it.
 
-    A copy becomes a plain receive without a source (UNKNOWN, offset 0). A reduction becomes a
-    reducing receive whose local operand is its destination. The lane is the thread block that
-    receives. The rows of local operations have no meaning; the caller ignores them.
+    Row i belongs to operation i; there are no rows without operations. The rank is the
+    destination rank, the peer is the source rank, and the destination operand is that of the
+    operation. The lane is the operation's receive block.
+
+    - A copy becomes RECV; its source operand is UNKNOWN with offset 0.
+    - Any other operation becomes RECV_REDUCE; its source operand equals its destination
+      operand, because the received data is added to the destination.
+
+    Local operations get rows by the same rules. Such rows have no meaning; the caller ignores
+    them.
     """
     is_copy = columns["kind"] == COPY
     return {
@@ -278,13 +312,24 @@ def _build_second_rows(columns: Columns) -> Columns:
 
 
 def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array) -> Edges:
-    """Find pairs of rows of a rank that access the same memory, at least one of them writing.
+    """Find pairs of rows of one rank that access the same memory, at least one of them writing.
 
-    Returns two arrays: the earlier rows and the later rows. Memory is considered in every mode (in
-    place, out of place) that the collective supports; pairs of the in-place mode come first, and a
-    pair of both modes occurs twice. Pairs that follow from other pairs are omitted. If a mode has
-    too many accesses to analyse (see `find_accesses`), its pairs are instead all consecutive rows
-    of a rank.
+    Returns two int64 arrays of equal length with indices of `rows`: the earlier row and the
+    later row of each pair. Both are empty without pairs. The earlier row has the lower index.
+
+    The pairs of each mode that the collective supports follow one another: first in place
+    (input and output may share memory), then out of place. In a mode the pairs are, for every
+    unit of memory:
+
+    - the last write before a read, and this read
+    - a read, and the next write after it
+    - two consecutive writes without a read in between
+
+    Other conflicts follow from these. A pair occurs once per unit of memory and mode, so it may
+    occur several times; the pairs are not sorted. A mode is not analysed if its reads or its
+    writes access more than 2^22 + 4 * len(rows) units in total. Its pairs are then all pairs of
+    consecutive rows of a rank, whether or not they conflict. `scratch_units`: scratch size in
+    units, by rank.
     """
     parents, children = [], []
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):

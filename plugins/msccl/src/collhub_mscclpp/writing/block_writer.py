@@ -130,12 +130,25 @@ class BlockWriter:
         channel_type: str = "",
         channels: Sequence[int] = (),
     ) -> None:
-        """Add an operation that moves data; the caller adds a barrier before it if it needs one.
+        """Add an operation that moves data to the current segment; no barrier is added before it.
 
-        `name`: name of the operation. `channels`: one per destination, for operations that list
-        them. A range with `rank` of at least 0 is remote, one with `group` of at least 0 is on a
-        switch, other ranges are local. If the current segment (thread block of the plan) has no
-        room for the operation, its channels or its remote buffers, a new segment is begun.
+        A segment is a thread block of the plan. If the current one has no room for the
+        operation, its channels or its remote buffers, a new segment is begun first. The
+        operation is a JSON object with these entries, in this order:
+
+        - `name`
+        - `channel_type` and `channel_ids`, each only if the argument is not empty. An id is the
+          position of the channel in the list of the segment, to which it is added at its first
+          use.
+        - `src_buff`, `dst_buff`: one entry per range. A range with `group` >= 0 refers to a
+          switch channel, otherwise one with `rank` >= 0 to a remote buffer; all others to a
+          local buffer.
+        - `tbg_info`, only if several thread blocks share the work (`parts` > 1)
+
+        `channels`: keys of the channels, one per destination. New remote buffers are added to
+        the lists of the rank and of the segment. The next `add_barrier` then adds a barrier.
+        Raises `ValueError` for a group that the rank has not joined. A remote or switch range
+        needs a `channel_type`, otherwise `KeyError` is raised.
         """
         remote = [
             self._find_remote(operand, channel_type)
@@ -188,12 +201,17 @@ class BlockWriter:
             self.wait("wait", MEMORY, channel)
 
     def write_pipeline(self, slice_bytes: int, chunks: int, write: Callable[[], None]) -> None:
-        """Call `write`, and make the operations that it adds a pipeline over `chunks` chunks.
+        """Call `write`, and make the operations that it adds one pipeline over `chunks` chunks.
 
-        A pipeline repeats its operations for every slice of `slice_bytes` bytes. A barrier comes
-        first, if needed. A pipeline cannot be divided: if the operations exceed the tables of the
-        current thread block, they are removed, a new segment (thread block of the plan) is begun,
-        and `write` is called again; so it may run twice.
+        A pipeline repeats its operations for every slice of `slice_bytes` bytes. First a
+        barrier is added if one is needed; it is no part of the pipeline. A pipeline cannot be
+        divided among segments (thread blocks of the plan). If `write` begins a new segment
+        because the current one has no room, all its operations, segments and semaphores are
+        removed. Then one new segment is begun and `write` is called a second time. It must fit
+        into an empty segment; this is not checked.
+
+        Other changes of the first call are kept, such as remote buffers of the rank. If `write`
+        adds no operation, the pipeline is empty. Errors of `write` pass through.
         """
         self.add_barrier()
         before, count = self._last.copy(), len(self.segments)

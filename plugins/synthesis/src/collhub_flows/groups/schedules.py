@@ -109,13 +109,23 @@ def find_fastest_schedule(
 ) -> GroupSchedule:
     """Search for the joint schedule of all groups with the minimum planned time.
 
-    A share is a part of a group's data with one root; a piece is a part of a share with one tree.
-    Packings with more and more trees per share are tried, each with its pieces cut into more and
-    more parts. A packing ends when pieces would be smaller than a byte, when there are too many
-    jobs (messages on a link), or when the time is within `_GOOD_RATIO` of its bound. Of equal times
-    the first schedule is returned. `effort`: fraction of the usual number of searches. `budget`: at
-    a limit its `is_reached` is set, and the best schedule so far is returned. Raises `InputError`
-    for too many shares, and for members that cannot be reached.
+    A share is a part of a group's data with one root; a piece is a part of a share with one
+    tree, or with two if it is summed and then distributed. A packing has 1, 4 or 16 pieces per
+    share (`_generate_packings`), in this order. Its pieces are cut into 1, 2, 4, 8 and 16
+    parts. For each combination the fastest of several orders of the jobs (messages on a link)
+    counts. Returns the schedule with the smallest time in ps, of equal ones the first.
+
+    The first combination is always scheduled. The other parts of a packing are skipped from the
+    first one on for which `_is_too_fine` holds (a piece below one byte, or too many units), or
+    which has more jobs than 500 000 * `effort`, at least 30 000. They are also skipped after a
+    time of at most 1.01 (`_GOOD_RATIO`) times the load of the busiest link.
+
+    `effort`: 1 is the usual search. Below 1/16 only 1 and 4 pieces, 1, 4 and 16 parts, and
+    fewer orders are tried. `budget` counts the arcs of all trees after each combination. At a
+    limit its `is_reached` is set, and the best schedule so far is returned.
+
+    Raises `InputError` `too-large` for too many shares, and `unreachable` if a member of a
+    group cannot be reached. At least one group is needed.
     """
     budget = budget or SearchBudget()
     shares = Shares.of(wishes)
@@ -173,9 +183,19 @@ def pack_trees(
 ) -> Trees:
     """Pack trees that load the links evenly, for `pieces_each` equal pieces of every share.
 
-    A share is a part of a group's data. A piece that is only summed or only distributed has one
-    tree; a piece that is summed and then distributed has two. The result is deterministic. Raises
-    `InputError` if the network has no arcs, or if a member is unreachable.
+    A share is a part of a group's data; there must be at least one. Pieces are numbered by
+    share, those of a share one after the other. Returns the trees sorted by piece. A piece that
+    is only summed has one inward tree (towards the root of its share). A piece that is only
+    distributed has one outward tree. A piece that is summed and then distributed has both, the
+    inward one first.
+
+    A tree joins the root with all members of the group. If the share is not summed and has a
+    single target, it joins the root with this target only. In each of 6 rounds every tree is
+    built again, with link lengths that grow with the load. The round with the smallest maximum
+    load (in s) is returned, the first of equal ones. The result is deterministic.
+
+    Raises `InputError` `unreachable` if the network has no arcs, or if a root and one of its
+    members are not connected in the direction of the data.
     """
     # Imported here, because the import of numba takes a second.
     from collhub_flows.groups.kernels import pack
@@ -222,14 +242,21 @@ def compute_joint_bounds(
 ) -> dict[str, int]:
     """Compute lower bounds of the time in which all groups together finish, in ps, by name.
 
-    A share is a part of a group's data; it moves from its givers to its takers.
+    A share is a part of a group's data. Its givers are all members of the group if the share is
+    summed, otherwise its root. Its takers are its single target, or all members if it has none.
 
-    - `cut`: bound of `cut_seconds`.
-    - `latency`: the largest latency of a shortest path from a giver to a taker of a share.
-    - `flow`, only if each share has one source and one target: dual of the multicommodity flow,
-      exact up to `_MAX_EXACT_ARCS` sources x arcs if the solver succeeds, otherwise approximate.
+    - `cut`: the bound of `cut_seconds`
+    - `latency`: the largest latency of a shortest path, over all pairs of a giver and a taker
+      of a share
+    - `flow`, only if no share is summed and each has a single target: the time of a joint flow
+      of all shares, proven by the prices of links in the dual problem. The prices come from the
+      exact solver if sources * arcs is at most 40 000 and the solver succeeds, otherwise from
+      an approximation. Both give a valid bound.
 
-    Each bound is reduced by the relative `_SAFETY` for floating-point errors and rounded down.
+    Each bound is multiplied by 1 - 1e-9 (`_SAFETY`), because of rounding errors, and rounded
+    down to an integer. Every taker must be reachable from the givers of its share. Otherwise
+    `OverflowError` is raised, or `InputError` `unreachable` by the flow. There must be at least
+    one share.
     """
     endpoints = _Ends.of(wishes, shares)
     # Compute the maximum latency of the shortest paths from givers to takers.
@@ -264,10 +291,15 @@ def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> flo
     """Compute a lower bound of the joint time in s from cuts of the network.
 
     A share with a giver inside a set of nodes and a taker outside must leave the set at least
-    once. The bound is the maximum of these bytes divided by the bandwidth of the links that
-    leave the set. The nodes are ordered by hops from each of the first `_MAX_CENTRES` NPUs, and
-    by number if equal; the sets are all prefixes of these orders, and their complements.
-    `size`: bytes of every share. 0 if no set gives a bound; a set without links out gives none.
+    once. The bound of a set is the sum of the bytes of these shares, divided by the total
+    bandwidth of the links that leave the set. The result is the maximum over these sets: for
+    each of the first 1024 NPUs (`_MAX_CENTRES`), order all nodes by the number of links from
+    the NPU, equal ones by node number, unreachable ones last. The sets are all prefixes of this
+    order and their complements.
+
+    Sets without a link out, and sets that no share has to leave, give no bound. 0 if no set
+    gives one. `endpoints`: givers and takers of every share, at least one each. `size`: bytes
+    of every share.
     """
     hops = _find_distances(topology, np.ones(topology.num_links))
     best = 0.0
@@ -326,12 +358,18 @@ def _list_targets(
 def _generate_packings(
     network: GroupNetwork, wishes: Sequence[GroupWish], shares: Shares, effort: float
 ) -> Iterator[Trees]:
-    """Yield packings of trees of all shares, with more and more trees per share.
+    """Yield packings of trees of all shares (`pack_trees`), with 1, 4 and 16 pieces per share.
 
-    The first has one tree per share. The next ones end when a piece would be below one byte, or
-    when the search would be too long for the `effort`. With little effort the largest number of
-    trees is left out. Raises `InputError` (`too-large`) for more than `_MAX_ENTRIES` entries (2 x
-    shares x NPUs).
+    The packing with 1 piece per share is always yielded first. The generator ends before a
+    packing with n > 1 pieces per share in these cases:
+
+    - shares * n * NPUs * 6, an estimate of the visited nodes, exceeds 60 000 000 * `effort`
+    - `_is_too_fine` holds for n pieces: a piece would be below one byte, or a group would have
+      too many units
+    - n is 16 and `effort` is below 1/16
+
+    Raises `InputError` `too-large` if 2 * shares * NPUs exceeds 60 000 000 (`_MAX_ENTRIES`).
+    The error `unreachable` of `pack_trees` passes through.
     """
     npus = network.flows.topology.num_npus
     if 2 * len(shares) * npus > _MAX_ENTRIES:
