@@ -45,13 +45,31 @@ class SessionState:
         self.reported.append(finding)
 
     def registry(self) -> Registry:
-        """Return the plugins of this run; the first call discovers and imports them.
+        """Return the registry of this run; the first call imports the core and the plugins.
 
-        Later calls return the same object. A plugin during whose import an earlier start of the
-        program ended is skipped with a warning if it fails again in a separate process. Plugins in
-        `disabled_plugins` and in `refused_plugins` are not imported. While plugins are imported,
-        file descriptor 1 is standard error. Raises `UsageError` for a disabled name that no plugin
-        has.
+        Later calls return the same object, without regard to changed fields. During the first call,
+        file descriptor 1 is standard error, and warnings about skipped plugins are printed.
+
+        The registry has the core first, then the plugins by name and distribution. Only plugins of
+        the state LOADED have offers. Each plugin gets the first state that applies:
+
+        - DISABLED: `use_plugins` is False, or its name or distribution is in `disabled_plugins` or
+          in the variable `COLLHUB_DISABLE_PLUGINS`.
+        - BROKEN: it shares its name with another plugin or the core, or its metadata is malformed.
+          All plugins that share one name are BROKEN.
+        - INCOMPATIBLE: it requires another version of the core.
+        - BROKEN, without an import: its name is in `refused_plugins`; or an earlier trial failed
+          (warning).
+        - BROKEN: its import or its offers fail. No exception is raised.
+        - INCOMPATIBLE: it has another API version.
+        - LOADED.
+
+        If an earlier start of the program ended during the import of a plugin, the plugin is first
+        imported in a separate process. This trial fails if the process crashes, exits or takes over
+        10 s.
+
+        Raises `UsageError` if no installed plugin or distribution has a name in `disabled_plugins`,
+        even with `use_plugins` False.
         """
         if self._registry is None:
             from hub_core.cli.start_record import data_kept_apart, recorded_start
@@ -67,14 +85,24 @@ class SessionState:
         return self._registry
 
     def unloaded_registry(self) -> tuple[Registry, list[Plugin]]:
-        """Discover all plugins without importing any; return the registry and the importable ones.
+        """Discover all plugins without importing any; return (registry, importable plugins).
 
-        A plugin is importable unless it is disabled or has the name of another plugin. Plugins that
-        `registry` skips, because of `refused_plugins` or a failed earlier start, are importable
-        too. In the returned registry, all importable plugins are refused with the reason `not
-        imported`, so that it has the offers of the core only. The list is in the order of
-        discovery. The registry of the session is not changed. Raises `UsageError` for a disabled
-        name that no plugin has.
+        A plugin is importable if all of these hold:
+
+        - `use_plugins` is True.
+        - Neither `disabled_plugins` nor the variable `COLLHUB_DISABLE_PLUGINS` has its name or its
+          distribution.
+        - Its name differs from those of all other plugins and of the core.
+        - Its metadata is readable, and its requirement on the core's version is met.
+
+        `refused_plugins` and failed earlier starts do not count. The list has the importable
+        plugins by name, then by distribution; it may be empty. The registry has the core, which is
+        loaded and has the only offers, and then every plugin in the same order. Importable plugins
+        have the state BROKEN there, with the reason `not imported`. The other ones are DISABLED,
+        BROKEN or INCOMPATIBLE, with their reasons. The result of `registry` is not changed, and
+        nothing is cached.
+
+        Raises `UsageError` if no installed plugin or distribution has a name in `disabled_plugins`.
         """
         from hub_core.registry.discovery import discover
 

@@ -45,12 +45,24 @@ _MAX_IDS = 1 << 20
 def rewrite_attributes(
     operation: Operation, opcode: str, meshes: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the attributes of an operation that the reader needs, in the form of HLO text.
+    """Return the attributes of an operation that the reader needs, by name, as texts of HLO.
 
-    `opcode`: HLO opcode of the operation; `meshes`: axes of the named meshes, as returned by
-    `read_mesh`. The result is empty for opcodes other than dot, convolution, compare,
-    get-tuple-element, custom-call and collectives. Raises `ValueError` for attributes that cannot
-    be read.
+    `opcode` (the HLO opcode of the operation) decides which attributes are returned. One that the
+    operation lacks is omitted, except where a default is given:
+
+    - `dot`: `lhs_contracting_dims`, as `{1}`; `{}` if none is found
+    - `convolution`: `dim_labels`, as `b01f_01io->b01f`
+    - `compare`: `direction`, as `LT`
+    - `get-tuple-element`: `index`
+    - `custom-call`: `custom_call_target` (`""` if not found), `backend_config`
+    - an opcode in `COLLECTIVES`: `channel_id` (if positive), `use_global_device_ids` and
+      `is_host_transfer` (only as `true`), `replica_groups`, `source_target_pairs` (if not empty).
+      For `send` and `recv`, the pairs are in `frontend_attributes` instead.
+    - any other opcode: the result is empty
+
+    `meshes`: HLO texts of the named meshes, as returned by `read_mesh`. Only collectives raise
+    `ValueError`: for unreadable groups or pairs, groups without two dimensions or with an id below
+    -1, and an undefined mesh. Ids of -1 (padding) and empty groups are dropped.
     """
     head = operation.head
     if opcode == "dot":
@@ -93,10 +105,18 @@ def read_mesh(text: str) -> str:
 def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
     """Return the elements and the dimensions of a `dense<...>` attribute of integers.
 
-    Elements are in row-major order. They are written as nested lists, one value that is
-    repeated, or hexadecimal text (little-endian). Dimensions are () for a scalar type. Raises
-    `ValueError` for other text, for more than 2^20 elements, and if the number of elements does
-    not fit the type. The shape of nested lists is not compared with the type.
+    `dense<[[1, 2], [3, 4]]> : tensor<2x2xi64>` gives ([1, 2, 3, 4], (2, 2)). The dimensions are
+    those of the type; () for a type without dimensions, which has one element. Elements are in
+    row-major order. They are written in one of these forms:
+
+    - Nested lists of decimal integers, possibly negative. Their nesting is not compared with the
+      type.
+    - A single value without brackets, which is repeated for all elements of the type.
+    - Hexadecimal text in quotes, `"0x..."`: little-endian signed integers of 8, 16, 32 or 64 bits,
+      as in the type. A single one is repeated too.
+
+    Raises `ValueError` for any other text (also `true`) and for damaged hexadecimal text. Raises it
+    for types with more than 2^20 elements, and if type and text differ in the number of elements.
     """
     match = _DENSE.match(text.strip())
     if not match:
@@ -120,11 +140,14 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
 
 
 def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
-    """Return the smallest numbers of replicas and partitions that the collectives allow.
+    """Return the smallest numbers of (replicas, partitions) that the ids in collectives allow.
 
-    Ids of collectives with a channel are partitions, those of other collectives are replicas. The
-    number is the product of the sizes for groups on a mesh, otherwise the largest id plus 1. Both
-    numbers are 1 without collectives.
+    Ids are read from `replica_groups` and `source_target_pairs`; pairs in `frontend_attributes` (of
+    send and recv) do not count. The number of an instruction is the product of all axis sizes of
+    the mesh if its groups are on a mesh. Otherwise it is the largest id plus 1; without ids it is
+    1. The result has the maximum over instructions with a `channel_id` as partitions, and over the
+    other ones as replicas. Both are 1 without instructions. Example: groups `{{0,1},{2,3}}` with a
+    channel give (1, 4).
     """
     replicas = partitions = 1
     for instruction in instructions:
@@ -217,10 +240,16 @@ def _pairs(text: str) -> str:
 def _mesh_groups(text: str, meshes: Mapping[str, str]) -> str:
     """Return the groups of a collective along mesh axes as HLO text: `mesh['x'=2,'y'=4] {'x'}`.
 
-    The mesh is a symbol (`@mesh`), looked up in `meshes` (HLO text by name), or given in place;
-    given device ids follow it as `, device_ids=(...)`. A part of an axis follows its name,
-    after a colon. No axes give `{}`. Raises `ValueError` for an undefined mesh, and for axes in
-    another notation.
+    The part before ` {` is the mesh. If the text names it (`mesh = @NAME`), it is `meshes[NAME]`,
+    unchanged. Otherwise it is built from the axes given in the text, `mesh_axis<name = "x", size =
+    2>`; device ids, if given, follow it: `mesh['x'=2], device_ids=(1,0) {'x'}`.
+
+    In braces are the axes of the groups (`axis_ref`), in the order of the text and separated by
+    commas. A sub-axis follows its axis name after a colon, as written: `{'x':(1)2}`. No axes give
+    `{}`.
+
+    Raises `ValueError` for a mesh that is not in `meshes` and for unreadable device ids. Raises it
+    for a list `axes` that is not empty but has no readable axis.
     """
     if symbol := _MESH_OF_GROUPS.search(text):
         name = symbol[1] or symbol[2]

@@ -58,12 +58,18 @@ class RecordTable:
     """
 
     def __init__(self, decoded: Sequence[DecodedNode], which: Sequence[Int64Array]) -> None:
-        """Build the columns and edges of all nodes from their decoded records.
+        """Build the columns and edges of all nodes, file after file, from their decoded records.
 
         `decoded`: decoded records that all files share; `which`: for each file the record index of
-        every node, int64. Ids are unique in a file. The rank is the position of the file in
-        `which`. Texts become indices in `texts`, -1 for an empty text; texts of unused records are
-        left out.
+        every node, int64. Columns have one entry per node, in the order of `which`. They are int64,
+        but `identity` (the id of a node, unique in its file) is uint64. `rank` is the position of
+        the file in `which`, counted from 0.
+
+        `name`, `extra` and `group` are indices in `texts[column]`, -1 for an empty text. These
+        texts are distinct, in the order of the first record that has them, by record index and not
+        by node. Records without nodes are left out. `data` and `control` are int64 pairs (parent
+        rows, child rows), ordered by child row. A parent must be in the file of its child, which is
+        not checked. Without files or nodes everything is empty.
         """
         all_records = np.concatenate([np.zeros(0, np.int64), *which])
         # Replaced records have no nodes.
@@ -103,10 +109,14 @@ def _edges(
 ) -> _Edges:
     """Return the dependencies of all nodes as (parent rows, child rows), ordered by child row.
 
-    Nodes refer to records, which many nodes share. `parents`: ids of the parents by record; the
-    edges of a child keep this order. `index`: record of every row; `identities`: id of every row;
-    `file_rows`: first row of each file, then the number of rows. An id refers to a node of the same
-    file, and must be present there: a missing one is not detected.
+    Rows are nodes, numbered through all files; a record may belong to many rows. `parents`: ids of
+    the parents by record. The edges of a child are in the order of these ids, and repeated ids give
+    repeated edges. `index`: record of every row; `identities`: id of every row, unique in a file;
+    `file_rows`: first row of each file, then the number of rows.
+
+    An id is looked up in the file of its child. It must be present there, which is not checked: a
+    missing id gives a wrong row or `IndexError`. The result is two int64 arrays of equal length;
+    empty without dependencies.
     """
     indptr = row_pointer([len(ids) for ids in parents])
     ids = np.asarray([identity for node_parents in parents for identity in node_parents], np.uint64)
@@ -177,16 +187,31 @@ class _Reader:
         self._dropped = 0
 
     def read(self) -> Workload:
-        """Read all files of the source as one workload, with ranks in ascending order.
+        """Read all files of the source as one workload.
 
-        A file without a rank is rank 0. Groups are those of the option `groups`, else those of the
-        metadata of the file with the lowest rank; without both, they are derived from the nodes
-        (`build_groups`). With `ranks_missing=assume-same`, a rank without a file gets copies of the
-        nodes and the metadata of the next lower rank with a file, else of the lowest one
-        (`choose_stand_ins`), with translated peers and groups; this is reported to the source as a
-        warning. Metadata records are preserved in the extension `EXTENSION`, once if all are equal.
-        Raises `TraceError` for invalid records, and `InputError` for missing or contradictory
-        ranks.
+        Nodes are sorted by rank, and those of one rank are in the order of its file. A file without
+        a rank is rank 0. Ranks must be 0, 1, 2, ... without a gap. With `ranks_missing=assume-same`
+        ranks may be missing; each of them gets copies of the nodes of the next lower rank with a
+        file, else of the first rank with one. Peers are shifted by the distance of the two ranks,
+        and groups are replaced by corresponding ones of the rank (`translate_groups`). A warning
+        `ranks-assumed` is then reported to the source.
+
+        Groups are those of the option `groups`, else those in the metadata of the lowest rank with
+        a file. Without both, `build_groups` takes them from the nodes. The extension `EXTENSION`
+        has the metadata records in hexadecimal: one text if all are equal, else a list by rank,
+        with copies for missing ranks. It also has the number of dropped dependencies, if there are
+        any.
+
+        Raises `TraceError` for invalid files and nodes (see `_nodes`). Raises `InputError`:
+
+        - `rank-files`: two files of one rank, a missing rank, or a group with a rank above the last
+          file
+        - `rank-range`: the option `ranks` is too small
+        - `group`: groups that are no JSON object of ranks by name; a group of a node that they
+          lack; a missing rank without a corresponding group
+        - `peer`: a shifted peer outside of the job
+        - errors of algorithms and tables of counts in the metadata, and of invalid nodes or
+          workloads
         """
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
         ranks = [part.rank or 0 for part in parts]
@@ -236,13 +261,20 @@ class _Reader:
         return self._options.ranks_missing == "assume-same"
 
     def _num_ranks(self, file_ranks: Sequence[int], groups: str, groups_file: str) -> int:
-        """Return the number of ranks of the job.
+        """Return the number of ranks of the job, and check that no group names a rank beyond them.
 
         `file_ranks`: ranks with a file, ascending, at least one; `groups`: JSON of the groups, `""`
-        for none; `groups_file`: its origin, for errors. The result is the number of files. If
-        missing ranks are assumed, it is the option `ranks`, else the largest rank of files and
-        groups + 1. Raises `InputError` if a group names a rank above the last file and ranks are
-        not assumed (`rank-files`), or if the option is too small (`rank-range`).
+        for none; `groups_file`: its origin, for errors. The rules are applied in this order:
+
+        - The groups are parsed; `InputError` (`group`) if they are no JSON object of lists of
+          ranks.
+        - If missing ranks are not assumed (`ranks_missing`), the result is the number of files.
+          `InputError` (`rank-files`) if a group has a rank above the last entry of `file_ranks`.
+        - Otherwise the result is the option `ranks`. If it is missing or 0, the result is one more
+          than the largest rank of files and groups. `InputError` (`rank-range`) if the option is
+          smaller than that.
+
+        Example: files of ranks (0, 4) with a group `[4, 7]` give 8 if missing ranks are assumed.
         """
         members = parsed_groups(groups.encode(), groups_file).values() if groups else ()
         named = max((max(ranks, default=0) for ranks in members), default=0)
@@ -283,13 +315,18 @@ class _Reader:
         return extension
 
     def _nodes(self, file: RankFile) -> Int64Array:
-        """Return the index of the decoded record of every node of a file: int64[nodes].
+        """Return the index in `self._decoded` of every node of a file, in file order: int64[nodes].
 
-        New records are appended to the decoded records, which all files share; records with known
-        bytes are not decoded again. If a node depends on ids that the file does not contain, and
-        the option `drop_dangling` is set, the node gets a separate record without these
-        dependencies. Without the option this is an error. Raises `TraceError` also for two nodes
-        with the same id.
+        All files share `self._decoded`. A record whose bytes occurred before, in this or an earlier
+        file, has the same index; a new one is decoded and appended.
+
+        A node may depend on ids that the file lacks. With the option `drop_dangling`, another
+        record without these dependencies is appended for this node only. Its `extra` has the
+        original bytes, and `self._dropped` grows by the number of removed dependencies.
+
+        Raises `TraceError` (`node`), with byte and rank, in this order: for a malformed record, for
+        an id that occurs twice in the file, and, without `drop_dangling`, for the first node with a
+        missing id. Records of the file that were appended before an error remain.
         """
         decoder = NodeDecoder(file, self._parts)
         content, known = file.content, self._records

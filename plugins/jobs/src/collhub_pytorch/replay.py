@@ -78,13 +78,26 @@ def replay_transfers(
     transfer_ns: Int64Array,
     lane: Int64Array | None = None,
 ) -> Replay:
-    """Replay a job by its dependencies, with given transfer times of its communications.
+    """Compute the times of a job from its dependencies and given times of its communications.
 
-    `transfer_ns`: int64[nodes], time from the start of the last rank of the communication to the
-    end of the node; -1 for a node that does not wait for other ranks and ends after its own
-    duration. `lane`: number by node; computations of one lane run one at a time (None: no lanes).
-    Returns the times of all nodes, and the time of the job and of each rank, in ns. Raises
-    `InputError` for a node without a time, and if nodes wait for each other.
+    A node can start when all of its parents have ended. A node without a communication ends after
+    its recorded duration (0 for markers). The nodes of one communication end only after each of
+    them could start, at these times:
+
+    - `transfer_ns` (int64[nodes]) is at least 0: latest start of the communication's nodes plus
+      `transfer_ns`. The node keeps its own, possibly earlier, start.
+    - `transfer_ns` is -1: own start plus own duration, without waiting.
+
+    `transfer_ns` of nodes without a communication is ignored. `lane`: lane of each node, -1 for
+    none. Nodes of one lane without communication run one at a time: first the one that can start
+    first, then by row. None: all run at once.
+
+    The result has start and end of all nodes, and `job_ns`, the latest end (0 without nodes), in ns
+    from the start of the job. `span_ns` of a rank is the time from the first start to the last end
+    of its device nodes. A rank without a device counts all nodes but its first one.
+
+    Raises `InputError`: `no-times` for a node that is no marker and has neither a duration nor a
+    communication; `deadlock` if nodes wait for each other.
     """
     duration = workload.nodes.duration_ns.tolist()
     lasting = transfer_ns.tolist()
@@ -136,13 +149,19 @@ def _replace_transfers(
     transfer: Int64Array,
     keeps_shorter: bool,
 ) -> None:
-    """Replace measured transfer times (ns) of collectives by those of `time_of`.
+    """Replace the transfer times of collectives in `transfer` by results of `time_of`, in place.
 
-    `time_of(kind, bytes, ranks)` returns the time in ns. The measured time remains if it returns
-    None, and with `keeps_shorter` on each rank where it is shorter. The bytes are the largest
-    number of any rank, for an all-to-all with a table of counts those of the rank that sends most.
-    Messages, and collectives of unknown kind, or of unknown size on their first rank, are skipped.
-    Only `transfer`, the times of all nodes, is modified.
+    `transfer`: int64[nodes], ns; -1 for a node that does not wait. For each collective,
+    `time_of(collective, bytes, ranks)` is called once, with all ranks of its group as a tuple. Its
+    result in ns becomes the time of each node of the collective. With `keeps_shorter`, a node keeps
+    its present time if that is smaller, also -1. If the result is None, nothing is changed.
+
+    The bytes are the maximum over the collective's nodes. The first node is that of the lowest
+    rank. If it has a table of counts per pair of ranks, the bytes are the largest row sum of the
+    table. A row has the data that one rank sends.
+
+    Skipped are messages, and collectives whose first node has an unknown kind or unknown bytes
+    (-1). Errors of `time_of` pass through; times that were replaced before remain so.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):

@@ -222,10 +222,17 @@ def _get_fork_context(request: LevelledRequest) -> ForkContext:
 def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
     """Create all arrays, semaphores and the queue that the forked processes of the ranks share.
 
-    Only pairs of ranks that exchange messages get semaphores. All ranks are marked as not
-    started. Times of records are -1 if step times are requested, else 0. Other arrays are 0.
-    This process is stored as the starter. Raises `UsageError` (`too-many-pairs`) for more than
-    2^14 pairs.
+    Every ordered pair (source, destination) with at least one SEND record gets two semaphores, both
+    0. There is also one semaphore `go` per rank and one semaphore `ready`, all 0, and an empty
+    queue of failures. Arrays:
+
+    - `memory`: zeros, `request.flat_size` elements of the request's dtype
+    - `at`: int64[ranks], all `NOT_STARTED`
+    - `times`: float64[2, runs, ranks], zeros
+    - `record_times`: int64[2, records], -1 if step times are requested, else 0
+
+    `starter` is the id of the calling process. Raises `UsageError` (`too-many-pairs`) for more than
+    2^14 ordered pairs, before semaphores are created.
     """
     ranks = request.program.num_ranks
     times = _create_shared(2 * request.runs * ranks, np.float64)

@@ -59,14 +59,24 @@ def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
 
 
 def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) -> Rate:
-    """Compute the maximum x at which every compute node v sends `weights[v]` * x to all others.
+    """Compute the maximum x at which all compute nodes v can send `weights[v]` * x to all others.
 
     All send at the same time. Weights are 1 by default. x is the minimum of (capacity leaving S) /
-    (weight in S) over the sets S of nodes that lack a compute node, found by Newton's iteration on
-    cuts (Dinkelbach 1967), with one flow per node and round. The result has x and the set.
-    All-gather and reduce-scatter take 1 / x for a unit of data per weight. Raises `InputError` if a
-    node cannot be reached (`unreachable`), if the weights are invalid, and for a single compute
-    node.
+    (weight in S) over all sets S of nodes with positive weight. S may contain switches, and must
+    lack at least one compute node. Example: two nodes with one link of capacity 3 in each direction
+    give x = 3.
+
+    Returns x as an exact fraction in units of the graph, and a set S with this minimum, ascending.
+    All-gather and reduce-scatter take 1 / x for one unit of data per weight. The method is Newton's
+    iteration on cuts (Dinkelbach 1967), with one flow per node and round.
+
+    Raises `InputError`, checked in this order:
+
+    - `one-node`: fewer than two compute nodes
+    - without a code of its own: not one weight per compute node, a negative weight, or all weights
+      0
+    - `capacities`: the scaled capacities or weights add up to 2^60 or more
+    - `unreachable`: x would be 0, because some compute node cannot be reached
     """
     _check_size(graph)
     share = to_weight_array(graph, weights)
@@ -153,16 +163,25 @@ class SourcedNetwork:
 def strength(graph: CapacityGraph) -> Strength:
     """Compute the strength: the maximum total weight of undirected spanning trees that fit.
 
-    It is the minimum of c(E(P)) / (|P| - 1) over the partitions P of the nodes into at least two
-    blocks, with c(E(P)) the capacity between blocks (Nash-Williams and Tutte 1961). No all-reduce
-    without reduction in the network is faster: every element needs at least |P| - 1 messages up and
-    as many down between the |P| blocks. With switches, P divides the compute nodes, and the sum of
-    the minimum cuts around the blocks replaces 2 c(E(P)). It is found by Newton's iteration, with
-    one minimum cut per node and round (Dilworth truncation; Cunningham 1985). The result has the
-    value and the blocks.
+    Without switches it is the minimum of c(E(P)) / (|P| - 1) over the partitions P of the nodes
+    into at least two blocks. c(E(P)) is the capacity of the links between blocks, each link counted
+    once (Nash-Williams and Tutte 1961). With switches, P divides the compute nodes only. c(E(P)) is
+    then half the sum of the minimum cuts between each block and the other compute nodes. No
+    all-reduce without reduction in the network is faster: every element needs at least |P| - 1
+    messages up and as many down between the blocks. Example: a ring of n nodes with capacity 1
+    gives n / (n - 1).
 
-    Raises `InputError` for links that differ by direction (`not-duplex`), disconnected networks
-    (`unreachable`), and a single compute node.
+    Returns `value`, a fraction in units of the graph, and a partition with this minimum: `blocks`,
+    each ascending, sorted by their first node. `sides` are the blocks with the switches on their
+    side of the cut. The method is Newton's iteration, with one minimum cut per node and round
+    (Dilworth truncation; Cunningham 1985).
+
+    Raises `InputError`, checked in this order:
+
+    - `one-node`: fewer than two compute nodes
+    - `not-duplex`: the two directions of a link differ in capacity
+    - `capacities`: the scaled capacities add up to 2^60 or more
+    - `unreachable`: compute nodes are disconnected (the value would be 0)
     """
     _check_size(graph)
     links = DuplexLinks.of(graph)
@@ -183,13 +202,19 @@ def _find_worst_partition(
     num_compute: int,
     rate: Fraction,
 ) -> tuple[int, list[list[int]]]:
-    """Find the partition of the compute nodes that most violates a rate.
+    """Find the partition P of the compute nodes that minimizes c(E(P)) - rate * |P|.
 
-    Returns a value and the blocks. It is the partition P that minimizes c(E(P)) - rate * |P|, where
-    c(E(P)) is the capacity between blocks. That value is multiplied by twice the denominator of the
-    rate, to be an integer. Nodes are added one by one. The price of a node is the minimum value of
-    a set around it minus the prices of earlier nodes; all blocks that this set meets are merged.
-    The value is the sum of the prices.
+    c(E(P)) is the capacity between blocks. With switches, it is half the sum of the minimum cuts
+    around the blocks. Partitions with a single block count too. Returns (value, P). The value is
+    the minimum times twice the denominator of `rate`, an integer; it is negative for a positive
+    rate.
+
+    Nodes are added in ascending order. For each new node, the set of minimum value around it is
+    computed, of several the smallest one. All blocks that this set meets are merged with the new
+    node. A merged block is moved to the end of the list and starts with its newest node. Hence
+    neither the blocks nor their nodes are sorted.
+
+    Raises `InputError` (`capacities`) if the scaled capacities add up to 2^60 or more.
     """
     sets = LeastSets(links, rate.denominator)
     prices = np.zeros(links.num_nodes, np.int64)

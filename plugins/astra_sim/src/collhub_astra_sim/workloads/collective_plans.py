@@ -55,15 +55,25 @@ def build_system_phases(
     """Return the phases of a native collective of all ranks: one algorithm per network dimension.
 
     `kind`: index in `NATIVE_TYPES`. `sizes`: NPUs of each dimension. `dimensions`: bit d is set if
-    dimension d takes part. The d-th algorithm of the system runs in dimension d; dimensions of one
-    NPU, without an algorithm, or with a bit of 0 have no phase. If the name of the first algorithm
-    begins with `one`, only this algorithm runs, in a single phase over all ranks; there is none if
-    bit 0 is 0, whatever the other bits are. `_order_phases` determines the order, and may divide an
-    all-reduce into more phases.
+    dimension d takes part. The d-th algorithm of the system runs in dimension d. A dimension has no
+    phase if it has one NPU, no algorithm, or a bit of 0.
 
-    Raises `InputError` (`no-implementation`) if the system has no algorithm for the collective, has
-    more algorithms than dimensions, or if ASTRA-sim aborts or its behaviour is undefined, and
-    `KeyError` for an unknown name of an algorithm.
+    If the name of the first algorithm begins with `one` (lower case), only this algorithm counts.
+    It runs in a single phase over all ranks, as if they were dimension 0; there is no phase if bit
+    0 is 0.
+
+    `_order_phases` determines the order and the queues. It may divide an all-reduce into more
+    phases: two dimensions give reduce-scatter, all-reduce, all-gather. Without phases the result is
+    ().
+
+    Raises `KeyError` for an unknown algorithm name of a phase, and `InputError`
+    (`no-implementation`) if:
+
+    - the system has no algorithm for the collective
+    - it has more algorithms than dimensions
+    - an all-reduce has several phases and the system has no `collective-optimization`
+    - an all-to-all has a phase of halvingDoubling
+    - a doubleBinaryTree runs over a number of ranks that is no power of two
     """
     names = _get_algorithm_names(kind, system)
     if names[0].startswith("one"):
@@ -151,12 +161,20 @@ def _is_split(kind: int, system: System) -> bool:
 def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
     """Yield the phases of a collective in the order of execution, with the queues that they use.
 
-    `parts`: one phase per dimension, ascending. An all-gather traverses the dimensions backwards,
-    all other collectives forwards. An all-reduce that is split by the system becomes
-    reduce-scatters forwards, an all-reduce in the last dimension, and all-gathers backwards; the
-    all-gathers use the last half of the queues (in which a rank runs parts of collectives), the
-    other phases use the first half. Raises `InputError` for an all-reduce over several dimensions
-    if the system has no `collective-optimization`.
+    `parts`: one phase per dimension, ascending; without any, nothing is yielded. The first rule
+    that applies counts:
+
+    - An all-gather has the phases in reverse order.
+    - An all-reduce of several phases raises `InputError` (`no-implementation`) if the system has no
+      `collective-optimization`.
+    - An all-reduce with an optimization other than `baseline` (one phase: also without one) is
+      split. All phases but the last become reduce-scatters, in order. The last phase follows as
+      all-reduce. Then come all-gathers for all phases but the last, in reverse order. All-gathers
+      use the last half of the queues, the other phases the first half.
+    - Any other collective has the phases in the given order.
+
+    Without a split, the phases are yielded unchanged and may use any queue. The error is raised
+    when the first phase is requested.
     """
     if kind == ALL_GATHER:
         yield from reversed(parts)
@@ -213,10 +231,15 @@ class CustomTables(NamedTuple):
 def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
     """Return the tables of several custom algorithms, concatenated, for the simulation kernel.
 
-    Indices of nodes, roots and children refer to the concatenation. `ranks` has, for every
-    algorithm, the index of its first rank in `custom_rank`, and the number of all ranks at the end.
-    Work arrays, and the maximum number of nodes per rank, are those of the largest algorithm.
-    Without algorithms the tables of nodes are empty, and the work arrays minimal.
+    Nodes, ranks, roots, children and `identity` of the algorithms follow each other in the given
+    order. Indices of nodes, roots and children refer to the concatenation. `custom_first`
+    (int64[algorithms + 1]) has the index of each algorithm's first rank in `custom_rank`, then the
+    number of all ranks.
+
+    `most_nodes` is the largest number of nodes of a rank in any algorithm. `element` and `before`
+    (work arrays) are each the longest one of an algorithm, the first of equal ones. Without
+    algorithms, `custom_first` is [0], `most_nodes` is 0, `element` has 1 entry, `before` has 16
+    entries of -1, and all other arrays are empty. Raises the `InputError` of `_build_tables`.
     """
     parts = [_build_tables(nodes) for nodes in algorithms]
     node_first = np.cumsum([0, *(len(part.custom) for part in parts)])
@@ -249,12 +272,19 @@ def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
 def _build_tables(nodes: NodeTable) -> CustomTables:
     """Return the tables of one custom algorithm (nodes, roots, children) for the simulation kernel.
 
-    Roots (nodes without parents) and the children of each node are in the order in which ASTRA-sim
-    starts them, as computed by the kernel `write_orders`; it does not depend on a network. Roots
-    and children are rows of `nodes`. The work of a SEND or RECV is its bytes, that of another node
-    its duration in ns. A record of a rank has its first node and number of nodes, its first root
-    and number of roots, and its number of hash buckets. `custom_first` is empty. Raises the
-    `InputError` of `build_world` for traces that cannot be simulated.
+    - `custom`: one record per row of `nodes`. Its `work` is the size in bytes for a SEND or RECV,
+      for other nodes the duration in ns, at least 1. It also has kind, peer, tag, the number of
+      distinct parents (`unmet`), and first index and number of its children.
+    - `custom_rank`: one record per rank, with its first node and number of nodes, its first root
+      and number of roots, and its number of hash buckets.
+    - `custom_root`: rows of nodes without parents, rank by rank. `custom_child`: rows of the
+      children, node by node. Both are in the order in which ASTRA-sim starts them (kernel
+      `write_orders`). The order does not depend on a network.
+    - `identity`: ids of the nodes. `most_nodes`: the largest number of nodes of a rank.
+    - `custom_first`: empty. `element`, `before`: work arrays of `write_orders`.
+
+    Raises the `InputError` of `build_world` for traces that cannot be simulated, with the row as
+    step.
     """
     # Imported here, because most jobs have no custom algorithms.
     from collhub_astra_sim.simulating.kernel import get_parents, write_orders

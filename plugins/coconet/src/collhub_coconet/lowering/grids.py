@@ -100,16 +100,19 @@ class Grid:
         return index, overlapping
 
     def elements(self, chunk: int, position: int = 0) -> Int64Array:
-        """Return the flat indices in the complete tensor of the elements of a chunk: int64.
+        """Return the flat row-major indices, in the complete tensor, of a chunk's elements: int64.
 
-        Chunk c is part c % `parts` of block c // `parts`. A block is a range of `dimension`, with
-        `across` also of that dimension, or the complete tensor for one block; its elements are in
-        row-major order. Part p of n elements has the positions p * n // parts to (p + 1) * n //
-        parts (exclusive); it is empty if the block has too few elements.
+        Without `row_blocks`, chunk c is part c % `parts` of block c // `parts`. With one block, the
+        block is the complete tensor. Otherwise block b has the indices b * L to (b + 1) * L
+        (exclusive) of `dimension`. L is its size / `blocks`, rounded up. Blocks at the end are
+        shorter or empty. With `across`, block b is block b // `blocks` of `dimension` and block b %
+        `blocks` of `across`. The n elements of a block are in row-major order. Part p has positions
+        p * n // parts to (p + 1) * n // parts (exclusive) of them, possibly none.
 
-        With `row_blocks` (an uneven collective), chunk c has the elements of this part of the rows
-        of each block of rows on the rank `position` (in its group), block after block; the last
-        chunk also has the rows after all blocks. `position` is used only there.
+        With `row_blocks` (an uneven collective), rows are indices of dimension 0, and the blocks
+        are those of the rank `position`. Of every block of n rows, chunk c has the rows c * n //
+        parts to (c + 1) * n // parts (exclusive). The last chunk also has all rows after the
+        blocks, at its end. Each row is complete. `position` is used only here.
         """
         if self.row_blocks is not None:
             return self._find_elements_of_rows(chunk, self.row_blocks[position])
@@ -221,11 +224,16 @@ def find_needed_chunks(
 
     `chunks`: chunk numbers of the grid of a product; `operand`: grid of one operand. `leading`:
     number of leading dimensions that both share: all but the last of a left operand, all but the
-    last two of a right one. One position in these dimensions is a unit, which is needed completely.
-    A chunk of the product needs every chunk of the operand with an element of one of its units.
-    They are in the operand's block of the same number; if the product is divided along two
-    dimensions (`across`), in the block of its first one. The result is two int64 arrays, sorted by
-    the first, then the second; empty chunks of the product have no pairs.
+    last two of a right one. One position in these dimensions is a unit. A chunk of the product
+    touches some units, also partly, and needs all elements of the operand in these units.
+
+    Only one block of the operand is searched: the block with the number of the product's block. If
+    the product is divided along two dimensions (`across`), it is the number along the first one.
+    The needed chunks are consecutive: from the one with the first needed element to the one with
+    the last. Chunks without elements between them are included.
+
+    The result is two int64 arrays of equal length, sorted by the first, then the second. Chunks of
+    the product without elements have no pairs.
     """
     block, part = np.divmod(chunks, product.parts)
     source, target = block, np.zeros_like(block)
@@ -328,20 +336,24 @@ def find_cuts(
 ) -> dict[str, Cut]:
     """Find the cut (division into chunks) of every operation that works chunk by chunk, by name.
 
-    Cuts are passed on only between operations of one region (chain or stage; `regions` has a number
-    for every operation). An operation that has a cut keeps it. Four passes over the program:
+    Cuts are passed on only between operations of one region: those with the same number in
+    `regions`. An operation keeps its first cut; only the last pass replaces cuts. The passes over
+    the program are:
 
-    - First, every communication gets the grid that `grid_of` returns for it and the cut of its
-      operand, None unless the operand is an earlier communication of the region.
-    - Backwards, a computation gets the cut of the first operation that reads its result, has a cut,
-      and whose grid fits the shape and the slices.
-    - Forwards, a product is cut by the rows of the first operand with a cut for which a chunk of
-      the product needs no more than a chunk of rows. Any other computation gets the first fitting
-      cut of an operand.
-    - Finally, a Send gets the cut of its operand, in place of the one from `grid_of`, if there is
-      one.
+    - First, every communication gets the grid `grid_of(operation, before)`. `before` is the grid of
+      its first operand if that is a communication of the region, else None.
+    - Backwards, a computation gets the cut of the first reader of its result that has a fitting
+      cut. If this reader is an uneven collective, the grid is that of its operand.
+    - Forwards, a matrix product gets the grid of `derive_product_grid` for its first operand with a
+      cut for which this is not None. Any other computation gets the first fitting cut of an
+      operand.
+    - Finally, in program order, the cut of a Send is replaced by that of its operand, if this has
+      one and is in the region.
 
-    Reductions to a scalar get no cut. Operations without a cut have no entry.
+    A cut fits a result of the shape of its grid. If the result is sliced, its dimension must also
+    be one along which the grid has several blocks; a grid of rows fits slices of all dimensions but
+    0. Reductions to a scalar get no cut. A convolution gets none in the third pass. Operations
+    without a cut have no entry. Errors of `grid_of` pass through.
     """
     cuts: dict[str, Cut] = {}
     _cut_communications(program, binding, regions, grid_of, cuts)

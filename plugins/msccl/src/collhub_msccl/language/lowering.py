@@ -86,12 +86,22 @@ def _compute_longest_chains(
 def lower_collective(trace: Trace, instances: Instances) -> Collective:
     """Build the collective that all instances of a program implement together.
 
-    An instance is a copy of the program on its own part of the data. One chunk of one instance is
-    one unit. For a known kind the collective has `chunk_factor` units per part and instance. For a
-    custom one, the number of units is the length of the longest input or output of any rank, at
-    least 1. The collective supports one mode, in place or out of place, and has a root only if it
-    is a broadcast. Raises `ValueError` for a custom collective without a contract (sizes and
-    required result).
+    An instance is a copy of the program on its own part of the data; one chunk of one instance is
+    one unit. `unit_count` is:
+
+    - for a custom collective: the largest input or output size of any rank in chunks, times the
+      number of instances; at least 1
+    - otherwise: parts * `chunk_factor` * number of instances. The parts are the number of ranks for
+      all-gather, reduce-scatter and all-to-all, and 1 for other kinds.
+
+    Example: an all-gather of 4 ranks with `chunk_factor` 2 and 3 instances has 24 units. The
+    collective supports exactly one mode: in place if `trace.is_in_place`, else out of place. Only a
+    broadcast has a root (`trace.root`); only a custom collective has a contract, with sizes for all
+    instances.
+
+    Raises `ValueError` for an unknown kind, and for a custom collective whose trace has no contract
+    (required result). Raises `InputError` (`invalid-collective`) for values that `Collective`
+    refuses.
     """
     kind = CollectiveKind(trace.kind)
     contract = _build_contract(trace, instances) if kind is CollectiveKind.CUSTOM else None

@@ -181,16 +181,24 @@ class _Reader:
                     self.costs.append(LoggedCost(number, str(kind), algorithm, protocol, *values))
 
     def _read_choice(self, number: int, text: str) -> bool:
-        """Store the choice on a line; return False, and store nothing, if it cannot be read.
+        """Store the choice on a line and return True; for any other line, only return False.
 
-        `number`: of the line. A line with a symmetric kernel is added to `self.kernels`; it needs a
-        known operation. Any other choice is added to `self.choices`:
+        `number` is the line's number in the file, `text` the message after `NCCL INFO`. A line of
+        the form `AllReduce [Symmetric]: 64 Bytes -> Kernel K nchannels 8 nthreads 512` is appended
+        to `self.kernels`. Its operation must be a standard collective, in any spelling.
 
-        - Algorithm and protocol must be known; case and `_` in the algorithm do not count.
-        - A line with a time may lack the operation, but it must not be unknown.
-        - A line without a time needs an operation and at least one channel.
+        A line that `parse_choice` can parse (`AllReduce: 64 Bytes -> Algo RING proto LL ...`) is
+        appended to `self.choices` if all of these hold:
 
-        For both, the size must be 1 to `_MAX_SIZE` (2^62) bytes.
+        - Algorithm and protocol are names in `ALGORITHMS` and `PROTOCOLS`, in any case. `_` in the
+          algorithm is ignored. If both are numbers of NCCL, `parse_choice` has replaced them by
+          names.
+        - The operation is missing, or is a standard collective; uneven ones (`-v`) are unknown.
+        - The line has a time in us, or it has both an operation and at least one channel. A time
+          counts only if algorithm and protocol are numbers.
+
+        The size must be 1 to 2^62 bytes for both forms. A missing operation or time is stored as
+        None.
         """
         if match := _SYMMETRIC.match(text):
             kind = standard_kind(match[1])
@@ -233,12 +241,20 @@ def is_tuning_log(content: bytes) -> bool:
 
 
 def read_tuning_log(content: bytes, file: str) -> TuningLog:
-    """Read NCCL's tuning log: its choices, symmetric kernels, costs and threads.
+    """Read NCCL's tuning log; return its choices, symmetric kernels, costs, threads and settings.
 
-    The log must be that of one communicator. Only lines with NCCL's mark are read. Lines with a
-    choice that cannot be read are kept in `unread`, as warnings. Raises `InputError` for a file
-    above 256 MiB, and with code `no-tuning-lines` if nothing of all this is in the file; thread
-    counts do not count.
+    `content`: the log of one communicator; bytes that are not UTF-8 are replaced. `file`: its name,
+    for messages. Only lines with `NCCL INFO` count, and of each line the first 4096 characters. All
+    records are in the order of the lines and have line numbers from 1; equal records are kept.
+
+    - `version` and `channels`: of the first line that has them.
+    - `ranks` and `nodes`: of the communicator with the most ranks, the first one of equal ones.
+    - `settings`: texts `NAME=value`; a later value replaces an earlier one of the same name.
+    - `unread`: warnings `unknown-line`. There is one per line with `Bytes -> ` that cannot be read
+      as a choice, and one per table of costs in the form of NCCL before 2.18.
+
+    Raises `InputError` with code `too-large` above 256 MiB. Raises it with code `no-tuning-lines`
+    if `choices`, `kernels`, `costs` and `unread` are all empty, even if there are thread counts.
     """
     reader = _Reader(file)
     for number, line in _iterate_lines(content):
