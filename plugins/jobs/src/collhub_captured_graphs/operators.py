@@ -147,18 +147,26 @@ class Layouts:
 
 
 def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
-    """Describe the work, the memory traffic and the operands of a node that may be sliced.
+    """Return the costs of a node, and which of its operands may be sliced.
 
-    - An operator of the table with a tensor as result: `work` is the number of arithmetic
-      operations that the table gives, `traffic` the bytes of the distinct operands and of the
-      results; both are 0 for a view. `sliceable`, `row_dimensions` and `row_results` are those of
-      the table, and `is_random` too, but is also set if the argument `dropout_p` is given and not
-      0.
-    - An operator of the table on lists of tensors: the same, but the work is scaled from the first
-      result to the elements of all results, and `sliceable` is empty.
-    - An operator of the table without a tensor as result: work 0 and the traffic; `sliceable` is
-      empty; known and not random.
-    - An operator outside of the table: the same, but not known, and random.
+    The traffic is the sum of the bytes of all distinct operands and of all results. The
+    first rule that applies decides:
+
+    1. The operator is not in the table (`find_operator`): work 0, the traffic, `sliceable`
+       empty, not known, random.
+    2. The node has no tensor as result: work 0, the traffic, `sliceable` empty, known, not
+       random.
+    3. The operator is in the table and has a result: `work` and `sliceable` (names of
+       operands) are those of the table. A view has work 0 and traffic 0. It is random if
+       the table says so, or if the argument `dropout_p` is given and not 0. `row_results`
+       is that of the table, or the number of results if the table has none.
+       `row_dimensions` is that of the table, at least 1, and 1 if `sliceable` is empty.
+
+    Operators on lists of tensors (`aten._foreach_...`) follow rule 3 with two changes: the
+    work of the first result is scaled to the elements of all results, rounded down, and
+    `sliceable` is empty.
+
+    With rules 1 and 2, `row_dimensions` is 1 and `row_results` is 0.
     """
     operator = find_operator(node.operator)
     tensors = [graph.tensors[name] for name in dict.fromkeys(node.reads)]

@@ -119,16 +119,27 @@ class DecodedParts:
         self._texts: dict[str, str] = {}
 
     def node(self, record: bytes) -> DecodedNode | None:
-        """Decode a node record in the canonical encoding of protobuf; None if it has another form.
+        """Decode a node record in the usual encoding of protobuf; None if it has another form.
 
-        The caller then needs the complete decoder: fields do not ascend, a number is longer than
-        necessary, or a field or attribute cannot be restored from the columns. A record consists of
-        a head (the fields before the attributes) and a tail (the attributes). Equal heads, and
-        equal tails of the same node type, are decoded once and cached; nodes with equal heads share
-        one list of parents, which the caller must not change. The duration is that of the tail if
-        it has one, otherwise that of the head. Raises `ValueError` for attributes with malformed
-        bytes, for a node type that no node may have, and for missing or invalid values of
-        attributes.
+        A record consists of a head (the fields before the attributes) and a tail (the
+        attributes). None means that the caller must use the complete decoder
+        (`_RecordBuilder`), in these cases:
+
+        - `_find_head_end` or `_decode_head` do not accept the head; a cut field is one of these
+          cases.
+        - Another field follows the first attribute, or two attributes are equal.
+        - The kind of the node does not determine its node type: METADATA, INVALID, no type, or
+          a collective without comm_type.
+        - An attribute with a column is not in its shortest encoding.
+
+        Attributes and other fields without a column are no such case; `extra` has their bytes
+        in hexadecimal. The duration is that of the attribute `duration_ns` if the tail has it,
+        otherwise that of the head; -1 without either.
+
+        Equal heads, and equal tails of the same node type, are decoded once and cached. Nodes
+        with equal heads share their lists of parents, which the caller must not change. Raises
+        `ValueError` for a malformed tail, a node type without a kind, and a value outside the
+        range of its column. Also for a collective with neither comm_type nor a true is_cpu_op.
         """
         node_type, end = _find_head_end(record)
         if end < 0:
@@ -199,13 +210,22 @@ class DecodedParts:
 def _decode_head(head: bytes) -> _Head | None:
     """Decode the fields before the attributes of a record; None if the encoding is unusual.
 
-    `head`: the bytes of these fields as `_find_head_end` delimits them, so that no field is cut. An
-    absent or zero duration is -1; microseconds are converted to ns. Bytes of the name that are not
-    UTF-8 are kept as surrogates. Unknown fields become tokens with their bytes in hexadecimal.
+    `head`: the bytes of these fields as `_find_head_end` delimits them, so that no field is
+    cut. The values are the ID, the name, the two lists of parents, and the duration in ns
+    (1000 times the microseconds in the field; -1 if it is absent or 0). Absent fields are
+    0, "" or []. Bytes of the name that are not UTF-8 become surrogates.
 
-    None if field numbers do not ascend strictly (also for a repeated field), a number is longer
-    than necessary, the last number of a list continues after the list, or the duration exceeds 2^62
-    ns. The caller decodes such a record with `_RecordBuilder`.
+    `tokens` has one token per field in file order, separated by blanks: the name of a field
+    that has a column (`id`, `name`, `type`, `ctrl`, `data`, `us`), or `=` and the bytes in
+    hexadecimal for others, such as the start time. The value of the node type is not
+    returned.
+
+    None in these cases:
+
+    - Field numbers do not ascend strictly, as with a repeated field.
+    - A number is longer than necessary, or at least 2^63.
+    - The last number of a list continues after the list.
+    - The duration exceeds 2^62 ns.
     """
     identity, name, duration = 0, "", -1
     lists: dict[int, list[int]] = {}
@@ -343,10 +363,13 @@ class NodeDecoder:
         return self._file.content[int(self._file.starts[index]) : int(self._file.stops[index])]
 
     def node(self, index: int) -> DecodedNode:
-        """Decode record `index` of the file to the columns of a node.
+        """Decode record `index` of the file (from 0, in file order) to the columns of a node.
 
-        Usual encodings are decoded from cached parts, others completely. Raises `TraceError` with
-        the position for a malformed record and for values out of range.
+        Records in the usual encoding are decoded from cached parts (`DecodedParts.node`),
+        others completely (`_RecordBuilder.node`). The result may share its lists of parents
+        with other nodes: do not change them. Raises `TraceError` (`node`) with file, byte and
+        rank for a malformed record, an invalid node type, and a value outside the range of its
+        column. Raises `IndexError` for an index after the last record.
         """
         record = self._record(index)
         try:
@@ -383,15 +406,26 @@ class _RecordBuilder:
         """Build the node of a record: its columns, and `extra`, which restores its exact bytes.
 
         `record`: the bytes from which the fields of this builder were read. Call it once per
-        builder, whose node it fills. Of repeated fields the last one counts, except that lists of
-        parents are joined, and of durations the first one above 0 counts. A missing node type
-        counts as 0. An attribute sets a column unless its name occurs twice in the record, it is
-        foreign, or it has no column for this kind of node.
+        builder.
 
-        `extra` has one token per field in file order, separated by blanks: its name if a column has
-        the value, otherwise its bytes in hexadecimal. If these do not restore the bytes, or two
-        tokens are equal, `extra` is instead `!` and the complete `record` in hexadecimal. Raises
-        `ValueError` for invalid values and types.
+        - The kind follows from the last field `type` (0 without one). METADATA and INVALID give
+          MARKER. A collective without comm_type, but with a true is_cpu_op, gives COMPUTE.
+        - Of repeated fields the last one counts; lists of parents are joined.
+        - The attribute `duration_ns` takes precedence over the field in microseconds. Of
+          several such fields the first one above 0 counts.
+        - An attribute sets a column unless its name occurs twice in the record, or
+          `_set_attribute` excludes it. It excludes foreign attributes, those without a column
+          for this kind, and others than integers.
+
+        `extra` has one token per field in file order, separated by blanks. It is the name of
+        the field (`id`) or attribute (`@comm_size:9`, with the number of its kind) if a column
+        has the value. Otherwise it is `=` and the bytes in hexadecimal. If a column does not
+        restore the bytes of its field, or two tokens are equal, `extra` is `!` and the complete
+        `record` in hexadecimal.
+
+        Raises `ValueError` for a node type without a kind, for a collective with neither
+        comm_type nor a true is_cpu_op, and for a field of the wrong wire type. Also for a value
+        outside the range of its column.
         """
         node = self._node
         # As in protobuf, the last of several types counts.

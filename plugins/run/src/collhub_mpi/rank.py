@@ -75,11 +75,15 @@ class MpiTransport:
         self._communicator = communicator
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Prepare a level's messages as persistent requests; return the function that starts them.
+        """Prepare the messages of a level in MPI; return the function that starts them.
 
-        The function is called once per run. It starts receives before sends, so that no message
-        arrives unexpectedly, and returns the requests to wait for in this order. The requests are
-        freed when the function is no longer referenced.
+        The messages become persistent requests; nothing is sent yet. Each call of the function
+        starts all receives, then all sends, so that a message finds its receive posted; the
+        caller calls it once per run. It returns the same list each time: one object to wait for
+        per message, receives first, both in the given order. [] without messages.
+
+        Messages are sent as bytes to and from the memory of the posts. Tags are taken modulo
+        `_TAGS`. The requests are freed when the function is no longer referenced.
         """
         world = self._communicator
         requests = [world.Recv_init(*_arguments(post)) for post in receives]
@@ -102,11 +106,16 @@ class MpiTransport:
 
 
 def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective | None:
-    """Return MPI's own collective for the task's input, to compare its time; None if MPI lacks it.
+    """Return MPI's own collective for a task, to compare its time; None if MPI does not have it.
 
-    Also None if MPI lacks the element type. The target is a new array. `fill` copies the input to
-    the target of a broadcast, which is in place; for other collectives it has no effect, because
-    each run overwrites the target.
+    It exists for all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce,
+    gather and scatter, if the input is float32, float64, int32 or int64. Nothing is
+    executed here.
+
+    `run` of the result executes the collective once on `world`, from `task.input` to a new
+    array of the rank's output size. `fill` prepares a run: for a broadcast it copies the
+    input to this array, which MPI sends in place. For other collectives it has no effect,
+    because each run overwrites the array.
     """
     run = _NATIVE.get(task.collective)
     dtype = task.input.dtype

@@ -123,16 +123,20 @@ def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) ->
 
 
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check the certificate of an algorithm by recomputing all its claims.
+    """Check the certificate of an algorithm by recomputing its claims; flaws become diagnostics.
 
-    Uses the topology of the request, if there is one. Flaws become diagnostics and are not
-    raised. `ok` is True if none is an error; a certificate without trees only gets a warning.
-    An algorithm without a certificate gives a report with `ok` and `is_applicable` False, and
-    without facts.
+    The network is the topology of the request, or the links in the certificate if there is
+    none. A request without an algorithm raises `AssertionError`. An algorithm without a
+    certificate gives `ok` False, `is_applicable` False, and no facts.
 
-    The facts are `is_optimal`, `rate` and `bound` (exact fractions as text, None if they could
-    not be recomputed), and `not_proved`: the sorted names of claims that were not proved. The
-    details give rate, bound and the unproved claims for people.
+    `ok` is True if no diagnostic is an error. A certificate without trees gives only a
+    warning. A document that violates the schema is an error `certificate-form`, without
+    rate and bound.
+
+    Facts: `is_optimal` (ok, and the rate equals the bound), `rate` and `bound` (exact
+    fractions of bytes per second as text; None if not recomputed), and `not_proved` (sorted
+    paths of the fields that no check proves). The details give rate, bound and the
+    descriptions of these fields for people.
     """
     assert request.algorithm is not None
     certificate = find_certificate(request.algorithm)
@@ -166,16 +170,22 @@ def compare_numbers(
 ) -> None:
     """Raise `FlawError` for the first wrong number of a certificate.
 
-    `rate` and `bound` are the recomputed values in bytes of the collective per second. None means
-    that the value was not recomputed; claims that need it are skipped. The checks, in order:
+    `rate`, `bound`: the recomputed values in bytes of the collective per second; None if
+    not recomputed. The checks, in this order, with the code of the error:
 
-    - the claimed rate and the claimed bound
-    - the size, if certificate and algorithm both have one
-    - the lower bound of the time
-    - the number of trees; skipped, with all that follows, if trees are listed but `rate` is None
-    - the depth of every tree
-    - the rate is not above the bound
-    - `is_optimal` is true exactly if the rate equals the bound
+    1. The claimed rate equals `rate` (`rate`); skipped if that is None.
+    2. The claimed bound equals `bound` (`bound`); skipped if that is None.
+    3. Certificate and algorithm have the same size in bytes (`collective`); skipped if one
+       has none.
+    4. A claimed lower bound of the time is at most size / `bound`, and there is a size
+       (`bound`); skipped if `bound` is None.
+    5. If `rate` is None and trees are listed, the checks end here.
+    6. The number of trees fits the other claims (`trees`, `_check_tree_count`).
+    7. If `rate` is None, the checks end here.
+    8. The depth of every tree is its maximum number of hops from the root (`tree`). For two
+       trees of an all-reduce it is that of the deeper one.
+    9. `rate` is at most `bound` (`bound`), and `is_optimal` is true exactly if they are
+       equal (`optimal`); skipped if `bound` is None.
     """
     _check_equal("rate", document["rate"], rate)
     _check_equal("bound", document["bound"]["rate"], bound)
@@ -232,12 +242,19 @@ def compute_allowed_rate(claim: Claim) -> Fraction:
 
 
 def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, str]:
-    """List the statements of a certificate that no check proves.
+    """Return the claims of a certificate that no check proves: description by path of the field.
 
-    The result has a description by path of the field. Always listed are the name of the network,
-    and of the tree count `at_least`, `reason` and `status`; `unit` only if present. `rate`: the
-    recomputed rate. If it is None (no trees), rate, optimality, number of trees, and share and rate
-    of planes are listed too.
+    The order of the paths is:
+
+    1. `network.name`.
+    2. Only if `rate` is None: `rate`, `is_optimal`, `tree_count.trees`, `planes.share` and
+       `planes.rate`, also if the certificate has no planes.
+    3. `tree_count.at_least` and `tree_count.reason`.
+    4. `tree_count.unit`, if the certificate has it.
+    5. `tree_count.status`.
+
+    `rate`: the recomputed rate; None if the trees are left out or wrong. The document must
+    be valid against its schema. Long texts are cut.
     """
     count = document["tree_count"]
     unproved = {"network.name": f"the network's name {document['network']['name']!r:.60}"}
@@ -288,15 +305,24 @@ def _format_rate(rate: Fraction | None) -> str:
 def _compute_bound_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute the highest rate that a declared bound allows on these links, in bytes per second.
+    """Return the highest rate that a declared bound allows on these links.
 
-    The bytes are those of the collective. An all-reduce may have a bound of kind `partition`
-    (`_compute_partition_rate`) or `directed-partition` (`_compute_directed_partition_rate`). Any
-    other bound must be a cut, a set of nodes: `ingress-cut` if every rank has a part and the
-    collective is not a scatter or gather, else `cut`. It must have ranks on both sides and contain
-    the root, if there is one. Its rate is the capacity of the links out of it (into it if data are
-    collected) times the bytes of the collective per crossing byte. Raises `FlawError` (`bound`) for
-    another kind, and for repeated or invalid nodes.
+    The unit is bytes of the collective per second. `capacities`: bytes per second by link.
+    An all-reduce may have a bound of kind `partition` (`_compute_partition_rate`) or
+    `directed-partition` (`_compute_directed_partition_rate`). Any other bound is a cut, a
+    set of nodes: `ingress-cut` for all-gather and reduce-scatter, `cut` for the other
+    collectives.
+
+    A cut has ranks on both sides, contains the root if there is one, and names each node
+    once. Its rate is the sum of the capacities of the links that leave it, or that enter it
+    for reduce, gather and reduce-scatter; 0 without such links. This is multiplied by:
+
+    - n / (ranks outside) for scatter and gather, where n is the number of ranks.
+    - n / (ranks inside) for all-gather and reduce-scatter.
+    - 1 for broadcast, reduce and all-reduce.
+
+    Raises `FlawError` (`bound`) for another kind of bound and for a cut that breaks these
+    rules or names an unknown node. The functions above raise it for invalid blocks.
     """
     # Only an all-reduce has a bound by partition; a cut bounds every collective.
     if claim.kind is CollectiveKind.ALL_REDUCE:

@@ -65,11 +65,17 @@ class RingGraph:
     attributes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_ATTRIBUTES)
 
     def as_xml(self) -> str:
-        """Return the graph as XML text in NCCL's form: no declaration, each tag on its own line.
+        """Return the graph as XML text in the form of NCCL's own files, with a final line feed.
 
-        The attributes of <graph> are id, pattern, crossnic and nchannels, followed by those of this
-        graph, which replace attributes of the same name. This is the order of NCCL's own files.
-        Device numbers are hexadecimal. The text ends with a line feed.
+        There is no XML declaration, and each tag has its own line. <graphs version="1"> has one
+        <graph>, and this has one <channel> per channel, in order. A channel lists the first
+        network device, the GPUs in the order of the ring, and the second network device.
+        Devices are hexadecimal, ranks are decimal. Ranks and network devices are left out if
+        the graph has none.
+
+        The attributes of <graph> are id (0), pattern (4), crossnic and nchannels, then the
+        remaining ones of `attributes`. A value in `attributes` replaces the one of the same
+        name, at its position.
         """
         # The order of NCCL's own dumps.
         attributes = {
@@ -100,17 +106,19 @@ class RingGraph:
         yield from (f'      <net dev="{net:x}"/>' for net in nets[1:])
 
     def as_json(self) -> dict[str, JsonValue]:
-        """Return the properties of the graph that do not follow from its rings and shares.
+        """Return the properties of the graph that its rings and their shares do not determine.
 
-        The shares are those of the rings in the data.
+        The share of a ring is its number of channels; rings that differ only in the start are
+        equal. Keys:
 
-        - `channels`: if they are not the shortest list in which the rings have these shares
-          (`derived_channels`)
-        - `devices`: if they are not 0, 1, 2 and so on
-        - `ranks` and `nets`: if there are any
-        - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`
+        - `channels`: lists of GPUs by channel, unless the channels equal the shortest list with
+          these shares (`derived_channels`), with each ring from GPU 0 on.
+        - `devices`: a list, unless it is 0, 1, 2 and so on.
+        - `ranks`: a list, if there are any. `nets`: lists of two devices by channel, if there
+          are any.
+        - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`, if there are any.
 
-        It is {} without any. `restored_graph` is the inverse.
+        It is {} if no key applies. `restored_graph` is the inverse.
         """
         derived = derived_channels(Counter(map(from_first_gpu, self.channels)))
         parts: dict[str, JsonValue] = {}
@@ -133,19 +141,23 @@ class RingGraph:
 
 
 def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph:
-    """Build the graph of some rings, with the properties that `as_json` returned if they still fit.
+    """Build the graph of some rings, with those properties of an extension that fit them.
 
-    `rings`: share of the data by ring. `extension`: the result of `as_json`, from any document. A
-    property of another form, or for other rings, is ignored, because NCCL would misread it. These
-    fit:
+    `rings`: share of the data by ring, at least one ring, each from GPU 0 on. The length of
+    the first one is the number of GPUs, n. `extension`: any JSON value; usually the result
+    of `as_json`. Every property is checked separately and gets its default if it does not
+    fit, because NCCL would misread it:
 
-    - channels that are the same rings with the same shares
-    - devices and ranks: distinct numbers, one per GPU
-    - network devices: one pair per channel
-    - attributes with a valid value
+    - `channels`: at most 32 lists of GPUs with the same rings in the same ratio of shares;
+      the rotation and the order of the lists are kept. Default: `derived_channels(rings)`.
+    - `devices`: n distinct numbers of at least 0. Default: 0, 1, 2 and so on.
+    - `ranks`: n distinct numbers of at least 0. Default: none.
+    - `nets`: one pair of numbers per channel of the result. Default: none.
+    - Each attribute of `DEFAULT_ATTRIBUTES`: a valid text (`is_attribute`). Default: its
+      default.
 
-    Defaults replace the others: derived channels, devices 0, 1, 2 and so on, no ranks, no network
-    devices, `DEFAULT_ATTRIBUTES`.
+    Other attributes and keys are ignored, also an extension that is no object. Raises
+    `StopIteration` without rings.
     """
     gpus = len(next(iter(rings)))
     stated = extension if isinstance(extension, dict) else {}
@@ -302,9 +314,10 @@ def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
 def _find_successors(part: int, links: Iterable[RankPair]) -> dict[int, int]:
     """Return, by sending rank, the rank to which it sends a part of the data.
 
-    `links` has the (source, target) pairs of the part's messages. `part` is its number, for
-    messages. Raises `InputError` (`not-rings`) if two pairs have the same source or the same
-    target.
+    `links`: (source, target) pairs of the part's messages. The keys are ascending; {}
+    without links. `part`: number of the part, only for error messages. Raises `InputError`
+    (`not-rings`) if two entries of `links` have the same source or the same target, also if
+    they are equal.
     """
     successor: dict[int, int] = {}
     for source, target in sorted(links):
@@ -364,12 +377,16 @@ def _record_passages(collective: Collective, program: LevelledProgram) -> _Passa
 def _execute_messages(
     collective: Collective, program: LevelledProgram
 ) -> Iterator[tuple[Int64Array, int, int]]:
-    """Execute the program; yield (parts, source, target) for every message.
+    """Execute a program on numbers of parts; yield (parts, source, target) for every message.
 
-    The memory holds numbers of parts instead of data. `parts` is a copy of the received numbers;
-    `source` and `target` are ranks. Records run by level, messages before local work within a
-    level. Local work yields nothing. Raises `InputError` (`not-rings`) if a rank reduces different
-    parts together.
+    The memory of all ranks has one number per block instead of data: the number of its part
+    of the full buffer, -1 for blocks without input (`_build_initial_memory`). A message or
+    a copy overwrites its target with these numbers. A REDUCE requires that target and
+    source have equal numbers, and raises `InputError` (`not-rings`) if one differs.
+
+    Records are executed by ascending level; within a level messages come before local work,
+    then in the order of the program. Only messages are yielded. `parts`: int64, a copy of
+    the received numbers, one per block. `source` and `target` are ranks.
     """
     memory = _build_initial_memory(collective, program)
     source, target = _get_addresses(program)

@@ -116,14 +116,24 @@ def find_files(source: Source, names: Sequence[str]) -> Iterator[SourcePart]:
 def read_rules(
     content: bytes, file: str, dialect: Dialect = NCCL, *, as_interpreted: bool = False
 ) -> tuple[list[TunerRule], list[Diagnostic]]:
-    """Return the rules of a file in file order, and its findings line by line.
+    """Return the rules of a tuner file in file order, and its findings line by line.
 
-    A line with a fault is left out. With `as_interpreted`, it is kept if the tuner can read all
-    its numbers: unknown words become allreduce, ring and simple. -1 channels mean 1 with NCCL's
-    tuner, and 0 (the library's own number) with RCCL's. A line that holds only for some
-    numPipeOps or regBuff is left out, with a note `conditional-rule`. Lines after the first
-    `MAX_RULES` (2000) rules are not read, with an error `too-many`. Comments that name bytes per
-    rank give the warning `unit`. No exception is raised.
+    The text is decoded as Latin-1, so that no exception is raised. Empty lines and comments
+    (`_is_comment`) are skipped; a comment that names bytes per rank gives the warning
+    `unit`. Every other line is treated as follows:
+
+    1. If there are already `MAX_RULES` (2000) rules, reading ends with one error
+       `too-many`.
+    2. Each fault of the line (`_find_defects`) is an error. A line with a fault gives no
+       rule. With `as_interpreted` it gives one if it is not too long, has 8 fields, and all
+       its numbers can be read (`_has_numbers`).
+    3. A line that holds only for some numPipeOps or regBuff gives no rule, but a note
+       `conditional-rule`.
+    4. Otherwise its rule is added, with the findings of `find_doubtful_choices` (warning
+       `refused-choice`, note `slow-choice`).
+
+    In a rule, unknown words are replaced by allreduce, ring and simple. Channels of -1
+    become 1 with NCCL's tuner, and 0 (the library's own number) with RCCL's.
     """
     rules: list[TunerRule] = []
     diagnostics: list[Diagnostic] = []
@@ -259,12 +269,16 @@ def _split_fields(line: str, dialect: Dialect) -> list[str]:
 
 
 def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerRule:
-    """Return the rule of a line with valid numbers; unknown words become defaults.
+    """Return the rule of a line whose numbers are valid; unknown words become defaults.
 
-    `number`: of the line. The tuner's defaults are all-reduce, `ring` and `simple`. The last size
-    is at most 2^64 - 1. Channels of -1 mean 1 with NCCL's tuner and the library's own number, 0,
-    with RCCL's. The conditions are nodes, ranks, numPipeOps and regBuff; a number is the range
-    of only itself, -1 or a missing one is `EVERY` (0 to 2^64 - 1).
+    `number`: number of the line in the file. `fields`: in the order of `_COLUMNS`, at least
+    8. Unknown words become all-reduce, `ring` and `simple`. The two sizes are in bytes,
+       included; only the last one is limited, to 2^64 - 1. Channels of -1 mean 1; only with
+       RCCL's tuner they mean 0, the library's own number.
+
+    The conditions are nodes, ranks, numPipeOps and regBuff, each as a range: 8 gives (8,
+    8). A value of -1 or a missing field gives `EVERY` (0 to 2^64 - 1). Raises `ValueError`
+    for a field that is no number.
     """
     channels = 0 if dialect is RCCL and fields[5] == ANY else int(fields[5])
     numbers = [EVERY if field == ANY else (int(field), int(field)) for field in fields[6:10]]
@@ -298,12 +312,23 @@ def _has_numbers(line: str, fields: Sequence[str]) -> bool:
 def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterator[Defect]:
     """Yield the faults of a line of a tuner file, each as (code, message, cure).
 
-    A line of more than 255 characters, with fewer than 8 fields, or with an empty field, gets one
-    fault, `not-a-rule`, and is not checked further. In other lines, faults are reported in this
-    order: unknown words, sizes that are no numbers or not in ascending order, channels, then nodes,
-    ranks and optional conditions. If all words are known, `refused-choice` follows for an algorithm
-    and protocol that the runtime does not execute for the collective; RCCL also refuses all
-    algorithms whose names start with nvls.
+    The first of these faults is the only one of its line; all have the code `not-a-rule`:
+
+    1. More than 255 characters.
+    2. With RCCL: an empty field.
+    3. Fewer than 8 fields.
+    4. With NCCL: two commas without text between them.
+
+    Other lines are checked completely, in this order:
+
+    1. Collective, algorithm and protocol: `unknown-word` for each that is unknown.
+    2. The two sizes: `unit` or `out-of-range` for each (`explain_size`). If both are
+       numbers and the first exceeds the second: `out-of-range`.
+    3. Channels: `one-channel` or `out-of-range` (`explain_channels`).
+    4. Nodes, ranks and optional conditions: `out-of-range` (`_find_number_defects`).
+    5. If all three words are known: `refused-choice` if the library does not execute this
+       algorithm and protocol for the collective, and with RCCL for all algorithms
+       `nvls...`.
     """
     if len(line) > _LONGEST_LINE:
         message = (
