@@ -68,11 +68,20 @@ class EndReason(IntEnum):
 def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
     """Start the program in a forked process, monitor it, and exit with its status.
 
-    `child`: `module:function` that runs the job in the forked process. The limits, in bytes and in
-    s of CPU time, apply to all processes of the program together. When the program ends, its
-    remaining processes are stopped. SIGXCPU is passed on to the program, which then reports its
-    position. SIGTERM stops all its processes and exits with status 1. If this process is killed,
-    the kernel kills the program. The function does not return.
+    `child`: `module:function` that the forked process imports and calls; the function must end
+    that process itself. The limits are whole numbers as text, in bytes and in s of CPU time.
+    They apply to all processes of the program together, which are at most 64. This process
+    exits, never returns, and closes its standard streams. Before it exits, it stops all
+    remaining processes of the program. Its end is the first that occurs:
+
+    - the program ends: the same exit status, or the same signal
+    - CPU time above `time_limit_s` + 3: status 120
+    - memory above `memory_limit_bytes`: status 121
+    - more than 64 processes: status 122
+    - SIGTERM, also when the parent of this process ends: status 1
+
+    SIGXCPU is passed on to the program, which then reports its position. If this process is
+    killed, the kernel kills the program (only on Linux).
     """
     _set_process_attribute(_SET_CHILD_SUBREAPER, 1)
     _set_process_attribute(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -160,9 +169,12 @@ class _Usage:
 def _measure_usage() -> _Usage:
     """Return the CPU time in s, memory in bytes, and number of this process's descendants.
 
-    CPU time includes ended descendants whose end was waited for; memory and number are those of
-    living ones. Memory is resident memory without shared pages. Processes that end during the
-    measurement are skipped. This process itself does not count.
+    Memory and number are sums over the living descendants; zombies do not count. Memory is
+    resident memory without shared pages. CPU time (user and system) is that of the living
+    descendants, and of the ended ones whose end was waited for by this process or by a living
+    descendant. This process itself does not count. A process that ends during the measurement
+    does not count for memory and number. On systems without `/proc`, only CPU time of ended
+    children counts.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = ended.ru_utime + ended.ru_stime
@@ -277,11 +289,20 @@ def landlock_features(version: int) -> dict[str, bool]:
 def restrict_this_process(readable: Iterable[str], writable: Iterable[str]) -> bool:
     """Restrict this process and its later children to the given files, without TCP and signals.
 
-    This cannot be undone. `readable`: files, and folders with their content, that may be read
-    and executed. `writable`: files that may also be written. Paths that do not exist are
-    ignored. Files that are already open remain usable. Restrictions that the kernel's version
-    of Landlock lacks, such as those of TCP and signals, are omitted. Returns whether the
-    restrictions are active: False without Landlock, and if the kernel refuses them.
+    Returns True if the restrictions are active. Returns False, without restrictions, if the
+    kernel has no Landlock or refuses them. They cannot be undone, and the process can gain no
+    new privileges.
+
+    - `readable`: these files, and all files in these folders, may be read and executed; the
+      folders may be listed.
+    - `writable`: the same, and existing files may also be written and truncated. No file may be
+      created, removed or renamed anywhere.
+    - From version 4 of Landlock, TCP ports can neither be bound nor connected. From version 6,
+      signals and abstract Unix sockets cannot reach processes outside. Older versions lack
+      these restrictions.
+
+    Paths that do not exist or cannot be opened are ignored. Files that are already open remain
+    usable.
     """
     version = landlock_version()
     if version == 0:

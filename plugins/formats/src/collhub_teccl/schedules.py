@@ -56,16 +56,26 @@ _TOLERANCE = 1e-6
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Read a schedule of TE-CCL as an algorithm.
 
-    The file does not name the collective: with volumes (paths for parts of a chunk) it is an
-    all-to-all, otherwise an all-gather. Ranks are the GPUs in the order of their node numbers;
-    switches are not ranks. A unit is one chunk, or with volumes the part of a chunk that
-    `_count_parts` finds. Each distinct hop of a chunk is one message; messages are sent in the
-    order of epochs. The size of a rank's buffer is the claimed bandwidth times the claimed finish
-    time, None without these claims. The solver's claims, the node numbers and the units of a chunk
-    are stored in the extension `teccl`. A warning about lost flows goes to `source.report`.
+    The file does not name the collective. If a demand (a chunk that a GPU must get) has paths
+    with volumes, which are parts of a chunk, it is an all-to-all. Otherwise it is an
+    all-gather. Ranks are the GPUs in the order of their node numbers; switches are not ranks. A
+    unit is one chunk, or with volumes the part of a chunk that `_count_parts` finds. Each
+    distinct hop of a chunk is one message. Messages are sent in the order of epochs, then of
+    chunk, source and destination.
 
-    Raises `InputError` with the JSON path of a defect in the file; for a demand that is missing,
-    occurs twice, or whose volumes do not add up to 1; and for a chunk that arrives at a GPU twice.
+    `collective_bytes`, the buffer of a rank, is claimed bandwidth times claimed finish time,
+    rounded. It is None without these claims or outside 1 to 2^50. The extension `teccl` has the
+    claims of the solver, `gpus` and `switches` (node numbers, ascending), and
+    `units_per_chunk`. Warnings go to `source.report`: `flows-lost`, and `volumes-rounded` if
+    units cannot express the volumes exactly.
+
+    Raises `InputError` in these cases:
+
+    - a defect of the file, with its JSON path
+    - a node that is a switch and a GPU, and fewer than two GPUs
+    - a demand that is missing, or whose volumes do not add up to 1 (`demand-not-met`)
+    - a demand that occurs twice, and a chunk that arrives at a GPU by two hops
+    - in an all-gather, chunk numbers that are not below the number of demands
     """
     del options
     document = ScheduleDocument.parse(source.content(), source.name)
@@ -88,15 +98,18 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Compare the epochs that the solver claims with those that a simulation needs.
 
-    The claim is the member `epochs` of the algorithm's extension `EXTENSION`; without such a number
-    the check is not applicable (and passes). A schedule does not contain its network: it is
-    simulated by `_simulate_epochs`. It may need fewer epochs than claimed if the real links are
-    slower or have latencies, and more if fast links carry several chunks per epoch.
+    The claim is the member `epochs` of the algorithm's extension `teccl`. Without an algorithm
+    or such a number, the report is ok, but not applicable. A schedule does not contain its
+    network, so it is simulated by `_simulate_epochs`: each used link carries one chunk in an
+    epoch, without latency. The verdict states both numbers.
 
-    The facts are `claimed_epochs`, `needed_epochs` (may be a fraction), `needed_s` if the duration
-    of an epoch is claimed, and the claimed `finish_time_s` and `demand_met_s`, if any. More epochs
-    than claimed are a warning (`teccl-claims`), and the check passes. It fails only if the
-    simulation never finishes. Raises `HubError` if no simulator is installed.
+    The report is ok, also if more epochs are needed than claimed (by more than 1e-6). This only
+    adds the warning `teccl-claims`; fast links that carry several chunks per epoch are a legal
+    reason. It is not ok, and has no facts, if the simulation never finishes.
+
+    The facts are `claimed_epochs`, `needed_epochs` (may be a fraction), the claims
+    `finish_time_s` and `demand_met_s` if there are any, and `needed_s` if the duration of an
+    epoch is claimed. Raises `HubError` if no simulator is installed.
     """
     del options
     algorithm = request.algorithm

@@ -111,13 +111,20 @@ def build_groups(
     extras: tuple[str, ...],
     source: Source,
 ) -> tuple[ProcessGroup, ...]:
-    """Build the groups of a job, by the index that nodes use.
+    """Build the groups of a job, by the index that nodes use: entry i has the name `names[i]`.
 
-    `text`: JSON object of ranks by name, `""` if there is none; `names`: group names in nodes. With
-    `text`, unused groups follow the named ones, and `InputError` is raised for a name that it does
-    not define. Without `text`, the groups in METADATA nodes are used if they define all names.
-    Otherwise a group has the ranks whose nodes name it, ascending, which is reported as a warning
-    (`groups-assumed`).
+    The first rule that applies gives the groups:
+
+    1. `text` is not empty: a JSON object of ranks by name, in the order of positions in the
+       group. Groups that no node names follow the named ones, in the order of the object.
+    2. There are `names`, and METADATA nodes define all of them (`stated_groups`): these
+       definitions. Other defined groups are left out.
+    3. Otherwise group i has the ranks of the nodes whose group is i, ascending. If there are
+       `names`, one warning `groups-assumed` is reported to `source`. Without names the result
+       is empty.
+
+    Raises `InputError` (`group`), only with `text`: for a text that `parsed_groups` refuses,
+    for a name in `names` that it does not define, and for a group that lists a rank twice.
     """
     if text:
         return _list_described_groups(parsed_groups(text.encode(), source.name), names, source.name)
@@ -167,10 +174,13 @@ def _list_described_groups(
 def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
     """Parse the JSON of a group file, `{"1": [0, 1], ...}`, as ranks by group name.
 
-    `file`: for errors. An object without groups and groups without ranks are accepted; ranks may
-    be repeated and are not compared with a job. Raises `InputError` (`group`) for text that is
-    no JSON, for another value than an object, and for values that are no lists of integers of at
-    least 0.
+    Groups and ranks keep the order of the file; of equal names the last one counts. An object
+    without groups and groups without ranks are accepted. Ranks may be repeated and are not
+    compared with a job.
+
+    Raises `InputError` (`group`, location `file`) for text that is no JSON, for another value
+    than an object, and for values that are no lists of integers of at least 0. `true` and `1.0`
+    are no integers here.
     """
     try:
         groups: dict[str, list[int]] = json.loads(content)
@@ -234,12 +244,18 @@ def translate_groups(
 ) -> Int64Array:
     """Return the column of groups, int64, translated for the ranks without a file.
 
-    Only nodes of these ranks are changed: they are copies of the nodes of another rank, the
-    stand-in (`stand`). Nodes without a group (below 0) and groups that contain the rank are kept.
-    Any other group is replaced by the group of the rank with the same distances between its ranks;
-    among several, by the one at the same position as in the stand-in's list. `rank`, `group`:
-    columns of all nodes, not changed. Raises `InputError` (`group`) if there is none or the
-    stand-in is not in its group.
+    Nodes of such a rank are copies of the nodes of its stand-in (`stand`), so they have groups
+    of the stand-in. Nodes of ranks with a file, nodes without a group (below 0), and groups
+    that contain the rank are kept. Any other group is replaced by a group that contains the
+    rank and has the same distances between consecutive ranks. For example, rank 2 with the
+    stand-in 0 gets (2, 3) for (0, 1).
+
+    Several groups of the stand-in may have these distances. If the copied group is the k-th of
+    them by index, the k-th such group of the rank is taken. `rank`, `group`: columns of all
+    nodes, not changed; a group is an index of `groups`.
+
+    Raises `InputError` (`group`) if the stand-in is not in the group, or the rank has no such
+    k-th group. The lowest such rank, and its lowest such group, is reported.
     """
     column = group.astype(np.int64)
     of_rank = _list_groups_by_rank(groups, len(stand.of))
@@ -301,10 +317,13 @@ def _list_distances(group: ProcessGroup) -> tuple[int, ...]:
 def translate_peers(stand: Stand, rank: _Column, peer: _Column, file: str) -> Int64Array:
     """Shift the peers of copied nodes by the distance between a rank and its stand-in.
 
-    A rank without a file has copies of the nodes of its stand-in (`stand`). `rank`, `peer`: columns
-    of the nodes. Returns a new column of peers, int64; -1 without a peer. Peers of nodes of ranks
-    with a file remain. Raises `InputError` (`peer`) for the first row whose new peer is outside of
-    the job.
+    A rank without a file has copies of the nodes of its stand-in (`stand`). The peers of its
+    nodes increase by rank minus stand-in: if rank 5 copies rank 4, peer 3 becomes 4. There is
+    no wrap-around. Nodes of ranks with a file, and nodes without a peer (below 0), keep their
+    value.
+
+    Returns a new int64 column; `rank` and `peer` (columns of all nodes) are not changed. Raises
+    `InputError` (`peer`) for the first row whose new peer is not a rank of the job.
     """
     shift = np.arange(len(stand.of)) - np.asarray(stand.of)
     column = peer.astype(np.int64)

@@ -110,13 +110,18 @@ class Shape:
         return is_plain and not self.parts and self.embedding is None and self.head is None
 
     def stage_times(self, stages: int, recomputed: Collection[int] = ()) -> StageTimes:
-        """Return the times of all stages of a schedule with `stages` stages.
+        """Return the times of all stages of a schedule with `stages` stages, as exact fractions.
 
-        The work of the model is divided equally in its order. The work is `parts` if they are
-        given, otherwise that of `devices` equal parts with the times of the shape. The first stage
-        also has the times of the embedding, the last one those of the head. `recomputed`: stages
-        that recompute their activations, noted in the result. Transfer time and blocking are those
-        of the shape.
+        The work of the model is that of its equal consecutive `parts`, or of `devices` equal
+        parts with `times` if `parts` is empty. Stage i gets the work between i / `stages` and
+        (i + 1) / `stages` of the model; within a part work is uniform. Example: with `times`
+        and 4 devices, each of 8 stages gets half of `times`, each of 2 stages twice.
+
+        Then the times of `embedding` are added to the first stage and those of `head` to the
+        last one, if given. With one stage it gets both. Transfer time and blocking of every
+        stage are those of `times`. The result also has the share of the work of each token
+        slice (`attention_slices`). It has the set of the stages in `recomputed`; their times do
+        not yet include the recomputation. Raises `ZeroDivisionError` for 0 stages.
         """
         parts = self.parts or (self.times,)
         share = Fraction(self.devices if not self.parts else len(self.parts), len(parts))
@@ -169,10 +174,19 @@ class Shape:
     def peaks(self, schedule: Schedule) -> list[Fraction]:
         """Return the maximum memory of the activations on each device over the step.
 
-        An activation is stored from the forward pass to the end of the weight gradient or full
-        backward pass. With recomputation, only the fraction `kept` of it is stored until the input
-        gradient or backward pass. Unit: the activations of one microbatch on one device if the
-        model is divided equally.
+        There is one value per device, in the order of the devices; 0 for a device without
+        passes. Unit: the activations of one microbatch on one device if the model is divided
+        equally.
+
+        The passes of a device are executed in the order of the schedule; times have no effect.
+        With s = size of the stage (`stage_sizes`) divided by `slices`, the memory changes as
+        follows:
+
+        - forward pass: + s; in a recomputed stage only + s * `kept`
+        - begin of a backward or input-gradient pass in a recomputed stage: + s * (1 - `kept`)
+        - after a backward or weight-gradient pass: - s
+
+        The maximum includes the memory during each pass.
         """
         sizes = self.stage_sizes(len(schedule.device_of[0]))
         peaks = []

@@ -125,12 +125,17 @@ def build_cheap_tree(
 ) -> tuple[Edge, ...]:
     """Build a cheap tree of messages from senders to all receivers; return (parent, child) edges.
 
-    Parents come before their children; all numbers are positions. `best`, `before`: results of
-    `find_cheapest_paths`. Shortest-path heuristic of Takahashi and Matsuyama (1980): again and
-    again, the receiver that is nearest to the tree joins it over a cheapest path. Of equally near
-    ones, the path from the position that joined earlier is taken, then the earlier receiver. A
-    sender that is also a receiver needs no edge. With one receiver, the tree is a cheapest path;
-    without receivers it has no edges.
+    All numbers are positions. `best`, `before`: results of `find_cheapest_paths`. At first the
+    tree has only the senders, in the given order. Then the missing receiver with the smallest
+    cost from any position of the tree joins over the cheapest path, until none is missing. Of
+    equal costs, the path from the position that joined first is taken, then the receiver that
+    is first in `receivers`. If the path meets the tree, only the edges after its last position
+    in the tree are added. Receivers on the path join too.
+
+    Edges are in the order of joining, so a position is a child before it is a parent. A sender
+    is never a child. With one receiver the tree is a cheapest path. Without receivers, or if
+    all are senders, there are no edges. Raises `ValueError` if there are receivers but no
+    senders. Method: Takahashi and Matsuyama (1980).
     """
     reached = list(senders)
     missing = list(receivers)
@@ -230,12 +235,16 @@ class LinkBound:
 def compute_proved_bound_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], weights: Mapping[int, int]
 ) -> Fraction:
-    """Return the least time in seconds for all deliveries that weights of links prove, exactly.
+    """Return the minimum time in seconds for all deliveries that weights of links prove, exactly.
 
-    It is (weighted work that is needed) / (weighted work that the links do per second). Needed is
-    the sum over the deliveries of bytes times a lower bound on the weight of any tree to their
-    receivers. Done is the sum over the links of rate (bytes/s) times weight. `weights`: by link
-    number; all other links have 0. The result is 0 if the divisor is 0.
+    It is needed / provided. Needed is the sum over the deliveries of bytes * `bound_tree_cost`
+    from the senders to the receivers. The cost of a message in it is the smallest sum of link
+    weights over all paths of messages. Provided is the sum over the links of rate (bytes/s) *
+    weight.
+
+    `weights`: integers of at least 0 by link number; all other links have 0. The result is 0
+    without deliveries, and if provided is 0. Raises `KeyError` if a device of a delivery is not
+    in `fabric`, and `IndexError` for a link that the topology lacks.
     """
     column = np.zeros(len(fabric.rates))
     for link, weight in weights.items():
@@ -256,10 +265,15 @@ def find_best_bound(
 ) -> LinkBound:
     """Find integer weights of links that prove the largest lower bound on the time.
 
-    `prices`: candidates, each float64[links], from which weights are made. If all positive prices
-    of a candidate are equal, they become 1. Otherwise the prices, relative to the largest, are
-    multiplied by each of `_SCALES` (ascending) and rounded. The first of equal bounds is returned,
-    or a bound of 0 if no price is positive.
+    `prices`: candidates, each float64[links] with values of at least 0. A candidate without
+    positive prices is skipped. The weights of a candidate are round(price / largest price *
+    scale), where .5 is rounded to the even number. If all positive prices of the candidate are
+    equal, the only scale is 1. Otherwise the scales 1, 12, 720 and 1 000 000 are tried in this
+    order.
+
+    Returns the weights with the largest `compute_proved_bound_s` and this time in s, of equal
+    times the first. The mapping has only the links with positive weights. If no weights prove a
+    time above 0, also without candidates, the result is the time 0 with an empty mapping.
     """
     best = LinkBound(Fraction(0), {})
     for price in prices:
@@ -296,10 +310,19 @@ def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64A
 def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequence[int]) -> int:
     """Return a lower bound on the cost of any tree that leads from some senders to all receivers.
 
-    `costs`: int64[positions, positions], cost of each message; not changed. Method (dual ascent):
-    for each receiver, take the set of positions from which it can be reached at cost 0. While this
-    set has no sender, decrease the costs of all messages into it by the smallest of them, and add
-    that to the bound. With one receiver, the bound is the cost of the cheapest path.
+    `costs`: int64[positions, positions] of at least 0, cost of each message, source first; not
+    changed. The bound begins with 0. For each receiver in the given order these steps are
+    repeated on a copy of the costs:
+
+    1. Take the set of positions from which the receiver can be reached at cost 0, itself
+       included.
+    2. If the set contains a sender, continue with the next receiver.
+    3. Subtract the smallest cost of the messages into the set from all of them, and add it to
+       the bound.
+
+    Later receivers use the reduced costs, so the order may change the bound. With one receiver,
+    the bound is the cost of the cheapest path from a sender. It is 0 without receivers. Raises
+    `ValueError` without senders. Method: dual ascent.
     """
     remaining = costs.copy()
     total = 0

@@ -83,11 +83,17 @@ class ForkedRanks:
             go.release()
 
     def _check(self) -> None:
-        """Raise `InputError` if a rank has failed (`rank-died`) or the time limit has passed.
+        """Raise `InputError` if a rank has failed or the time limit has passed; else do nothing.
 
         A rank has failed if its process has exited with a signal or a status other than 0. The
-        message describes the first such rank, and the first exception that a rank reported, if any.
-        Failures take precedence over the time limit.
+        code is then `rank-died`, also if the time limit has passed. The message has the lowest
+        such rank, its signal or status, and the first reported exception of any rank, which is
+        removed from the queue.
+
+        Otherwise, after the time limit, the code is `deadlock` if no rank's position changes
+        within 0.2 s, else `timeout`. After the first finding, one more finding per waiting rank
+        gives the record for which it waits. Failed ranks, ranks that have not started and ranks
+        that have finished are left out.
         """
         dead = []
         for rank, process in enumerate(self._processes):
@@ -169,11 +175,20 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 def run_in_processes(request: LevelledRequest) -> ExecutionResult:
     """Run a request (operations of all ranks, by level) with one forked process per rank.
 
-    All ranks start each run together, after all have finished the previous one. The time of a run
-    is from the first start to the last end of any rank, in s. Only times of the repeats are
-    returned, no warm-ups; start and end of every step in ns only if requested. The outputs are
-    those of the last run. All processes are killed at the end in any case. Raises `InputError` if a
-    rank fails or the time limit passes, and the errors of `_get_fork_context` and `_create_board`.
+    There are `warmups`, then `repeats`, then one more run if step times are requested. All
+    ranks start each run together, after all have finished the previous one. The result has:
+
+    - `outputs`: those of the last run
+    - `repeat_times_s`: one time in s per repeat, in order, from the first start to the last end
+      of any rank; empty without repeats
+    - `step_start_ns`, `step_end_ns`: of every step in the last run, in ns from the first start
+      of any step; None unless requested
+
+    All processes are killed before this function returns or raises. Raises `InputError` if a
+    rank fails (`rank-died`) or all runs together exceed `timeout_s` (`deadlock` or `timeout`).
+    Raises `PluginError` if the system cannot fork. Raises `UsageError` for more than 256 ranks
+    (`too-many-ranks`), and for more than 2^14 pairs of ranks that exchange messages
+    (`too-many-pairs`).
     """
     board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)

@@ -148,16 +148,29 @@ class _Search:
 def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResult:
     """Return the best algorithm of all suitable synthesizers that verification accepts.
 
-    Its statistics name the winner, its bounds are the best of all candidates, and warnings of the
-    search precede its own diagnostics. The best is that of the objective and, with `robust=links`,
-    of the failures of links. If a runtime is requested, candidates are first fitted to it. Limits
-    and Ctrl-C end the search, and the best algorithm so far is returned; without any, Ctrl-C is
-    raised. A single candidate is not verified here; if all are rejected, the first one is returned
-    with warnings.
+    The candidates of `_try_all` are handled in these steps:
 
-    Raises `InputError` if no synthesizer supports the request (`nothing-fits`), if it is too large
-    for one and no other one serves it (`too-large`), or if none finishes (`limit-reached`), and
-    `UsageError` for unknown candidates.
+    1. If the request has a target, the fastest candidates are converted for its runtime
+       (`_fit_candidates`).
+    2. They are ordered by the objective (`_Search.list_in_order`), or by the worst failure of a
+       link with `robust=links`.
+    3. The first one that verification accepts is the result. If there is only one candidate, it
+       is returned unverified. If none is accepted, the first one is returned, and the result
+       has a warning for each.
+
+    A limit or Ctrl-C during `_try_all` ends only the calls of synthesizers, and the candidates
+    so far are used. Without any, Ctrl-C is raised. Later, Ctrl-C passes through. The result has
+    the statistics of `_collect_statistics`, the largest lower bounds of all candidates, the
+    synthesizers that were not tried, and warnings of the search before its own diagnostics.
+
+    Without a candidate, raises `InputError` by the first rule that applies:
+
+    - `too-large`: the request is too large for a synthesizer, and no limit was reached
+    - `limit-reached`: a synthesizer was skipped, or not reached because of a limit
+    - `nothing-fits`: no synthesizer supports the request, or all failed
+
+    Raises `InputError` if no candidate fits the runtime, and `UsageError` for unknown
+    candidates.
     """
     registry = request.hub or run_registry()
     search = _Search(
@@ -205,13 +218,21 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
 def _fit_candidates(search: _Search) -> None:
     """Convert the candidates to algorithms that the runtime of the request executes.
 
-    `search.candidates` is replaced by the converted ones, and `search.fitted` becomes the best of
-    them. Candidates are tried by ascending time, until `_MAX_FITTED` are converted or the next one
-    is too slow: more than 1 % slower than the fastest converted one, or 5 % while all converted
-    ones exceed the preferred limits of the runtime. Partial results are kept unchanged. A refused
-    candidate gets a reason in `search.failures`. If no candidate remains, raises the first
-    `LimitError`, extended by the least limits with which one of them can be executed, else the
-    first `InputError`.
+    Candidates are converted by ascending time; of equal times the first in the registry is
+    first. This ends when 3 are accepted, or when the next one is too slow. Too slow is more
+    than 1 % slower than the fastest accepted one, or more than 5 % if every accepted one
+    exceeds the preferred limits of the runtime. Partial results (steps of some ranks only) are
+    accepted unchanged. A candidate with an `InputError` is refused and gets a reason in
+    `search.failures`.
+
+    `search.candidates` becomes the list of accepted ones, in this order, with the times of the
+    converted algorithms. Candidates that were not reached are dropped. `search.fitted` becomes
+    the best by `choose_best`: smallest excess of preferred limits, then fewest messages, among
+    those of about equal time.
+
+    If none is accepted, raises the first `LimitError`, to which the smallest limits are added
+    with which a candidate can be executed. Without a `LimitError`, raises the first
+    `InputError`. All other errors pass through.
     """
     fitted: list[_Candidate] = []
     reason: InputError | None = None
@@ -251,12 +272,19 @@ def _sort_by_worst_failure(
     search: _Search,
     failures: dict[str, FailureTimes],
 ) -> list[_Candidate]:
-    """Sort the candidates by their largest time over failures of single links, then by time.
+    """Return the candidates sorted by their worst time over failures of single links.
 
-    `failures` gets the times of the completely evaluated candidates by name. All other candidates
-    come last, by time. They are partial results, those that are on the complete network at least as
-    slow as the best largest time so far, those whose evaluation exceeded it, and those whose
-    evaluation failed, which adds a warning to `search.warnings`.
+    The candidates are evaluated by ascending time on the complete network. The best worst time
+    is the smallest one of the candidates evaluated so far. These candidates have no worst time:
+
+    - partial results (steps of some ranks only)
+    - those whose time on the complete network is at least the best worst time
+    - those whose evaluation was ended because a failure exceeds the best worst time
+    - those whose evaluation raised `HubError`; this also adds a warning to `search.warnings`
+
+    All other ones are recorded in `failures` by name and come first, by worst time. Candidates
+    without a worst time follow, by time on the complete network. At equal keys the faster one
+    on the complete network is first, then the first in the registry.
     """
     # Imported here: only this objective needs routes and repairs.
     from collhub_tuning.variations import evaluate_failures
@@ -358,10 +386,15 @@ def _group_by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 
 def _parse_candidates(text: str, registry: Registry) -> list[str]:
-    """Return the names of the candidates: those in `text`, separated by commas, or `all`.
+    """Return the names of the candidate synthesizers in `text`, separated by commas.
 
-    `all` means all synthesizers except this portfolio and those that are used only by name. Order
-    and repetitions are kept. Raises `UsageError` for unknown names and for the portfolio itself.
+    White space around names is dropped; order and repetitions are kept. The text `all` gives
+    all synthesizers in the order of the registry, except this portfolio and those that are used
+    only by name. There is no other special word: `all,x` refers to a synthesizer `all`.
+
+    Raises `UsageError` for the portfolio itself and for unknown names, also an empty one.
+    Raises `PluginError` if a plugin with such a synthesizer is not loaded or several
+    synthesizers have the name. The first bad name is reported.
     """
     if text == "all":
         return [
@@ -381,13 +414,22 @@ def _parse_candidates(text: str, registry: Registry) -> list[str]:
 def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
     """Call the synthesizers that support the collective, the lowest estimate first, until a limit.
 
-    Results are added to `search.candidates`. Synthesizers that do not support the collective or
-    fail get a reason in `search.failures`; those that are skipped, or not reached because of a
-    limit, get one in `search.not_tried`. The findings of a `PluginError` also become warnings.
-    Until there is a candidate, the limit of work does not end the search; the limit of time does.
+    The order is that of `_sort_by_estimate`. Before each call these rules apply, the first one
+    first:
 
-    On large networks the search also ends if the best time is within 1 % of the lower bound, and
-    `_find_reason_to_skip` skips synthesizers.
+    1. On large networks (more than 100 000 pairs of an NPU and a link): if the best time is
+       within 1 % of the lower bound, the search ends.
+    2. If the limit of work or of time is reached, the search ends. But until there is a
+       candidate, only the limit of time ends it.
+    3. If `_find_reason_to_skip` has a reason, the synthesizer is skipped.
+
+    Every synthesizer is recorded in one place. Results are appended to `search.candidates`.
+    Those that do not support the collective, or raise `HubError`, get a reason in
+    `search.failures`. Those that are skipped, or not reached at the end of the search, get one
+    in `search.not_tried`. A first finding `too-large` is also recorded in `search.too_large`.
+    The findings of a `PluginError` are also appended to `search.warnings`.
+
+    All other exceptions pass through, also Ctrl-C.
     """
     kind = request.collective.kind
     supporting = []
@@ -447,18 +489,21 @@ def _find_reason_to_skip(
     search: _Search,
     bound_ns: float | None,
 ) -> str:
-    """Return the reason to skip a synthesizer, "" without one.
+    """Return the reason to skip a synthesizer; "" if it is to be tried.
 
-    Synthesizers are skipped only beyond the limits of `_is_beyond_search`:
+    Nothing is skipped unless `_is_beyond_search` holds for the request. Then "ratio" is the
+    best time divided by `bound_ns`. It is infinite without a candidate, and if `bound_ns` is
+    None or 0. Small means at most 64 000 000 pairs of an NPU and a link (`_MAX_DIRECT_PAIRS`).
+    The rules are:
 
-    - those that adapt to the links. They are tried if the network has no switches and is not too
-      large even for this, they have no option `within`, and the best time is above 1.25 times the
-      lower bound. Without a candidate, they are skipped only on networks where they are never
-      tried, once another synthesizer found the request too large.
-    - after the first candidate, patterns without an estimate, unless the best time is above twice
-      the bound and the network is not too large even for this.
-
-    `bound_ns`: None if unknown, which counts as 0.
+    - A synthesizer that adapts to the links, without a candidate: skipped if another
+      synthesizer reported that the request is too large, and the network has switches or is not
+      small.
+    - A synthesizer that adapts to the links, with a candidate: tried only if the network has no
+      switches and is small, the ratio is above 1.25, and the synthesizer has no option
+      `within`.
+    - A fixed pattern: skipped only if there is a candidate, its time cannot be estimated, and
+      the ratio is at most 2 or the network is not small.
     """
     topology, best_ns = request.topology, search.best_ns
     if not _is_beyond_search(request):
@@ -500,11 +545,18 @@ def _get_first_message(error: HubError) -> str:
 def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Search) -> None:
     """Run one synthesizer, and append its result with its time in ns to `search.candidates`.
 
-    If the synthesizer has the option to stay within a time, it gets the best time so far as the
-    limit. A complete result is simulated; a simulation that the synthesizer made itself is reused.
-    The time in the result is used if the result is partial (only the steps of some ranks), if the
-    work limit forbids the simulation, or if the simulated time is None or 0. Raises the `HubError`
-    of the synthesizer.
+    If there is a candidate and the synthesizer has the option `within`, it gets the best time
+    so far as the value of this option. The result is not yet fitted to the runtime of the
+    request.
+
+    A complete result is simulated with `request.simulate`. This counts as work, but no limit is
+    checked before it. If the synthesizer has simulated the same steps itself and they were its
+    fastest, that time is reused. The time of the candidate is the simulated one. It is the time
+    in the result if the result is partial (steps of some ranks only), or if the simulated time
+    is None or 0.
+
+    Errors of the synthesizer (`HubError`) and of the simulator pass through, and nothing is
+    appended.
     """
     # Reuses the simulation if the synthesizer has simulated its result itself.
     stopwatch = Stopwatch(request.simulate)
@@ -535,14 +587,22 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
 def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:
     """Return the names in the order in which the synthesizers are tried: by estimated time.
 
-    The estimate of a synthesizer that adapts to the links is the lower bound of the core; that of a
-    fixed pattern comes from its offer, by the alpha-beta model; unknown ones are infinite. At equal
-    estimates, synthesizers without an estimator come later, and then those with the option `within`
-    (a time limit for their result).
+    The sort keys are, in this order; at equal keys the order of `names` is kept:
 
-    On large networks, synthesizers with `within` come after all others. On still larger ones, also
-    those that adapt to the links come last; without switches, so do patterns whose estimate exceeds
-    `_FAR_FROM_BOUND` times the bound.
+    1. late ones last (see below)
+    2. estimated time in ns: for a synthesizer that adapts to the links, the lower bound of the
+       core, or 0 if it is unknown; for a fixed pattern, the estimate of its offer, infinite if
+       unknown
+    3. those that neither adapt nor offer an estimator last
+    4. those with the option `within` (limit of the time of their result) last
+
+    A synthesizer is late in these cases:
+
+    - It has the option `within`, and the network has more than 100 000 pairs of an NPU and a
+      link.
+    - It adapts to the links, and `_is_beyond_search` holds.
+    - It is a fixed pattern whose estimate exceeds twice the bound, `_is_beyond_search` holds,
+      and the network has no switches and at most 64 000 000 such pairs.
     """
     topology = request.topology
     is_large = _is_large(topology)
@@ -623,12 +683,20 @@ def _has_within_option(name: str, registry: Registry) -> bool:
 
 
 def _collect_statistics(best: _Candidate, search: _Search) -> dict[str, JsonValue]:
-    """Return the winner, its lead, the number of candidates, and the winner's own statistics.
+    """Return the statistics of the search and those of the winner `best`, as one dict.
 
-    The lead is over the next candidate that is not faster, in percent of the winner's time; it is
-    missing if there is none. If the fastest candidate has more messages and less time than the
-    winner, `fewer messages` states this. `interrupted` is present only after Ctrl-C. The winner's
-    own statistics replace entries of the same name. The winner's time must not be 0.
+    - `winner`: name of its synthesizer
+    - `ahead of`: name of the fastest other candidate that is at least as slow as the winner,
+      and its lead in percent of the winner's time (`ring by 3.1 %`); missing without such a
+      candidate
+    - `fewer messages`: only if the fastest candidate is faster than the winner and has more
+      messages; both numbers and the difference in percent
+    - `candidates`: how many of the synthesizers in `search.names` gave a candidate, as text
+    - `interrupted`: True, only after Ctrl-C
+
+    Then come the winner's own statistics; they replace entries of the same name. Nothing is
+    changed. Raises `ZeroDivisionError` if the winner's time is 0 and there is another
+    candidate.
     """
     slower = [
         row for row in search.sort_by_time() if row is not best and row.time_ns >= best.time_ns

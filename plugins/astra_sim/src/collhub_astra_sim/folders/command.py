@@ -55,8 +55,16 @@ def astra_sim(
 ) -> None:
     """Write one folder with each IN at each SIZE, run one after the other by ASTRA-sim.
 
-    The traces of IN are named after it and its size. algorithms.yml maps the nodes of the workload
-    to them; such a map also works with your own workload.
+    Each IN@SIZE,SIZE gives one algorithm per size, IN without a size one at its own size. They
+    run in the order of the command line. The traces of an algorithm have the name of the file
+    up to its first dot and the size as typed: ring.xml@1MiB gives ring-1MiB, ring.xml gives
+    ring.
+
+    All algorithms must have different names and the same number of ranks. Losses are reported
+    after the folder has been written.
+
+    algorithms.yml maps the nodes of the workload to the traces; such a map also works with your
+    own workload.
     """
     from collhub_astra_sim.folders.write import build_folder_of_several
 
@@ -76,11 +84,18 @@ def astra_sim(
 def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
     """Read the algorithm of `PATH` or `PATH@SIZE,SIZE`; return it once per size, in order.
 
-    The text after the last `@` is the list of sizes, so a path with `@` must be followed by `@`.
-    Without sizes, also with nothing after `@`, there is one result; its size is the one that the
-    algorithm states, else the default of Chakra traces, and its name is the file name up to the
-    first dot. With sizes, "-SIZE" as typed is appended to this name. Raises `HubError` for an
-    unreadable file and for invalid sizes.
+    The text after the last `@` is the list of sizes, so a path with `@` must be followed by
+    `@`. STEM is the file name without its folder, up to the first dot: `ring` for
+    `a/ring.v2.xml`.
+
+    - With sizes, as in `ring.xml@1MiB,2MB`: one entry per size, in the given order, also for
+      equal sizes. The names are STEM and the size as typed: `ring-1MiB`, `ring-2MB`.
+    - Without sizes, also with nothing after `@`: one entry with the name STEM. Its size is the
+      one that the algorithm states, otherwise the result of `chakra_bytes` (1 MiB per unit up
+      to 2^20 units, otherwise 1 byte per unit).
+
+    Raises `HubError` if the file cannot be read, and `UsageError` if a size is empty, has no
+    unit, or is no positive whole number of bytes up to 2^62.
     """
     from collhub_astra_sim.folders.write import NamedAlgorithm
     from hub_core import chakra_bytes

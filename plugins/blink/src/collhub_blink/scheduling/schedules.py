@@ -348,17 +348,18 @@ class _ChunkLimits:
 
     @classmethod
     def of(cls, pipelining: Pipelining, max_messages: int) -> _ChunkLimits:
-        """Collect the limits that numbers of chunks of a pipelining must satisfy.
+        """Collect the limits that the numbers of chunks of a pipelining must satisfy.
 
         - `max_messages`: as given, for all trees together.
-        - `max_chunks`: the largest number of units into which the request allows to divide one part
-          of the collective's buffer (of `num_shares` equal ones); 0 if it allows none, None without
-          limits.
-        - `most_of_tree`: for each tree, the largest number of chunks (perhaps 0) with which
-          `_MAX_MESSAGES_IN_FLIGHT` - 1 chunks of its smallest stream have at least the bytes in
-          flight of a link, the maximum of bandwidth times latency. Empty if this maximum is 0, as
-          with `Occupancy.ALPHA_BETA`.
-        - `operations`: the number of operations (messages per chunk) of each tree.
+        - `max_chunks`: the request may limit the numbers of units into which a buffer part (of
+          `num_shares` equal ones) is divided. This is the largest allowed number, 0 if none is
+          allowed, None without limits.
+        - `most_of_tree`: for each tree floor(p * 11 * bytes / parts / F), at least 0. Here p is
+          the fraction of its smallest stream, bytes the size of the collective, and parts the
+          number of equal parts of its buffer. F is the largest product of bandwidth and latency
+          of a link. With at most so many chunks, 11 messages (`_MAX_MESSAGES_IN_FLIGHT` - 1)
+          fill any link. Empty if F is 0, and with `Occupancy.ALPHA_BETA`.
+        - `operations`: by tree, the number of messages of one chunk, summed over its streams.
         """
         operations: Counter[int] = Counter()
         for stream in pipelining.streams:

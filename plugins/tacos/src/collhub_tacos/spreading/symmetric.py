@@ -166,11 +166,19 @@ def _choose_chunk(
     fastest: Int64Array,
     urgency: Float64Array,
 ) -> int:
-    """Return the most suitable chunk for an in-link, -1 for none; of equal ones the first.
+    """Return the chunk with the lowest score in the list of an in-link, -1 if the list has none.
 
-    A chunk is more suitable the lower its score is: its urgency, plus a penalty if a faster in-link
-    can bring it, minus a bonus for each in-link over which the translated chunk is still needed.
-    Chunks that another in-link has taken are removed from the list of the in-link.
+    The list of in-link `slot` is the first `num_waiting[slot]` entries of `waiting[slot]`, in
+    the order of arrival at the source. Chunks that have a start (`start` is not `NEVER`) were
+    taken by an in-link and are first removed from the list, in place; the order is kept. The
+    score of the others is:
+
+    - `urgency[chunk]`
+    - plus 10 if `fastest[chunk]` is below `tier`: an in-link of a faster tier can bring it
+    - minus 0.5 for every in-link j for which chunk `shift[j, chunk]` has no start: then a
+      neighbour still needs the translated chunk
+
+    Of equal scores the first in the list is returned. The returned chunk stays in the list.
     """
     num_kept, best_chunk, best_score = 0, -1, np.inf
     for place in range(num_waiting[slot]):
@@ -203,9 +211,14 @@ def retime_cells(
 ) -> Int64Array:
     """Return the earliest starts in ps if every in-link keeps its order: int64[chunks].
 
-    `link`: the in-link of every chunk, -1 for chunks that are present at the start. `busy`,
-    `arrival`: ps per in-link. `shift[j, x]`: number at this node of chunk x of the source of
-    in-link j. `start`: the given starts, which define the order.
+    `link`: the in-link of every chunk, -1 for chunks that are present at the start, which have
+    start 0. Every in-link brings its chunks in the order of the given `start`, of equal ones
+    the lower number first. A chunk starts at the later of two times: when the in-link is free
+    (`busy` after its previous start), and when the source has the chunk. Chunk `shift[j, x]` of
+    in-link j is chunk x of the source, which the source has when chunk x arrives at this node:
+    `arrival` after its new start, or 0 if it is present at the start.
+
+    `busy`, `arrival`: ps per in-link. The arguments are not changed.
     """
     degree, num_chunks = shift.shape
     came_from = np.full(num_chunks, -1)
@@ -246,9 +259,18 @@ def find_all_gather(
 ) -> Best[LinkSchedule]:
     """Find the fastest all-gather of a symmetric network over `seeds` seeds from `first_seed` on.
 
-    A time of at most `goal_ps` ends the search. `translations` must preserve `origin` and `times`.
-    A seed examines the chunks of one node only. Ctrl-C ends the search with the best result so far;
-    without one it is raised again. Raises `InputError` if the network is not connected.
+    The seeds are tried in ascending order. The result has the schedule with the smallest time
+    in ps, of equal times that of the lower seed, the seed, and the number of tried seeds. Seed
+    0 makes no random choices. A time of at most `goal_ps` ends the search. Ctrl-C, or a limit
+    that is exceeded, ends it with the best result so far, which is then marked as interrupted;
+    without a result it is raised again.
+
+    `translations` must map `origin` (source NPU of every chunk) and `times` to themselves; this
+    is not checked. Only the chunks of node 0 are computed, those of the other nodes by
+    translation.
+
+    Raises `InputError` if a link is occupied for less than 1 ps (`link-times`), and if a chunk
+    cannot reach a node (`disconnected`).
     """
     gather = _SymmetricGather(network, translations, times, origin)
     best = find_best_of_seeds(
