@@ -284,12 +284,19 @@ class _ScheduleConversion:
         self._report_warning("flows-lost", f"{message}: the paths of the demands are read")
 
     def build_chunks(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Find the collective of the schedule: return it, its chunks, and the chunk of every path.
+        """Return the collective of the schedule, its chunks, and the chunk of every path (int64).
 
-        A path without units has chunk -1. Schedules with volumes (paths for parts of a chunk) are
-        all-to-alls, all other schedules are all-gathers. Raises `InputError` (`demand-not-met`) if
-        the volumes of a demand do not add up to 1 within `TOLERANCE`, and if a demand of the
-        collective is missing; `InputError` if a demand occurs twice.
+        If at least one demand of the file is a list of paths (with volumes), the schedule is an
+        all-to-all (`_build_all_to_all`). Otherwise it is an all-gather (`_build_all_gather`). With
+        volumes, every path has a separate chunk; a path that gets no unit has -1. Without volumes,
+        all paths of one chunk of a source have its number.
+
+        Raises `InputError` in the first of these cases:
+
+        - `demand-not-met`: the volumes of a demand do not add up to 1 within `TOLERANCE` (1e-3)
+        - `teccl-schedule`: only for an all-gather, more chunks of a source than there are demands
+        - `demand-not-met`: the file lacks a demand of the collective
+        - `teccl-schedule`: a demand occurs twice
         """
         # Refuse a demand whose volumes do not add up to 1.
         paths = self._paths
@@ -306,13 +313,17 @@ class _ScheduleConversion:
         return self._build_all_to_all() if self._paths.has_volumes else self._build_all_gather()
 
     def build_transfers(self, chunk_of_path: Int64Array) -> Transfers:
-        """Return the transfers: every distinct hop of a chunk once, in the order of epochs.
+        """Return the transfers: every distinct hop of a chunk once, sorted by epoch.
 
-        An epoch is the solver's unit of time. Within one, transfers are ordered by chunk, source
-        and destination. A transfer starts at its epoch and ends at the next one. There is one link
-        per ordered pair of ranks, and transfers need not wait for earlier ones on their link (no
-        window). `chunk_of_path` comes from `build_chunks`; paths with -1 are omitted. Raises
-        `InputError` if a chunk arrives at a GPU by two hops.
+        An epoch is the solver's unit of time. Within one epoch, transfers are sorted by chunk,
+        source and destination. Source and destination are ranks. A transfer starts at its epoch and
+        ends at the next one, without addition of data. The link from rank s to rank d has the
+        number s * ranks + d. Transfers need not wait for earlier ones on their link (no window).
+
+        `chunk_of_path` comes from `build_chunks`; hops of paths with -1 are omitted. A hop is
+        distinct by chunk, source, destination and epoch, so one that several paths share occurs
+        once. Raises `InputError` (`teccl-schedule`) if two distinct hops bring a chunk to one GPU,
+        also over the same link in two epochs.
         """
         paths = self._paths
         chunk = chunk_of_path[paths.path]
@@ -335,10 +346,17 @@ class _ScheduleConversion:
     def _build_all_gather(self) -> tuple[Collective, Chunks, Int64Array]:
         """Return (collective, chunks, chunk of every path) for schedules without volumes.
 
-        The number of chunks per source is the largest chunk number plus 1, and each has one unit.
-        Chunk c of rank r has the number r * chunks per source + c. Raises `InputError` if a source
-        would have more chunks than there are demands, if a chunk is not demanded by a rank other
-        than its origin, or if a demand occurs twice.
+        Chunks per source are the largest chunk number of any demand plus 1, for each rank, and each
+        chunk has one unit. Chunk c of rank r has the number r * chunks per source + c; its path has
+        the same number.
+
+        Raises `InputError` in the first of these cases:
+
+        - `teccl-schedule`: chunks per source exceed the number of demands in the file
+        - `demand-not-met`: a chunk of a source is not demanded by each rank other than this source
+        - `teccl-schedule`: a demand occurs twice
+
+        Demands at the origin of a chunk are accepted.
         """
         paths, ranks = self._paths, self._num_ranks
         per_source = int(paths.chunk.max()) + 1
@@ -359,15 +377,18 @@ class _ScheduleConversion:
     def _build_all_to_all(self) -> tuple[Collective, Chunks, Int64Array]:
         """Return (collective, chunks, chunk of every path) for schedules with volumes.
 
-        The demands of a pair of ranks are numbered from 0 by ascending chunk number; gaps in the
-        numbers do not matter. Each demand is divided into equally many units (`_divide_demands`),
-        so that each rank sends demands per pair * units of a demand to each rank. Each path with at
-        least one unit becomes a chunk, in the order of the paths. After these, each rank has one
-        chunk for the data that it keeps. The third result has the number of the chunk by path,
-        int64; -1 for a path without units.
+        The demands of a pair (origin, destination) are numbered k = 0, 1, ... by ascending chunk
+        number; gaps in the numbers do not matter. Each demand is divided into P units
+        (`_divide_demands`). With m demands per pair, each rank sends m * P units to each rank, so
+        the collective has ranks * m * P units.
 
-        Raises `InputError` as described at `_check_demands`, for example if the pairs have
-        different numbers of demands. May report the warning of `_divide_demands`.
+        Each path with at least one unit becomes a chunk, in the order of the paths. Its units
+        follow those of earlier paths within demand k, which begins at unit k * P of the pair. After
+        these chunks, each rank has one chunk of m * P units for the data that it keeps. The third
+        result has the number of the chunk by path, int64; -1 for a path without units.
+
+        m is the largest number of demands of any pair. Raises `InputError` (`demand-not-met`) if a
+        pair of different ranks has fewer demands than m. Reports the warning of `_divide_demands`.
         """
         paths, ranks = self._paths, self._num_ranks
         pair = self._to_ranks(paths.origin) * ranks + self._to_ranks(paths.at)
@@ -404,13 +425,17 @@ class _ScheduleConversion:
         return collective, chunks, chunk_of_path
 
     def _divide_demands(self) -> _PathShares:
-        """Divide the units of every demand among its paths; the units of a demand are one chunk.
+        """Divide the units of every demand among its paths; each demand is one chunk of P units.
 
-        Each path gets its volume times the units per chunk, rounded down after adding `TOLERANCE`.
-        Missing units go to the paths with the largest remainders, the earlier path if equal. A path
-        may get none. The units of a demand are consecutive in the order of its paths. The result
-        has the first unit and the number of units of each path, and the units per chunk. Reports
-        the warning `volumes-rounded` if this changes a volume by more than `TOLERANCE`.
+        P is the result of `_count_parts`. Each path first gets floor(volume * P + `TOLERANCE`)
+        units. If these are fewer than P for a demand, some of its paths get one more unit each.
+        They are the paths with the largest values of (volume * P - units), the earlier path if
+        equal. A path may have no units. Example: volumes (0.5, 0.5) with P = 2 give (1, 1).
+
+        The units of a demand are consecutive in the order of its paths. The result has by path the
+        first unit (counted from the start of its demand) and the number of units, and P as `parts`.
+        The warning `volumes-rounded` is reported to the source if units / P differs from any volume
+        by more than `TOLERANCE` (1e-3).
         """
         paths = self._paths
         parts = self._count_parts()
@@ -458,12 +483,14 @@ class _ScheduleConversion:
         return ranks
 
     def _check_demands(self, chunk: Int64Array, required: tuple[Int64Array, Int64Array]) -> None:
-        """Check that the file has each demand of the collective, and none twice; else `InputError`.
+        """Raise `InputError` if the file lacks a demand of the collective, or has a demand twice.
 
-        A demand is a pair of chunk and rank that must get it. `chunk`: chunk of every demand of the
-        file. `required`: chunk and rank of every demand of the collective. The missing demand with
-        the smallest chunk and rank is named (code `demand-not-met`), and the other missing demands
-        are counted. Demands of the file that are not required are accepted.
+        A demand is a pair of a chunk and the rank that must get it. `chunk`: chunk of every demand
+        of the file. `required`: two columns, chunk and rank of every demand of the collective.
+        Missing demands are checked first (`demand-not-met`). The message names the one with the
+        smallest chunk, then the smallest rank, and the number of the other missing ones. Then
+        repeated demands are refused (`teccl-schedule`), also those that are not required. Demands
+        of the file that are not required are accepted otherwise.
         """
         at = self._to_ranks(self._paths.at)
         ranks = self._num_ranks

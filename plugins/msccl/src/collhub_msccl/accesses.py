@@ -91,17 +91,20 @@ def find_accesses(
 ) -> UnitAccesses | None:
     """List the memory accesses of step rows: one per row and unit of memory.
 
-    Returns None if the units of all reads, or of all writes, exceed 2^22 plus four times the number
-    of rows.
-
     `columns`: columns of a step table. `block`: int64[rows], thread block of each row, numbered
     uniquely across all ranks. `base`: int64[ranks, 3], first address of the buffers INPUT, OUTPUT
     and SCRATCH; buffers that share memory share addresses.
 
-    The size of a unit is the greatest common divisor of all addresses and counts. A row that reads
-    and writes one unit has only the write access. The accesses are sorted by (block, unit, row).
-    Units are numbered from the lowest buffer of each rank, so units of different ranks may have
-    equal numbers.
+    SEND, RECV_REDUCE, COPY and REDUCE read `count` addresses of their source. RECV, RECV_REDUCE,
+    COPY and REDUCE write `count` addresses of their destination. Other kinds access nothing. An
+    address counts from the lowest buffer of the row's rank, so units of different ranks may have
+    equal numbers. The size of a unit is the greatest common divisor of all first addresses and all
+    counts, at least 1; unit u begins at address u * size. A row that reads and writes one unit has
+    only the write access.
+
+    The accesses are sorted by (block, unit, row). Without accesses all columns are empty. Returns
+    None if the units of all reads, or of all writes, exceed 2^22 plus four times the number of
+    rows.
     """
     read_rows, read_address = _find_side_accesses(columns, base, _READS_SRC, "src")
     write_rows, write_address = _find_side_accesses(columns, base, _WRITES_DST, "dst")

@@ -71,12 +71,18 @@ class DirectedTree:
 def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
     """Check a tree of a certificate; return one directed tree per direction in which data use it.
 
-    A collective other than an all-reduce has one, down from the root or up to it. An all-reduce has
-    one that is used in both directions, or two if the certificate lists a separate tree for the
-    reduction (`up`). Targets are all ranks, or the only target of a path of a scatter or gather.
-    Raises `FlawError` (`tree`) if the root is not a rank, or not the root of a rooted collective,
-    if a target is not a rank, and as `_build_directed_tree`, for example if a target is not
-    connected to the root.
+    - An all-reduce has one that is used in both directions. If the certificate lists a separate
+      tree for the reduction (`up`), it has two: first the tree down, then `up`.
+    - Reduce, gather and reduce-scatter have one, up to the root.
+    - All other collectives have one, down from the root.
+
+    Targets are all ranks, or the only `target` of a tree of a scatter or gather. Raises `FlawError`
+    (`tree`) in the first of these cases:
+
+    - the root of the tree is not the root of a rooted collective
+    - the root or a target is not a rank
+    - a directed tree is invalid (`_build_directed_tree`): for example a target is not connected to
+      the root
     """
     only = _get_only_target(tree, claim)
     targets = claim.ranks if only is None else [only]
@@ -122,11 +128,18 @@ def _build_directed_tree(
 ) -> DirectedTree:
     """Build a directed tree from the parents and routes of `direction`, and check its form.
 
-    Root, weight and target are those of `tree`. `is_down` and `is_up` say whether data flow away
-    from the root and to it; both can be true. The served rank is the only target, or the root for a
-    tree to all ranks. Raises `FlawError` (`tree`) if the root has a parent, if a target or a node
-    with a parent is not connected to the root, if the list of parents does not have one entry per
-    NPU, and if a node without a parent has a route.
+    `direction` has a list of parents by NPU, negative without one, and routes (switches and NPUs
+    between a node and its parent) by node. Root and weight are those of `tree`. `is_down` and
+    `is_up` say whether data flow away from the root and to it; both can be true. `served` is the
+    only target of a tree of a scatter or gather, otherwise the root.
+
+    Raises `FlawError` (`tree`) in the first of these cases:
+
+    - the root has a parent
+    - the parents of a target, or of a node with a parent, do not lead to the root (also a cycle)
+    - the list of parents does not have one entry per NPU, or a node without a parent has a route
+
+    The nodes on routes are not checked.
     """
     root = tree["root"]
     npus = claim.document["network"]["npus"]
@@ -221,13 +234,20 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
 
 
 def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
-    """Check the trees of all planes, and add up their rates: bytes of the collective per second.
+    """Check the trees of all planes, and return the sum of their rates.
 
-    A plane is an independent network. If there are several, those without trees and without an
-    entry in the certificate are skipped. Every other plane is checked by `_compute_plane_rate`,
-    whose `FlawError`s are passed on. Also raises `FlawError` (`planes`) if a tree is on a plane
-    that the network does not have. `algorithm`: its traffic must be that of the trees; None skips
-    this check.
+    Rates are in bytes of the collective per second. A plane is an independent network. If there are
+    several, those without trees and without an entry in the certificate are skipped. Every other
+    plane is checked by `_compute_plane_rate`, in ascending order. `algorithm`: its traffic must be
+    that of the trees; None skips this check.
+
+    Raises `FlawError`, in this order:
+
+    - `planes`: there are several planes, and the shares of the entries do not add up to 1, or an
+      entry is of an unknown plane
+    - `tree`, `load`, `rate`, `parts`, `planes` or `traffic`: a plane is wrong
+      (`_compute_plane_rate`); a network of one plane needs at least one tree
+    - `planes`: a tree is on a plane that the network does not have
     """
     carrying = claim.carrying_planes()
     trees = claim.document["trees"]

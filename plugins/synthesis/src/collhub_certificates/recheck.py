@@ -386,10 +386,16 @@ def _compute_directed_partition_rate(
 
 
 def _check_blocks(claim: Claim, declared: CertifiedBound) -> list[list[int]]:
-    """Return the declared blocks of a bound, after a check that they can prove one.
+    """Return the declared blocks of a bound, unchanged, after a check that they can prove one.
 
-    Raises `FlawError` (`bound`) if a switch multicasts or reduces, if there are fewer than two
-    blocks, if a number in them is not a node, and if a block has no rank.
+    Raises `FlawError` (`bound`) in the first of these cases:
+
+    - a switch of the network multicasts or reduces
+    - there are fewer than two blocks (also none declared)
+    - a number in a block is not a node of the network, 0 to nodes - 1
+    - a block has no rank of the claim
+
+    Blocks may overlap here, and need not contain all ranks; the callers check this.
     """
     network = claim.document["network"]
     if network.get("multicast") or network.get("reduce"):

@@ -68,8 +68,17 @@ def build_every_rank_packing(
     `network`: the network to pack, for a reduce-scatter the reversed one. `spread`: at which
     switches traffic is distributed to all neighbours. With EVERYWHERE, `task.seeds_of_flat_trees`
     random orders are tried, otherwise `task.seeds`; their seeds are consecutive from `task.seed`.
-    The bound on the rate is by the data that must enter a set of nodes. `at_least`, the minimum
-    number of trees, is the number of ranks, because every rank needs a tree.
+    The packing with the fewest trees is chosen, then the one with the smallest sum of weight *
+    depth.
+
+    All ranks send at the same rate, the maximum one, so the total weight of the trees is equal for
+    each root. The bound equals the rate of the trees: it is the `ingress-cut` of the data that must
+    leave a set of nodes. `at_least` is the number of ranks, with the reason `every rank needs a
+    tree`. The search budget is not used.
+
+    Raises `InputError`: `one-node` for a single rank, `unreachable` if a rank cannot be reached,
+    `capacities` for too large capacities, `unbalanced-switch` for some switches whose links differ
+    by direction.
     """
     is_flat = spread is SwitchSpread.EVERYWHERE
     packing = all_gather_trees(
@@ -91,11 +100,21 @@ def build_every_rank_packing(
 def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings of trees for an all-reduce.
 
-    First come those at the optimal rate: without switches the one with the fewest trees
-    (`_build_minimal_packing`), with switches those of `_build_switched_packings`. Then follow two
-    for small sizes: a shallow tree from every rank, and only the most central of these trees. If
-    some link has no reverse link of equal bandwidth, the only candidate is
-    `build_directed_packing`.
+    If some link has no reverse link of equal bandwidth, the only candidate is
+    `build_directed_packing`. Otherwise the list has, in this order:
+
+    - if all nodes of the network are ranks: the packing with the fewest trees at the best rate
+      (`_build_minimal_packing`)
+    - otherwise (switches or other NPUs that forward): those of `_build_switched_packings`. These
+      are up and down trees of every rank, trees with concentrated traffic, trees with spread
+      traffic, and the packings for several hosts.
+    - a shallow tree from every rank, for small sizes
+    - a single shallow tree: the one of the least depth, of several the one with the smallest sum of
+      depths, then with the lowest root
+
+    The last two have the bound of the first packing. Raises `InputError` as `strength` does:
+    `one-node` for a single rank, `unreachable` for a disconnected network, `capacities` for too
+    large capacities.
     """
     # Using one tree in both directions needs links with equal bandwidth in both.
     if not task.network.is_duplex:
@@ -121,11 +140,19 @@ def _depth_key(placed_tree: PlacedTree) -> tuple[int, int, int]:
 def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
     """Build the all-reduce packing with the fewest trees at the best rate, for ranks only.
 
-    `task.network` must be direct: no switches and no forwarding NPUs. The best rate is the strength
-    of the network. The unit of the result is the graph's divided by the scale at which the strength
-    is an integer; this integer is the total weight of the trees. Takes steps from `task.budget`. If
-    the budget is used up first, the smallest packing so far is used. `at_least` of the result is
-    the proved minimum number of trees, `reason` explains it.
+    `task.network` must be direct (no switches and no forwarding NPUs) and duplex. The best rate is
+    the strength of the network. With strength a / b, the unit is that of the graph divided by b,
+    and the total weight of the trees is a.
+
+    First, `task.seeds` random orders give a packing. Then smaller numbers of trees are tried in
+    ascending order, with steps from `task.budget`. A number without a packing raises `at_least`,
+    the proved minimum; `reason` explains it. If the budget ends first, or a number is too large to
+    search, the first packing is returned. Ctrl-C in the search has the same effect, and sets
+    `task.budget.is_interrupted`.
+
+    The bound is that of the partition that limits the strength, or by minimum cuts if switches
+    multicast or reduce. Raises `InputError` as `strength` does (`one-node`, `not-duplex`,
+    `unreachable`, `capacities`).
     """
     network = task.network
     graph = network.graph
@@ -184,10 +211,16 @@ def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> Placed
 def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
     """Build all-reduce trees of a network with switches, which direct arcs between ranks replace.
 
-    `spread`: how traffic at switches is distributed to direct arcs. `task.seeds_of_flat_trees`
-    random orders are tried, from the seed `task.seed`. The trees are placed on the routes of the
-    arcs in the network with switches. The bound on the rate is that of the partition of the nodes
-    that limits the strength of the network.
+    `spread`: at which switches traffic is distributed evenly to all pairs of neighbours.
+    `task.seeds_of_flat_trees` random orders are tried, with seeds from `task.seed` on. The packing
+    with the fewest trees is chosen, then the one with the smallest sum of weight * depth. The rate
+    is the strength of the network.
+
+    The trees are placed on the routes of the arcs in the network with switches. The unit is that of
+    the graph divided by the scale of the packing, so weights are integers. The bound is that of the
+    partition of the nodes that limits the strength. If switches multicast or reduce, it is the
+    bound by minimum cuts. `at_least` is 1. Raises `InputError` as `strength` does (`one-node`,
+    `not-duplex`, `unreachable`, `capacities`).
     """
     network = task.network
     optimal_packing = all_reduce_packing(
@@ -207,14 +240,20 @@ def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedP
 def build_directed_packing(task: PackingTask) -> PlacedPacking:
     """Build all-reduce trees for links that differ by direction: one tree up and another one down.
 
-    Both trees of a pair have the same root: data are reduced up the first and broadcast down the
-    second. `pack_two_ways` divides the links between both directions at the best rate of such
-    trees. If it returns None, the trees of an all-gather and those of the all-gather on the
-    reversed network (a reduce-scatter) are paired root by root. A root with trees in only one
-    direction gives no pair. Pairs are in the order of the roots in `task.npus`. Raises `ValueError`
-    if no root has both. The unit is the largest for which all links have room for both directions.
-    The rate may be below the bound. Raises `InputError` for networks that are not connected and for
-    a single rank.
+    Both trees of a pair have the same root and weight: data are reduced up the first and broadcast
+    down the second. `pack_two_ways` divides the links between both directions at nearly the best
+    rate of such trees. If it returns None (more than 256 nodes, for example), two sets of trees are
+    packed for the full links. Those down are the trees of an all-gather. Those up are the trees of
+    an all-gather on the reversed network.
+
+    Down and up trees are paired root by root (`_pair_trees`), in the order of the roots in
+    `task.npus`. A root with trees in only one direction gives no pair. The unit is the largest at
+    which every link has room for the up and the down trees together. The rate may be below the
+    bound of `compute_directed_bound`. `at_least` is 1.
+
+    Raises `InputError`: `one-node` for a single rank, `unreachable` if a rank cannot be reached,
+    `capacities` for too large capacities, `unbalanced-switch` for some switches whose links differ
+    by direction. Raises `ValueError` if no root has trees in both directions.
     """
     network = task.network
     packing = pack_two_ways(network.graph, seeds=task.seeds, first_seed=task.seed)
@@ -298,14 +337,20 @@ def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
 def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None = None) -> RateBound:
     """Return the smallest proved upper bound on the rate of an all-reduce, for any links.
 
-    The rate is in bytes of the buffer per second; it limits every schedule, also if links have
-    different bandwidths in the two directions. A packing need not reach the bound. Candidates,
-    of which the first is chosen among equal ones:
+    The rate is in bytes of the buffer per second. It limits every schedule, also if links have
+    different bandwidths in the two directions; a packing need not reach it. If switches multicast
+    or reduce, the result is the bound by minimum cuts. Otherwise it is the smallest of these, the
+    first of equal ones:
 
-    - partitions into ranks and into hosts, and minimum cuts (only these if switches multicast
-      or reduce)
-    - with a `packing`, the directed partition into the sets of nodes that limit it, if there
-      are at least two sets and they are disjoint
+    - for each partition of `find_islands` with at least two blocks, the rate by the capacity
+      between its blocks. The first one has single ranks, later ones have groups connected by ever
+      narrower links.
+    - the bound by minimum cuts: data that must leave or reach rank 0
+    - with a `packing`: the directed partition into its sets `sending` and `receiving`, if these are
+      at least two disjoint sets
+
+    Nodes and blocks of the bound are numbered as in the topology. Raises `InputError`: `one-node`
+    for a single rank, `unreachable` if a rank cannot be reached. Raises `ValueError` without links.
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)

@@ -72,12 +72,21 @@ class ParquetTables:
         integers: Sequence[str] = (),
         where: Sequence[Condition] | None = None,
     ) -> Iterator[list[tuple[object, ...]]]:
-        """Yield chunks of the rows of a table that fulfil a condition; see `Tables`.
+        """Yield lists of rows of a table, each a tuple of values in the order of `columns`.
 
-        Only needed columns are read; missing columns are None. Each chunk is from one batch of the
-        file; batches without selected rows are skipped. There are no chunks if the table or one of
-        the columns `integers` is missing. Raises `InputError` for a damaged file (`parquet`) and
-        for too many rows (`too-large`), and `UsageError` without pyarrow.
+        - A row is left out unless each of the columns `integers` has an integer in it.
+        - With `where`, a row must fulfil at least one of the conditions. A condition with numbers
+          needs one of them in its column; a condition without numbers needs a text with one of its
+          prefixes. None means no condition; an empty list selects no rows.
+
+        A null is None, and a column that the table lacks is None in all rows. Names that occur more
+        than once in the file count as missing. Rows keep their order. A list is from one batch of
+        at most 2^15 rows of the file; batches without selected rows are skipped.
+
+        Nothing is yielded if the table has no file, or lacks a column of `integers`. Errors are
+        raised at the first or a later step: `InputError` for a damaged file (`parquet`) or more
+        than 2^28 rows in the file (`too-large`), and `UsageError` without pyarrow, unless the table
+        has no file.
         """
         present = self.columns(table)
         needed = {*columns, *integers, *(one.column for one in where or ())} & present
@@ -126,10 +135,12 @@ class ParquetTables:
 
     @contextmanager
     def _open(self, table: str) -> Iterator[Any]:
-        """Open the Parquet file of a table as a context; the table must have a file.
+        """Open the Parquet file of a table, and yield it as `ParquetFile` to the body of a `with`.
 
-        The sizes of metadata are limited. Errors of pyarrow and of the file, also within the
-        context, become `InputError` (`parquet`).
+        The table must have a file (else `KeyError`). The file is closed after the body. Texts and
+        lists in its metadata are limited to 2^26 bytes or entries. Arrow errors, `OSError`,
+        `ValueError`, `OverflowError` and `KeyError`, also from the body, become `InputError`
+        (`parquet`) with the path of the file. Raises `UsageError` without pyarrow.
         """
         pyarrow, parquet = _import_pyarrow()
         try:
@@ -150,11 +161,14 @@ class ParquetTables:
 
 
 def group_exports(parts: Sequence[SourcePart]) -> list[ParquetTables]:
-    """Return the export of each folder that contains `StringIds.parquet`, in the order of folders.
+    r"""Return the tables of each folder that contains `StringIds.parquet`, sorted by folder.
 
-    `parts`: files with their paths; at least one. A folder is the path before the last
-    separator, "" if there is none. Other folders, and files that do not end in `.parquet`, are
-    ignored. Raises `InputError` (`format`) if no folder has the file.
+    `parts`: files with their paths, at least one. The folder is the path before the last `/` or
+    `\`, "" if there is none. Its name in the result has `/` as separator; folders are sorted as
+    text. A table is a file that ends in `.parquet`, without this suffix. Other files and other
+    folders are ignored; of equal paths the last one counts. No file is opened.
+
+    Raises `InputError` (`format`), with the path of the first part, if no folder has the file.
     """
     files: dict[str, dict[str, Callable[[], BinaryIO]]] = defaultdict(dict)
     for part in parts:
@@ -190,10 +204,14 @@ def _select(
 ) -> RecordBatch:
     """Return the rows of a batch that have integers in some columns and fulfil a condition.
 
-    `integers`: columns that must have an integer type and no null in the row. `where`:
-    conditions of which at least one must be fulfilled; None for no conditions. An empty list
-    selects no rows, and a condition on a missing column is never fulfilled. The batch itself
-    is returned if all rows remain.
+    `integers`: columns that the batch must have (else `KeyError`). A row remains only if all of
+    them have an integer type and no null in the row. `where`: conditions of which the row must
+    fulfil at least one; None for no conditions, while an empty list selects no rows.
+
+    A condition with `numbers` is fulfilled by an integer among them. A condition without `numbers`
+    is fulfilled by a text that begins with one of `prefixes`. A condition on a missing column is
+    never fulfilled. Rows keep their order. If all rows remain, the batch itself is returned. Raises
+    `UsageError` without pyarrow.
     """
     mask = np.ones(batch.num_rows, np.bool_)
     for column in integers:

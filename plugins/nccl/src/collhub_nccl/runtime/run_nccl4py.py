@@ -161,11 +161,17 @@ def divide(values: Any, count: int) -> None:
 def promised(
     torch: Any, schedule: dict[str, Any], rank: int, block: int, dtype: str, op: str
 ) -> Iterator[tuple[slice, Any]]:
-    """Yield (elements of OUTPUT, what they must hold) by the definition of the collective.
+    """Yield (slice of elements of OUTPUT, what they must hold) for each promised unit of a rank.
 
-    The contents are computed from the inputs of all ranks, without communication. A unit has
-    `block` elements. Contributions to a unit are reduced with `op` in the order of the promises;
-    for avg, the sum is divided by the number of ranks. Units without a promise are left out.
+    A unit has `block` elements. The contents are computed from the test data of all ranks
+    (`values`), without communication. A promise (offset, source, source offset, count) gives
+    `count` units from `source` to units from `offset` on. Source -1 stands for all ranks, in order.
+    Several contributions to a unit are reduced with `op`, in the order of the promises. For avg,
+    each unit is then divided by the number of ranks, also one with a single contribution; integers
+    are rounded towards zero.
+
+    Units are yielded in the order of their first contribution; units without a promise are left
+    out. Contents are CPU tensors of the type `dtype`.
     """
     num_ranks, reduce = schedule["num_ranks"], reductions(torch)[op]
     inputs = []
@@ -199,9 +205,15 @@ def _contributions(
 def main() -> int:
     """Run the schedule in `schedule.json` beside this file, check it, time it; print a JSON line.
 
-    The result of the first run is compared with the expected one. The line has whether it is right,
-    the rank, the data type, and the median time in seconds of `--repeats` further runs. Returns the
-    exit status: 0 if right, 1 if wrong. Wrong arguments end the process with status 2.
+    The OUTPUT of the first run is compared exactly with `promised`. Then `--repeats` further runs
+    are timed and not checked. The line has `ok` (whether OUTPUT was right), `rank`, `dtype`, and
+    `time_s`, the median of these times in seconds. Returns the exit status: 0 if right, 1 if wrong.
+
+    Ends the process with status 2 for wrong arguments. Ends it with status 1 and a message for:
+
+    - a missing library or GPU
+    - a `--size` that is negative or no multiple of whole units
+    - an id that rank 0 does not write in time
     """
     schedule = json.loads(Path(__file__).with_name("schedule.json").read_text(encoding="ascii"))
     arguments = _arguments(schedule)
@@ -385,11 +397,12 @@ def _block_elements(
 
 
 def _shared_id(nccl: Any, arguments: argparse.Namespace) -> Any:
-    """Return the communicator's id, which rank 0 creates and all others wait for.
+    """Return NCCL's id of the communicator, which rank 0 creates and all ranks read from a file.
 
-    Rank 0 writes it to `--id-file` in one step, replacing an existing file. The others read the
-    file as soon as it exists, even if it is left from an earlier run. They exit with a message
-    after 60 seconds without it.
+    Rank 0 writes the id to `--id-file` with `.part` appended, then moves it to `--id-file`, so that
+    others never read a part of it. An existing file is replaced. All ranks then read `--id-file` as
+    soon as it exists, so another rank may read the file of an earlier run. Without the file, a rank
+    exits after 60 seconds with a message and status 1.
     """
     if arguments.rank == 0:
         # Moved when it is complete: others must not read a part of it.
