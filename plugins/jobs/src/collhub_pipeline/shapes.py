@@ -246,15 +246,23 @@ class Shape:
     def compute_bounds(self, device_of: Sequence[int], recomputed: Collection[int] = ()) -> Bounds:
         """Return three lower bounds of the objective for all orders of passes with this placement.
 
-        `device_of`: device of each stage; each device must have one. `recomputed`: numbers of the
-        stages that recompute their activations. The bounds are: the critical path of one
-        microbatch; the largest work of a device; and the largest quotient of a device's activations
-        times their minimum lifetimes (of all microbatches) by its memory limit. The last one is 0
-        if no device has a limit above 0.
+        `device_of`: device of each stage; a device without a stage raises `ValueError`.
+        `recomputed`: numbers of the stages that recompute their activations. All bounds are in
+        the time unit of the shape:
 
-        The work and the memory of a device are added to the time at which the first microbatch can
-        reach the device. If the objective is the time per step of many steps (`is_steady`), they
-        are added to 0, and the critical path is 0. Weight gradients may be delayed without limit.
+        - `critical_path`: time of one microbatch in an empty pipeline
+          (`_compute_critical_path`).
+        - `work`: maximum over the devices of A + `micros` * W. W is the time of all forward
+          passes, input gradients and weight gradients of one microbatch in the stages of the
+          device.
+        - `memory`: maximum over the devices with a limit above 0 of A + `micros` * V / limit. V
+          is memory times lifetime (`_compute_volume`). It is 0 without such a device.
+
+        A is the earliest time at which a forward pass can begin on the device: the forward
+        passes of one token slice, and the transfers, of all stages before its first one.
+        Transfers between stages of one device take no time. With `is_steady` (time per step of
+        many steps), A and `critical_path` are 0. Raises `UsageError` if the limits are not one
+        per device.
         """
         times = self.stage_times(len(device_of), recomputed)
         transfers = [
@@ -283,12 +291,22 @@ class Shape:
         stages: Sequence[int],
         recomputed: Collection[int],
     ) -> Fraction:
-        """Return the minimum of memory times lifetime, summed over the activations of a microbatch.
+        """Return memory times minimum lifetime, summed over the activations of one microbatch.
 
-        Only the activations of `stages`, those of one device, count. An activation lives from the
-        begin of its forward pass, through the passes and transfers of all later stages, to the end
-        of its backward pass. A stage in `recomputed` stores only the fraction `kept` until its
-        backward pass begins, then everything. `transfers`: time between each stage and the next.
+        Only the activations of `stages`, those of one device, count. Each token slice has its
+        own activation, of 1 / `slices` of the stage's size (`stage_sizes`). Per activation this
+        is:
+
+        kept * (F + L) + size * B
+
+        - F, B: forward pass and full backward pass of the slice in this stage.
+        - L: for all later stages the forward pass, the input gradient, and twice the transfer
+          from the stage before. Weight gradients of later stages do not count.
+        - kept: size, but in a stage of `recomputed` the fraction `kept` of the shape times the
+          size.
+
+        A backward pass includes its recomputation. `transfers[i]`: time from stage i to stage i
+        + 1. The result is 0 without stages.
         """
         sizes = self.stage_sizes(len(times.stages))
         total = Fraction(0)
@@ -365,12 +383,20 @@ def format_limits(shape: Shape) -> str:
 
 
 def find_defect(schedule: Schedule, micros: int) -> str:
-    """Return why a schedule does not run every pass of every unit exactly once; '' if it does.
+    """Return the first reason why a schedule does not run every pass exactly once; '' if it does.
 
-    A unit is a slice of a microbatch; each direction has `micros` x slices / directions of them.
-    Checked in this order: no pass runs twice or on another device than that of its stage; each
-    stage has for every unit a forward pass and either a full backward pass or both gradients; no
-    unit is beyond the number of units. Dependencies are not checked here; `timed` does.
+    A unit is a token slice of a microbatch. Each direction has the units 0 to N - 1, where
+    N is `micros` * slices / (number of directions), rounded down. The checks, in this
+    order:
+
+    1. For each device, in the order of its passes: a pass does not occur twice, and its
+       stage is on this device.
+    2. For each direction, stage and unit: the passes are either forward and full backward,
+       or forward, input gradient and weight gradient; no others.
+    3. No unit is N or more.
+
+    Dependencies are not checked here; `timed` does. A stage that does not exist raises
+    `IndexError`.
     """
     seen: set[Operation] = set()
     for device, order in enumerate(schedule.orders):

@@ -270,13 +270,20 @@ def _compute_plane_rate(
     carrying: Mapping[int, CertifiedPlane],
     algorithm: Algorithm | None,
 ) -> Fraction:
-    """Recompute the rate of the trees of one plane, and compare it with the claimed rate.
+    """Recompute and check the rate of the trees of one plane.
 
-    `entries`: the certificate's trees of the plane. `carrying`: the certificate's entries of
-    planes, {} for a network of one plane, whose rate is not compared here. Raises `FlawError`
-    (`planes`) if the rate is not the claimed one, or if `carrying` has entries but none for this
-    plane. With an algorithm, its traffic on the plane must be exactly the plane's share of the data
-    (`traffic`).
+    The unit is bytes of the collective per second. A plane is an independent network.
+    `entries`: the certificate's trees on it. `carrying`: the certificate's entries of
+    planes by number; {} for a network of one plane, whose claimed rate is not compared
+    here. The checks, in this order; the first flaw raises `FlawError`:
+
+    1. Every entry is a valid tree (`direct_tree`).
+    2. The trees fit into the links and serve all ranks equally (`_compute_packed_rate`).
+    3. If `carrying` has entries, one is of this plane, and its rate is the recomputed one
+       (`planes`).
+    4. The algorithm sends on the plane exactly the data of the trees (`traffic`). All trees
+       together carry the plane's share of the data; without an entry of the plane this is
+       all data. Skipped if `algorithm` is None.
     """
     directed_trees: list[DirectedTree] = []
     for tree in entries:
@@ -303,12 +310,20 @@ def _compute_packed_rate(
 ) -> Fraction:
     """Check that the trees of a plane fit into its links, and return their rate.
 
-    It is in bytes of the collective per second: the sum of the trees' weights. In a scatter or
-    gather of n ranks it is multiplied by n / (n - 1), because the root's part is not sent.
-    `capacities`: bytes/s by (source, destination); a missing link has 0. Raises `FlawError` for the
-    first link whose load exceeds its capacity (`load`), if the weights add up to 0 (`rate`), and,
-    if every rank has a part, unless the trees that serve each rank carry exactly 1/n of the rate
-    (`parts`).
+    The unit is bytes of the collective per second. The rate is the sum of the weights of
+    `entries`. In a scatter or gather of n ranks it is multiplied by n / (n - 1), because
+    the root's part is not sent.
+
+    `directed_trees`: the same trees by direction; each adds its weight to the load of its
+    links. `capacities`: bytes/s by (source, destination); a missing link has 0. The checks,
+    in this order; the first flaw raises `FlawError`:
+
+    1. No load exceeds the capacity of its link; links are checked in ascending order
+       (`load`).
+    2. The weights do not add up to 0 (`rate`).
+    3. In a collective with a part per rank, the trees that carry the part of a rank have
+       exactly 1/n of the rate together. The root of a scatter or gather is not checked
+       (`parts`).
     """
     for link, load in sorted(_add_loads(directed_trees).items()):
         # Links that the network does not have get capacity 0.

@@ -69,12 +69,16 @@ class NestedShape:
     def count_steps(self, kind: CollectiveKind) -> int:
         """Return the number of send and receive steps of all ranks in a collective of this shape.
 
-        A rank exchanges one message with each other rank of every level, twice in an all-reduce,
-        for every unit of a rank, if the units of a message are one range: in an all-reduce, with
-        `is_moved` (one more message for the move), and with one unit per rank whose levels are
-        gathered in ascending order. With `is_forwarded`, the messages of the last gathered level
-        are one per rank of the level before it. Otherwise, in an all-gather or reduce-scatter,
-        every unit of every other rank is a message of its own.
+        It is 2 * ranks * `units_per_rank` * M, where M is the number of messages of a rank per
+        unit. Let N be the sum of (size - 1) over all levels. If `is_forwarded`, N is increased
+        by (b - 1) * (l - 1): l is the size of the level that is gathered last, b that of the
+        level before it. The first rule that applies gives M:
+
+        1. 2 * N for an all-reduce.
+        2. 1 + N with `is_moved`.
+        3. ranks - 1, if there are several units per rank, or the levels of the first part are
+           not gathered in the order 0, 1, 2 and so on. Then every unit is a message of its own.
+        4. N otherwise.
         """
         nested = sum(size - 1 for size in self.sizes)
         if self.is_forwarded:
@@ -114,19 +118,31 @@ def find_rings(topology: Topology) -> list[int]:
 
 
 def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
-    """Choose the levels, their order, and the parts of the data of a collective of all NPUs.
+    """Choose the levels, their order, and the parts of the data for a collective of all NPUs.
 
-    `text`: option `sizes`, see `choose_levels`; `size`: bytes of the collective. Off a torus, or if
-    the levels are not its rings, there is one part, gathered from the outermost level on. Units are
-    moved first (`is_moved`) if the shape has more than `MAX_STEPS_OF_PARTS` steps. If messages are
-    ranges and `find_forwarding_group` finds groups of the closest level, its exchange overlaps with
-    the other exchanges (`_choose_forwarded`).
+    `text`: option `sizes` (`choose_levels`); `size`: bytes of the collective. Raises
+    `UsageError` (`option-range`) as `choose_levels`.
 
-    On a torus, every part begins with another dimension, and two parts with the same dimension
-    differ in the direction of the longer half of their rings. The first of these shapes with at
-    most `MAX_STEPS_OF_PARTS` steps and units of at least `MIN_UNIT_BYTES` is taken: both
-    directions, one, then (not for an all-reduce) both and one with moved units; otherwise a single
-    part. Raises `UsageError` (`option-range`) as `choose_levels`.
+    If the network is no torus, or the levels are not the rings of its dimensions:
+
+    - There is one part, whose last level is gathered first (`NestedShape.direct`).
+    - Units are moved first (`is_moved`) if the shape has more than `MAX_STEPS_OF_PARTS`
+      steps.
+    - The shape is replaced by that of `_choose_forwarded` under two conditions. The
+      messages are ranges (an all-reduce, or `is_moved`), and `find_forwarding_group` for
+      `MANY_RANKS` gives the size of the closest level, which is above 1.
+
+    On a torus of d dimensions, a part gathers the dimensions in cyclic order, from
+    dimension 0, 1, ... or d - 1 on. Its sign is the direction of the longer half of its
+    rings. These shapes are tried in order:
+
+    1. 2 d parts: every first dimension with sign 1, then with sign -1.
+    2. d parts with sign 1.
+    3. Not for an all-reduce: 2 d parts, then d parts, with `is_moved`.
+    4. One part from dimension 0 on, with sign 1.
+
+    The first one is returned that has at most `MAX_STEPS_OF_PARTS` steps and units of at
+    least `MIN_UNIT_BYTES` bytes (size / (NPUs * parts)). If none has, it is the last one.
     """
     rings = find_rings(topology)
     levels = choose_levels(topology, text)
@@ -221,17 +237,20 @@ def _choose_forwarded(shape: NestedShape, kind: CollectiveKind, max_ranges: int)
 def choose_levels(topology: Topology, text: str) -> list[int]:
     """Return the sizes of the levels of ranks, the closest first.
 
-    Their product is the number of NPUs. With a `text` such as `8x8x16` they are its numbers,
-    without 1s ([1] if all are 1). With `auto` the first that applies:
+    Their product is the number of NPUs. With a `text` such as `8x8x16` they are its numbers
+    in this order, without 1s ([1] if all are 1). With `auto` the first of these that
+    applies:
 
-    - the dimensions of a torus, not divided
-    - groups of NPUs at equal distance (in links) from NPU 0, if they are nested
-    - the equal groups of the topology, if their NPUs are numbered consecutively
-    - a single level
+    1. The dimensions of a torus above 1, the fastest varying first, not divided.
+    2. The nested groups of NPUs by distance in links from NPU 0, if there are several
+       levels (`_find_distance_levels`).
+    3. [NPUs per group, groups] if the topology has several equal groups of consecutive
+       NPUs.
+    4. A single level of all NPUs; [] for a network of one NPU.
 
-    Levels of the last three that exceed `_MAX_LEVEL` are divided into factors (`_divide_level`).
-    Raises `UsageError` (`option-range`) if the product of the numbers in `text` is not the number
-    of NPUs, also for other text.
+    Levels of rules 2 to 4 above `_MAX_LEVEL` (32) are divided into factors
+    (`_divide_level`). Raises `UsageError` (`option-range`) if the product of the numbers in
+    `text` is not the number of NPUs, also for other text.
     """
     ranks = topology.num_npus
     if text != "auto":
@@ -266,10 +285,13 @@ def _find_levels(topology: Topology) -> list[int]:
 def _find_distance_levels(topology: Topology) -> list[int]:
     """Return the sizes of the nested groups of NPUs by distance from NPU 0, the closest first.
 
-    The distance is the number of links. The group at a distance has all NPUs up to it; it must be
-    the NPUs 0 to k - 1, and its size a multiple of the next smaller group's. The result has the
-    quotients of sizes, without 1s. If a group does not fit, or an NPU is not reached, it is one
-    level of all NPUs.
+    The distance is the number of links. The group of a distance has all NPUs up to this
+    distance. It must consist of the NPUs 0 to k - 1, and k must be a multiple of the size
+    of the next smaller group. The result has the quotients of consecutive sizes, from 1 on,
+    without 1s: groups of 4 and 8 NPUs give [4, 2].
+
+    If a group breaks a rule, or an NPU is not reached, the result is one level of all NPUs.
+    It is [] for a network of one NPU.
     """
     (hops,) = topology.arcs().hops(np.zeros(1, np.int64))
     distance = hops[: topology.num_npus]

@@ -151,18 +151,27 @@ def choose_algorithms(
 ) -> Choices:
     """Choose the algorithm of each collective node in the rows `is_running`.
 
-    `is_running`: ascending row numbers of collectives, not a mask. `kind`: index in `NATIVE_TYPES`
-    by node. `dimensions`: sizes of the network's dimensions. `algorithms`: custom ones by prefix of
-    their traces. An entry of `named` (parallel to `is_running`) takes precedence, then the prefix
-    of `per_node` for the node's identity, then the system's custom algorithm of the kind, then the
-    native one.
+    `is_running`: ascending row numbers of collectives, not a mask. `kind`: index in
+    `NATIVE_TYPES` by node. `dimensions`: sizes of the network's dimensions. `algorithms`:
+    custom ones by prefix of their traces. The first of these that exists is chosen for a
+    node:
 
-    The result has by node of the job a `choice`: 0 or more is an index of `plan`, -2 - i is entry i
-    of the used custom algorithms, `NO_CHOICE` any other node. Nodes with equal kind, group, mask of
-    dimensions and prefix get one choice; these combinations are numbered in ascending order. The
-    pairs of ranks that communicate are distinct ascending codes source * num_ranks + destination.
-    Raises `InputError` if ASTRA-sim has no implementation of a collective (`no-implementation`), if
-    a custom one is missing or does not fit (`of_traces`), or if a group lacks its node's rank.
+    1. Its entry in `named` (parallel to `is_running`).
+    2. The prefix in `per_node` for its identity.
+    3. The system's custom algorithm of its kind.
+    4. The native algorithm of its kind.
+
+    `choice` of the result has one entry per node of the job. A value of 0 or more is an
+    index of `plan`, the native plans with their `phase`. -2 - i is entry i of the result's
+    `algorithms`, the used custom ones. Nodes outside of `is_running` have `NO_CHOICE`.
+    Nodes with equal kind, group, mask of dimensions and prefix have one choice; plans and
+    algorithms are in ascending order of these. `member`, `members` and `group_rank` are
+    those of `_collect_members`. `pairs` are the distinct codes source * num_ranks +
+    destination of ranks that may communicate, ascending.
+
+    Raises `InputError` if ASTRA-sim has no implementation of a native collective
+    (`no-implementation`), or if a group lacks the rank of its node (`group`). A custom
+    algorithm that is missing or does not fit raises the errors of `_Chooser.of_traces`.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)

@@ -42,13 +42,17 @@ class UnitRows:
 def locate_units(part: RowRuns) -> tuple[UnitRows, UnitRows]:
     """Return the rows of all units of the inputs, and of the outputs, of one chunk of a collective.
 
-    The collective must be uneven (with counts). Index u of the arrays is unit u, numbered over all
-    ranks: rank by rank, for a rank block by block (the rows that it sends to, or receives from,
-    one rank), then within the block. `first_row` counts from the start of the rank's tensor. Of a
-    block of n rows from row f on, chunk c of C has those from f + n * c // C to
-    f + n * (c + 1) // C. A block has as many units as the table of counts of the algorithm gives
-    for its pair of ranks (or its rank, if counts are not per pair); a block without units has no
-    entry.
+    The collective must be uneven (with counts), else `AssertionError`. A block has the rows
+    that a rank sends to one rank or contributes to all, or in the outputs those that it
+    receives from one rank. Of a block of n rows from row f on, chunk c of C has the rows
+    from f + n * c // C to f + n * (c + 1) // C - 1.
+
+    Index u of the arrays is unit u, numbered over all ranks: rank by rank, then block by
+    block, then within the block. `first_row` and `row_count` are the rows of this chunk's
+    part of the unit's block, counted from the start of the rank's tensor. `unit` is the
+    number of the unit in its block, from 0, and `unit_count` the number of units of the
+    block. That is the entry for the pair of ranks (or the rank) in the algorithm's table of
+    counts. A block without units has no entry.
     """
     counts = part.contents.algorithm.collective.counts
     assert counts is not None

@@ -137,17 +137,24 @@ _FAMILIES = {
 def check_stage(program: Program, members: Sequence[str], conditions: Conditions) -> str:
     """Check that operations can be one kernel, and return the family of the stage.
 
-    `members` are names of operations of the program, at least one; `KeyError` for another name. The
-    met conditions are recorded in `conditions`. Raises `RefusedMoveError` for the first violated
-    condition:
+    `members`: names of operations of the program, at least one, in any order. An unknown
+    name raises `KeyError`. The conditions are checked in this order, for the operations in
+    program order. Those that hold are recorded in `conditions`; the first violated one
+    raises `RefusedMoveError`:
 
-    - No path leaves the set and enters it again.
-    - The communications are those of a family (`_find_family`); it is `pointwise` without any.
-    - Computations are pointwise, reductions to scalars, Updates or Slices.
-    - Each member iterates over a tensor that fits, in shape, layout and group (`_fits`), the one
-      with the most dimensions (the first of these in program order).
-    - In the family `RS-C-AG`, operations need only slices (`_check_slices`).
-    - In the family `RSV-C-AGV`, AllGatherVs depend on the ReduceScatterV and have its counts.
+    1. `no-cycle`: no operation outside of the set reads a member (also indirectly) and is
+       read by one.
+    2. `one-communication`: the communications are those of a family (`_find_family`). The
+       family is `pointwise` without any.
+    3. `pointwise`: every computation is pointwise, a reduction to a scalar, an Update or a
+       Slice.
+    4. `one-space`: the tensor over which an operation iterates (`_find_space`) fits the one
+       with the most dimensions, the first of several. It has the same group and a
+       compatible layout. Aligned at the end, its dimensions are 1 or equal (`_fits`).
+    5. `slices-only`, in the family `RS-C-AG`: operations need only slices
+       (`_check_slices`).
+    6. `slices-only`, in the family `RSV-C-AGV`: AllGatherVs depend on the ReduceScatterV
+       and have its counts.
     """
     inside = set(members)
     operations = [program.by_name[name] for name in sorted(inside, key=program.places.__getitem__)]
@@ -222,13 +229,24 @@ def build_program(
 ) -> Program:
     """Build a program with new operations, and check its types and stages.
 
-    Operations on which no output depends are removed. `arguments` are the new arguments, or None
-    for those of `program`. `renamed` has the new names of stage members by old name. Stages remain,
-    without members that no longer exist; conditions that they meet are recorded in `conditions`. An
-    ill-typed program raises `InputError` if the program has at most one mesh axis, and
-    `RefusedMoveError` (`nesting`) with several axes. Then `RefusedMoveError` is raised if a stage
-    that is no bucket is no longer one kernel, if `program` has chains (`order`), and if a bucket is
-    no longer valid or stages would wait for each other (`stages`).
+    Operations that no output and no Update needs are removed. `operations` must be in an
+    order in which values are defined before they are read. `arguments`: the new arguments,
+    None for those of `program`.
+
+    Stages of `program` remain. `renamed` has new names of their members by old name.
+    Members that no longer exist are removed, then empty stages and buckets with a single
+    member. Conditions that the stages meet are recorded in `conditions`. `program` is not
+    changed.
+
+    The errors, in the order of the checks:
+
+    - The new program is invalid, such as ill-typed: `InputError` with at most one mesh
+      axis, `RefusedMoveError` (`nesting`) with several.
+    - A stage that is no bucket is not one kernel any more: `RefusedMoveError` of
+      `check_stage`.
+    - `program` has chains: `RefusedMoveError` (`order`).
+    - A bucket is not valid any more, or stages would wait for each other:
+      `RefusedMoveError` (`stages`).
     """
     live = select_live(tuple(operations), program.outputs)
     stages = _update_stages(program, {operation.name for operation in live}, renamed or {})
@@ -389,12 +407,18 @@ def _fits_on_axis(space: TensorType, layout: Layout, largest: TensorType, target
 
 
 def _check_slices(program: Program, operations: list[Operation], conditions: Conditions) -> None:
-    """Refuse operations of a stage with AllGathers that need more than a slice.
+    """Refuse operations of a stage with AllGathers that need more than a slice of an operand.
 
-    `operations` must contain a ReduceScatter. It and all Slices are not checked. Every operand of
-    the others must be sliced, or replicated if it lacks the scattered dimension (counted from the
-    end, missing or of size 1). Local operands are refused. AllGathers must depend on the
-    ReduceScatter. Raises `RefusedMoveError` at the first violation, and records met conditions.
+    `operations` must contain a ReduceScatter; the first one defines the mesh axis and the
+    scattered dimension. It and all Slices are not checked. For the others, in order:
+
+    1. An AllGather must depend on the ReduceScatter, also indirectly.
+    2. Every operand must be sliced on this axis, or replicated without the scattered
+       dimension. That is: the dimension, counted from the end, is missing or has size 1.
+       Local operands are refused.
+
+    The first violation raises `RefusedMoveError` (`slices-only`). Conditions that hold
+    before it are recorded in `conditions`. Raises `StopIteration` without a ReduceScatter.
     """
     scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER)
     scattered = program.types[scatter.name]

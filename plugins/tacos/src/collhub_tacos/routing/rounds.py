@@ -66,12 +66,16 @@ class Router:
         needed: BoolArray,
         seed: int,
     ) -> None:
-        """Prepare the search; no chunk is routed yet.
+        """Prepare the search for routes; no chunk is routed yet, and all loads are 0.
 
-        `origin`: the start node of each chunk. `target`: the target node of each chunk, or
-        `ALL_NEEDED_NODES`. `needed`: bool[nodes], the targets of chunks with `ALL_NEEDED_NODES`.
-        `seed` determines the order of chunks in later rounds. Raises `InputError`, which names the
-        pair and the cut, for a target that cannot be reached.
+        `origin`: int64, the start node of each chunk. `target`: int64, the target node of each
+        chunk, or `ALL_NEEDED_NODES` (-1) for all nodes with True in `needed` (bool[nodes]).
+        `seed` and the number of a round determine the order of the chunks in this round.
+        Distances to all single targets are computed here, and a lower bound on the largest load
+        of a link.
+
+        Raises `InputError` (`disconnected`) if a chunk cannot reach a target. It names the
+        nodes of the first such pair (`_check_reachability`).
         """
         self._network, self._seed = network, seed
         self._arcs, single = _build_arc_map(network, times)
@@ -100,12 +104,19 @@ class Router:
         return int(self._load.max(initial=0))
 
     def improve(self, rules: RouteRules, progress: FractionReport = ignore_fraction) -> None:
-        """Route every chunk again, in a random order, considering the load of all other chunks.
+        """Route every chunk once again, in a random order, given the routes of all other chunks.
 
-        The order depends on the seed and the number of the round. The routes are replaced even if
-        the result is slower, and the round counter increases by 1. `rules`: slack as a fraction of
-        the minimum load, steepness of the prices, and weight of the depth. `progress` gets the
-        fraction of routed chunks after about every `_TRANSFERS_PER_CALL` (100 000) transfers.
+        The order is a permutation that depends on the seed and the number of the round. The old
+        route of a chunk is removed from the loads just before its new one is chosen. Chunks
+        that are still to come have their routes of the previous round; in the first round they
+        have none. The new routes replace the old ones even if the largest load increases. The
+        number of rounds is increased by 1.
+
+        `rules`: `slack` times the lower bound of the largest load is the reference of the
+        prices (0: the largest load so far). The other rules are passed to the search.
+        `progress` gets the fraction of chunks that are routed, after about every
+        `_TRANSFERS_PER_CALL` (100 000) transfers. Without chunks only the number of rounds
+        changes.
         """
         chunks, nodes = len(self._routes.first), self._network.num_nodes
         # Chunks that are routed last see most of the new load, so every round uses another order.
@@ -204,12 +215,21 @@ class Router:
 def _bound_max_load_ps(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, needed: BoolArray
 ) -> int:
-    """Return a lower bound in ps on the largest load of a link if all chunks reach `needed` nodes.
+    """Return a lower bound in ps on the largest load of a link.
 
-    `origin`: node of each chunk. `needed`: bool[nodes]. It is the largest of three values: the
-    chunks that must enter a needed node divided by the rate of its incoming links, the chunks that
-    must leave a node divided by the rate of its outgoing links, and all transfers divided by the
-    rate of all links. The rate of a link is one message per busy time.
+    All nodes with True in `needed` (bool[nodes]) get all chunks. `origin`: node of each
+    chunk. The rate of a link is one message per busy time, at least 1 ps. The bound is the
+    largest of these quotients, rounded down:
+
+    - For each needed node: the number of chunks of other nodes, divided by the sum of the
+      rates of the links on which its incoming arcs end.
+    - For each node: the number of its own chunks, divided by the sum of the rates of the
+      links with which its outgoing arcs begin. It counts only if another node is needed.
+    - The sum over all chunks of the number of needed nodes other than the origin, divided
+      by the sum of the rates of all links.
+
+    An arc connects two NPUs, by one link or through switches. Each link counts once per
+    sum. A sum of 0 is replaced by 1e-30, which gives a huge bound.
     """
     paths, single = get_links_of_arcs(network, times)
     rate = 1.0 / np.maximum(single.busy, 1)
@@ -242,10 +262,16 @@ def _sum_rates_of_nodes(
 
 
 def _build_arc_map(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, LinkTimes]:
-    """Return the arcs in the form that the kernels need, and the times of the single links.
+    """Return the arcs of a network in the form that the kernels need, and the times of its links.
 
-    All arrays are contiguous int64. The outgoing arcs of node i are `out[out_indptr[i]:out_indptr[i
-    + 1]]`, and the links of arc i are `path[path_indptr[i]:path_indptr[i + 1]]`.
+    An arc connects two NPUs. Without switches an arc is one link; with switches it is the
+    path of links between the NPUs. The outgoing arcs of node i are
+    `out[out_indptr[i]:out_indptr[i + 1]]`. The links of arc i are
+    `path[path_indptr[i]:path_indptr[i + 1]]`, in order. `tail` and `head` are the source
+    and destination of an arc. All these arrays are int64.
+
+    The second result has `busy` and `arrival` in ps by link; the arc map has the same
+    arrays.
     """
     paths, single = get_links_of_arcs(network, times)
     # Kernels are compiled for one type: contiguous int64 arrays.
