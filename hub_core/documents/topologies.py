@@ -271,10 +271,17 @@ def _build_at(
 def _read_nodes(file: str, root: JsonObject) -> _Nodes:
     """Read NPUs and switches of a topology document; NPUs are numbered first, from 0.
 
-    `npus` and `switches` are counts or lists of names; missing switches are 0. If only one of
-    both has names, the nodes of the other get default names: the number of an NPU, or `switch K`
-    with K from 0. If neither has names, the names are empty. Of equal names, the last node
-    counts. Raises `InputError` for more than `MAX_NODES` (2^20) NPUs.
+    `root` must match the schema. `npus` and `switches` are counts or lists of names;
+    missing switches are 0. The result has the number of NPUs, the number of all nodes, all
+    names in the order of the nodes, and the node number by name.
+
+    - If only one of both is a list, nodes of the other get default names: the number of an
+      NPU (`"3"`), or `switch K` with K from 0.
+    - If neither is a list, `names` is () and no node can be given by name.
+    - Of equal names, `numbers` has the last node.
+
+    Raises `InputError` (`invalid-topology`) at `$.npus` for more than `MAX_NODES` (2^20)
+    NPUs. The number of switches is not checked.
     """
     npus, switches = root["npus"], root.get("switches", 0)
     npu_count = len(npus) if isinstance(npus, list) else npus

@@ -26,11 +26,19 @@ _PAIRS_AT_ONCE = 1024
 def find_routes_from_sources(
     topology: Topology, sources: Int64Array, destinations: Int64Array
 ) -> list[tuple[Int64Array, Int64Array, Int64Array]] | None:
-    """Return the routes of pairs in batches, None if a pair has no path.
+    """Return the routes of pairs in batches, or None if any pair has no path.
 
-    A batch is (pairs as indices of `sources`, row pointer and links of their routes in this order).
-    The topology has one plane. Cost: a breadth-first search per source, and for every pair the
-    links of all its shortest paths. `SEARCH_CELLS` limits the number of sources per search.
+    `sources`, `destinations`: int64, one node of each pair. The topology must have one
+    plane. A batch is (pairs, row pointer, links). `pairs` are indices in `sources`. The
+    links of entry k of `pairs` are `links[pointer[k]:pointer[k + 1]]`, from the source on.
+    Equal ends give no links.
+
+    Pairs are sorted by source, then by index, over all batches; a batch has at most
+    `_PAIRS_AT_ONCE` (1024). The result is [] without pairs. `_trace_paths` decides between
+    shortest paths.
+
+    Cost: a breadth-first search per source, and for every pair the links of all its
+    shortest paths. `SEARCH_CELLS` limits the number of sources per search.
     """
     origins, origin = np.unique(sources, return_inverse=True)
     by_origin = np.argsort(origin, kind="stable")
@@ -94,11 +102,16 @@ def _collect_links(
     row: Int64Array,
     destinations: Int64Array,
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Return the links of all shortest paths, for each hop as (pair * nodes + tail, link).
+    """Return the links of all shortest paths of pairs, as a list with one entry per hop.
 
-    Both columns are sorted. Hop 0 is the one that leaves the source. `entering`: links that enter
-    each node, as a CSR table. `distance`: int32[sources, nodes], hops from every searched source;
-    `row`: the row of each pair in it.
+    Entry h is (keys, links), int64, for the links that are hop h of a shortest path; hop 0
+    leaves the source. A key is pair * nodes + tail of the link. Rows are sorted by key,
+    then by link. There are as many entries as the longest of these paths has links; pairs
+    with shorter paths are missing in the last ones.
+
+    `entering`: links that enter each node, as a CSR table. `distance`: int32[sources,
+    nodes], hops from every searched source. `row`: the row of each pair in it. Every pair
+    must have a path.
     """
     nodes, num_links = topology.num_nodes, topology.num_links
     length = distance[row, destinations]

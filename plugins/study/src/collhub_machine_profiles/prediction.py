@@ -87,12 +87,21 @@ def _time_by_table_us(table: Table, call: CollectiveCall) -> float:
 
 
 def _time_between_knots_us(profile: MachineProfile, table: Table, call: CollectiveCall) -> float:
-    """Return the time in us between two measured sizes.
+    """Return the time in us at a size between two measured sizes of a table.
 
-    It is the time of the model plus its error (measured - model), which is linear in the size
-    between the two sizes: errors in the start of a call and in a rate have this form, and NCCL's
-    changes of protocol are contained in the model. Without a model of the call, the time itself is
-    linear in the size. The result is exact at both sizes, and limited to their times.
+    The measured times of the two nearest sizes are those of the `envelope`: the shortest
+    time of this and all larger sizes. The first rule that applies decides:
+
+    1. A model covers the call (`_modelled_times_us`). Result: the model's time, plus its
+       error (measured
+       - model), which is interpolated linearly in the size between the two sizes. It is
+         limited to the range of the two measured times.
+    2. Otherwise the time is linear in the size between the two sizes.
+
+    At the two sizes themselves both rules give the measured time. Errors in the start of a
+    call and in a rate are linear in the size, and NCCL's changes of protocol are contained
+    in the model. The size must be above the first size of the table, and at most the last
+    one.
     """
     upper = int(np.searchsorted(table.sizes, call.size_bytes))
     knots = slice(upper - 1, upper + 1)
@@ -158,9 +167,18 @@ def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Predictio
 def _nominal_time_us(profile: MachineProfile, call: CollectiveCall) -> float | None:
     """Estimate the time in us of a large all-reduce on several nodes from rates of network cards.
 
-    Cards are assumed to reach 0.9 of their nominal rate (measured: 0.86 to 0.95). The time is never
-    below that of the same size on one node. Returns None unless the machine's cards are known, all
-    nodes are full, and the size is at least `MIN_NOMINAL_BYTES`.
+    Returns None unless all these conditions hold:
+
+    - The GPU and the cards of the machine are known.
+    - The call is an all-reduce of at least two nodes, without a particular dtype.
+    - All nodes are full: ranks = nodes * GPUs per node.
+    - The size is at least `MIN_NOMINAL_BYTES` (256 MiB).
+
+    The time is size / (0.9 * rate of all cards of a node * f). f is 1 for two nodes, else n
+    / (2 (n - 1)) for n ranks. Cards are assumed to reach 0.9 of their nominal rate
+    (measured: 0.86 to 0.95). The result is at least the modelled time of the same size on
+    one node. Above `MAX_FITTED_BYTES` (512 MiB) that is the time of this size, increased in
+    proportion. It is ignored if no model covers one node.
     """
     gpu, cards = profile.known_gpu, network_of_machine(profile.name)
     if gpu is None or cards is None or not is_between_nodes(call):

@@ -43,15 +43,30 @@ _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Ki
 def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
     """Move operations before an AllGather, so that they compute on the slice that it collects.
 
-    `target` is the name of the AllGather, and `members` are names of operations. Unnamed pointwise
-    operations that only members read are members, too. Members that depend on the AllGather are
-    moved. The others are not moved, but compute only slices if `_Move.select_feeders` selects them.
-    Replicated operands are sliced. Every result that is used elsewhere gets a new AllGather, which
-    has the old name of the result, and an Update of a replicated state writes the gathered value.
-    `target` is removed if nothing reads it any more. Raises `RefusedMoveError` if a name is wrong,
-    no member reads the AllGather, an operation that is no member is on a path from the AllGather to
-    a member, or a moved member has a local operand or does not commute with slicing, and the errors
-    of `build_program`.
+    `target`: name of the AllGather. `members`: names of operations, in any order. Inner
+    operations that are pointwise and that only members read are members, too. The new
+    program is built as follows:
+
+    - Members that depend on the AllGather are moved: they read slices. Replicated operands
+      are cut by new Slices. A member that depends on it only through a scalar stays as it
+      is.
+    - Other members stay in their place. Pointwise ones that only sliced members read
+      compute only slices (`_Move.select_feeders`).
+    - A result that is an output or is read by an operation that does not move gets a new
+      AllGather. This has the old name; the slice has a new one. Results that were slices
+      before need none.
+    - An Update of a replicated state writes the gathered value.
+    - `target` is removed if nothing reads it any more.
+
+    `program` is not changed. The conditions are checked in this order; the first violated
+    one raises `RefusedMoveError`, the others are in the record:
+
+    1. `target`: it is an AllGather, and all names exist.
+    2. `uses-gather`: a member reads the AllGather itself.
+    3. `closed`: no other operation is on a path from the AllGather to a member.
+    4. For each moved member (`_Move._find_obstacle`): `no-local-operand`; `one-axis`, the
+       AllGather goes over one axis; `commutes`, the operation commutes with slicing.
+    5. Those of `build_program`, which may also raise `InputError`.
     """
     conditions = Conditions("reorder", program, {"target": target, "members": tuple(members)})
     find_operation(program, target, Kind.ALL_GATHER, conditions)

@@ -70,9 +70,15 @@ _MODULES: dict[str, tuple[ModuleType, Sequence[str]]] = {
 def install_modules() -> None:
     """Insert the package `msccl` and its public modules into `sys.modules`, for all later imports.
 
-    Existing entries are replaced. Each module has the public names of MSCCLang, defined by this
-    implementation. A submodule becomes an attribute of its parent, unless the parent has a public
-    name with the name of the submodule, such as a function, which then remains.
+    Existing entries are replaced. The modules are those of `_MODULES`, such as
+    `msccl.language` and `msccl.topologies.nvidia`. Each one has the public names of
+    MSCCLang, as this distribution defines them, and lists them in `__all__`.
+    `msccl.language` also has the names of `_LEAKED`, such as `defaultdict`, because
+    programs use them without an import.
+
+    A submodule becomes an attribute of its parent. If the parent has a public name that is
+    equal to the name of the submodule, this name remains instead:
+    `msccl.programs.allreduce_ring` is the function.
     """
     mirrors = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
     for name, (ours, exported) in _MODULES.items():
@@ -123,11 +129,19 @@ class _ProgramRecorder(Host):
         """No effect: the reader of programs lowers the trace itself."""
 
     def show_check(self, program: MSCCLProgram) -> bool:
-        """Verify the program and return whether it has no errors.
+        """Verify the program and return whether it has no errors; nothing is printed.
 
-        If there are errors, a record is appended to `self.checks` under the index of the program,
-        from 0: the line of the call, the first 5 lines of text, and the number of all lines. Lines
-        that a user-defined collective prints precede the errors and are not printed.
+        The program must be recorded. If it has errors, an entry is appended to `self.checks` at
+        the index of the program in `self.programs`, from 0:
+
+        - `line`: line in the file from which the check was called, -1 if there is none.
+        - `lines`: the first 5 lines of text. Lines that a user-defined collective prints come
+          first, then the errors.
+        - `count`: number of all these lines.
+
+        Without errors nothing is recorded, and printed lines are lost. Exceptions of the
+        verification and of a user-defined collective pass through. Raises `ValueError` if a
+        program with errors is not recorded.
         """
         # A user-defined collective may print the errors that its check detects.
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -190,17 +204,22 @@ def main() -> None:
 
 
 def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
-    """Build the report of a file that was executed: `trace` and `checks` of the selected program.
+    """Return the report of a file that was executed: `trace` and `checks` of the selected program.
 
-    `chosen`: name or number of the program; None if the file has only one. `outcome`: report of the
-    execution, whose `exit_line` is the line of a call of `sys.exit`, if any.
+    `chosen`: a number from 1 in the order of creation or, if it is not the number of a
+    program, a name. None selects all programs, so that the file must have exactly one.
+    `trace` is JSON; `checks` are the entries of `show_check` for this program, [] without
+    any. `outcome`: report of the execution, whose `exit_line` is the line of a call of
+    `sys.exit`, if any.
 
-    An error report is returned instead in three cases:
+    The first case that applies gives an error report (message, line, code) instead:
 
-    - `no-program`: the file created no program.
-    - `several-programs`: `chosen` does not select exactly one program. The message lists them.
-    - `check-failed`: building the trace raises any exception, for example in the check of a
-      user-defined collective. The message includes the first line that was printed.
+    1. `no-program`: the file created no program. The line is `exit_line`, or -1.
+    2. `several-programs`: `chosen` does not select exactly one program, also if it selects
+       none. The message lists the first 40 programs; the line is -1.
+    3. `check-failed`: building the trace raises an exception, for example in the check of a
+       user-defined collective. The message is that of the exception, followed by the first
+       line that was printed meanwhile. The line is that of the program.
     """
     if not recorder.programs:
         line = outcome.get("exit_line")
