@@ -41,12 +41,13 @@ _Result = TypeVar("_Result")
 def read(source: Source, options: NoOptions) -> Topology:
     """Build the topology of a document in the format `topology-json`.
 
-    Raises `InputError` with the line for invalid JSON. All other errors are `InputError`
-    (`invalid-topology`) with a JSON path: one for another schema, else all violations of the schema
-    outside the list of links together, else the first of these defects: invalid dimensions, an
-    invalid link, neither links nor dimensions, a group or list of switches with an unknown node,
-    values that `Topology` refuses. If there are links and dimensions, it is also an error if the
-    dimensions build other nodes or links; the order of links, node names and groups may differ.
+    Without `links`, the links are those of `dimensions`. Raises `InputError` with the line for
+    invalid JSON. All other errors are `InputError` (`invalid-topology`) with a JSON path:
+    another schema, then all violations of the schema outside the list of links together. Then
+    the first of these: too many NPUs, invalid dimensions, an invalid link, neither links nor
+    dimensions, a group with an unknown node, values that `Topology` refuses, and a list of
+    switches with an unknown node. Last, if there are links and dimensions, dimensions that
+    build other nodes or links; the order of links, node names and groups may differ.
     """
     del options
     root = parse_json_object(source.content(), source.name)
@@ -75,12 +76,13 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
 def topology_to_json(topology: Topology) -> bytes:
     """Return the JSON document of a topology in ASCII: members sorted by name, one line per link.
 
-    Equal topologies give equal bytes. `schema`, `name`, `npus` and `links` are always present.
-    `npus` and `switches` are lists of names, or counts if the nodes have no names. `links` and
-    `dimensions` have bytes/s and s; links have a `plane` only in networks of several planes.
-    `groups`: nodes by name of the group. `multicast`, `reduce`: lists of node numbers.
-    `measured_switches`: an object of `switches` and `bytes_per_s`. Members other than the first
-    four are omitted if they are empty.
+    Equal topologies give equal bytes. `schema`, `name`, `npus` and `links` are always present,
+    other members only if they are not empty. `npus` and `switches` are lists of names, or
+    counts if the nodes have no names. A link has `from`, `to` (node numbers),
+    `bandwidth_bytes_per_s` and `latency_s`, and `plane` only in networks of several planes.
+    Dimensions have kind, size and the same two units. `groups`: node numbers by name of the
+    group. `multicast`, `reduce`: lists of node numbers. `measured_switches`: `switches` and
+    `bytes_per_s`. Whole numbers have no fraction.
     """
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _format_compact(SCHEMA), "name": _format_compact(topology.name)}

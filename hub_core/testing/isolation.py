@@ -73,11 +73,16 @@ class _Watch(threading.local):
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
         """Record an audit event if the current thread is watched (an audit hook of PEP 578).
 
-        It is appended to `accesses` as event and first argument, at most 120 characters. Recorded
-        are `open` and the events that begin with a prefix of `_AUDITED`. Left out are reads of
-        allowed files, databases in memory and their handles, and events that imports (`importlib`,
-        `importlib_metadata`) or the reader of package metadata (`hub_core.installed`) cause, that
-        is, with such a module among their callers.
+        The text `EVENT FIRST_ARGUMENT` (the argument as by `repr`), cut to 120 characters, is
+        appended to `accesses`. Only `open` and events that begin with a prefix of `_AUDITED`,
+        such as `os.` or `socket.`, are recorded. Of these, the following are left out:
+
+        - `open` of a file below `readable_folders` for reading
+        - databases in memory, and `sqlite3.connect/handle`
+        - events with `importlib`, `importlib_metadata` (also their submodules) or
+          `hub_core.installed` among the modules of all callers
+
+        Nothing happens if the thread is not watched (`accesses` is None).
         """
         if self.accesses is None or not (event == "open" or event.startswith(_AUDITED)):
             return

@@ -156,9 +156,15 @@ class RankProfile:
 def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorithm:
     """Build the algorithm from the metadata of all files, in order of ranks, and its steps.
 
-    The file of rank 0 gives the shared values; every file gives the scratch units of its rank. A
-    size that is marked as a default becomes None. Raises `InputError` for invalid values, for
-    options that are not texts, and for extensions with the reserved name `EXTENSION`.
+    Every file gives the scratch units of its rank and, for a custom collective, its part of the
+    contract. All other values are those of the file of rank 0: collective, provenance with its
+    options, extensions and size in bytes. The size is None if the file has no
+    `collective_bytes`, or has `collective_bytes_is_default`, whatever its value. The steps are
+    taken as given.
+
+    Raises `InputError`, with the file, for missing or invalid values, for options that are not
+    texts, and for extensions with the reserved name `EXTENSION`. Defects of the algorithm as a
+    whole that the model finds pass through.
     """
     first = ranks[0]
     collective = _build_collective(ranks)
@@ -180,10 +186,17 @@ def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorit
 def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, files: int) -> None:
     """Raise `InputError` for a file that does not belong to the same set as the file of rank 0.
 
-    `rank`: rank of the file name. `files`: number of files. The conditions are, in this order: the
-    profile is the one that this version reads (`unknown-profile`); attributes have the kinds of the
-    profile (`attribute-kind`); the number of ranks is `files`; the attributes `SHARED_NAMES` are
-    equal to those of rank 0; the rank in the metadata is `rank` (the last three: `rank-files`).
+    `rank`: rank of the file name. `files`: number of files. The error names the file of
+    `profile_of_rank`. The first condition that is not met gives the error and its code:
+
+    1. `profile` is the one that this version reads: `unknown-profile`
+    2. known attributes have the kinds of the profile: `attribute-kind`
+    3. `num_ranks` is `files`: `rank-files`
+    4. every attribute in `SHARED_NAMES` equals that of rank 0, or both are absent: `rank-files`
+    5. the attribute `rank` is `rank`: `rank-files`
+
+    Without `profile`, `num_ranks` or `rank` the code is `missing-metadata`. It is
+    `invalid-metadata` if `num_ranks` is below 1 or `rank` is below 0.
     """
     # The version is checked first, because other profiles have unknown attributes.
     if (profile := profile_of_rank.string("profile")) != PROFILE:
@@ -206,10 +219,15 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
 def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
     """Build the collective from the metadata of all files; their number is that of the ranks.
 
-    The file of rank 0 has the fields of the collective. The contract of a custom collective is
-    read from the files of all ranks. Counts are read for uneven kinds only. A missing root
-    becomes None. Raises `InputError` for missing or invalid fields, and, located in the file of
-    rank 0, for values that the model refuses, such as an uneven kind without counts.
+    The file of rank 0 has the fields of the collective. A missing root becomes None. Counts are
+    read only for uneven kinds, where they are required; other kinds get None. Only a custom
+    collective gets a contract: the sizes and whether the input is defined from the file of each
+    rank, the expected result from rank 0.
+
+    Raises `InputError`, with the file, for fields that are missing (`missing-metadata`), of
+    another kind (`attribute-kind`) or out of range (`invalid-metadata`). Values that the model
+    refuses, such as a wrong number of counts, give `invalid-metadata` with the file of rank 0
+    and the first message.
     """
     first = ranks[0]
     kind = first.one_of("collective", CollectiveKind)

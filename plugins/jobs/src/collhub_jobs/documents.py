@@ -71,9 +71,14 @@ def _text(workload: Workload) -> str:
 def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
     """Yield (name, values as a list) of the columns that a document stores.
 
-    Rank and kind are always stored, other columns only if a value differs from the default, and ids
-    only if they differ from the positions within the rank. Kinds and collectives are written as
-    words, None for no collective. The lists of parents are last.
+    The order is that of `NODE_DTYPES`: rank, kind, identity, name, duration_ns and so on. Rank
+    and kind are always included. Any other column is included only if some value differs from
+    its default. The default of `identity` is the position of the node within its rank. Kinds
+    and collectives are words such as `all-reduce`, and None for -1; all other columns are
+    numbers, or booleans for `on_host`.
+
+    Then come `data` and `control`, each only if there are such dependencies: a list of parent
+    rows for every node. Without nodes, only empty lists for rank and kind are yielded.
     """
     # A document without identities has positions as identities.
     position = np.arange(len(nodes)) - nodes.rank_indptr[nodes.rank]
@@ -125,11 +130,17 @@ class _Document:
     def workload(self) -> Workload:
         """Build the workload from the parsed JSON document.
 
-        The constructor has checked everything against the schema except the entries of nodes,
-        names, extras, algorithms, extensions and counts, which are checked here. Raises
-        `InputError` with the JSON path of a value of wrong type or length. Errors of the workload
-        itself, such as values out of range or groups that contradict nodes, are located at `$` and
-        keep only the first message, unless they have a file already.
+        The constructor has checked the document against the schema, except for the entries of
+        nodes, names, extras, algorithms, extensions and counts. The types and lengths of these
+        are checked here, except for the extensions, which may have any content. Raises
+        `InputError` for the first defect:
+
+        - a wrong type or length, an unknown or a missing column: the message begins with the
+          JSON path
+        - values of nodes out of range, and dependencies between ranks: a message about the
+          column, with the file
+        - other defects of the model, such as a group that lists a rank twice or groups that
+          contradict nodes: only the first message, after the path `$`
         """
         root = self._root
         for key in ("names", "extras"):
@@ -207,13 +218,19 @@ class _Document:
         return NodeColumns.from_columns(num_ranks, columns, edges[0], edges[1], self._file)
 
     def _column(self, name: str, values: list[Any], rows: int) -> Any:
-        """Convert a column to an array of numbers; `NodeColumns` checks their range.
+        """Convert a column of a document to an array; `NodeColumns` checks its range later.
 
-        `kind` and `collective` list names of their enumerations, or null, which becomes -1; other
-        columns list integers, or booleans where the data type of the column is boolean. Raises
-        `InputError`, with the path `$.nodes.<name>` (of an entry: and `[row]`), for an unknown
-        name, another type, a number of entries other than `rows`, and numbers that are negative in
-        an unsigned column or exceed 64 bits.
+        `kind` and `collective` list names such as `all-reduce`; each becomes the number of its
+        member, null becomes -1. `on_host` lists booleans, every other column lists integers (a
+        boolean is no integer). The array has the dtype that numpy chooses; that of `identity`
+        is uint64. An empty list gives an empty array.
+
+        Raises `InputError` with the JSON path in these cases:
+
+        - `values` is no list, or has other than `rows` entries: `$.nodes.<name>`
+        - an unknown name or a wrong type: the path of the first such entry,
+          `$.nodes.<name>[<row>]`
+        - `identity` has a number below 0 or above 2^64 - 1: `$.nodes.identity`
         """
         path = f"$.nodes.{name}"
         if name in NAMED_COLUMNS:
@@ -250,11 +267,19 @@ class _Document:
         self._fail(f"{path}[{row}]", f"{value!r:.40} is not one of {known}")
 
     def _edges(self, name: str, lists: object, rows: int) -> tuple[Int64Array, Int64Array]:
-        """Convert lists of parents per row to (parent rows, child rows), ordered by child row.
+        """Convert lists of parents per row to (parent rows, child rows), two int64 arrays.
 
-        None means no dependencies. Raises `InputError` with the path `$.nodes.<name>` for values
-        that are no lists of integers, and for another number of lists than rows. For parents that
-        are no rows, the path ends with the row: `$.nodes.<name>[<row>]`.
+        The pairs are in the order of the child rows; the parents of a child keep the given
+        order. So `[[], [0], [1, 0]]` gives ([0, 1, 0], [1, 2, 2]). None means no dependencies:
+        both arrays are empty. Cycles are not checked.
+
+        Raises `InputError` with the JSON path in these cases:
+
+        - `lists` is no list, or has other than `rows` entries: `$.nodes.<name>`
+        - an entry is no list: `$.nodes.<name>[<row>]`
+        - a parent is no integer: `$.nodes.<name>[<k>]`, where k is the position of the parent
+          in the concatenation of all lists, not a row
+        - a parent is not in 0..`rows` - 1: `$.nodes.<name>[<row>]` of the first such list
         """
         if lists is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)

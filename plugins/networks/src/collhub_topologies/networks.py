@@ -95,14 +95,19 @@ _MAX_PORTS = 64
 def build_fat_tree(text: TopologyText) -> Topology:
     """Build `fat-tree:k`: the k-ary fat tree of switches with k ports, where k is even.
 
-    Source: Al-Fares, Loukissas, Vahdat, SIGCOMM 2008. There are k pods of k/2 edge and k/2
-    aggregation switches, k/2 NPUs per edge switch, and (k/2)^2 core switches; in total k^3/4 NPUs,
-    5k^2/4 switches and 3k^3/2 directed links. NPU h is linked to edge switch h // (k/2).
-    Aggregation switch a of every pod is linked to the cores a * k/2 to (a + 1) * k/2 - 1.
+    There are k pods of k/2 edge and k/2 aggregation switches, k/2 NPUs per edge switch, and
+    (k/2)^2 core switches. In total these are k^3/4 NPUs, 5k^2/4 switches and 3k^3/2 directed
+    links. NPU h is linked to edge switch h // (k/2). Every edge switch is linked to all
+    aggregation switches of its pod. Aggregation switch a of every pod is linked to the cores a
+    * k/2 to (a + 1) * k/2 - 1. Each pair has one link in each direction.
 
-    Switch ids: edge, then aggregation (both pod by pod), then core. Each pod is a group. Classes of
-    links: NPU-edge, edge-aggregation, aggregation-core. Raises `UsageError` for an odd k and for k
-    above `_MAX_PORTS`.
+    NPUs come first, then the switches: edge, aggregation (both pod by pod), core. Switches are
+    named `edge P.I`, `aggregation P.I` and `core I`. The NPUs of pod P are the group `pod P`.
+    The text may give one bandwidth and one latency for all links (default 50 GB/s, 500 ns). It
+    may also give one per level: NPU-edge, edge-aggregation, aggregation-core.
+
+    Raises `UsageError` unless the text has exactly one even number from 2 to 64 and one or
+    three values of bandwidth and latency. Source: Al-Fares, Loukissas, Vahdat, SIGCOMM 2008.
     """
     (ports,) = text.parameters(1, "x", "fat-tree:4 for 16 NPUs")
     if ports % 2 or ports > _MAX_PORTS:
@@ -124,12 +129,16 @@ def build_fat_tree(text: TopologyText) -> Topology:
 
 
 def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
-    """List both ends of all pairs of links of a fat tree, as (lower, upper) nodes of 3 levels.
+    """List the pairs of linked nodes of a fat tree by level, each as (lower nodes, upper nodes).
 
-    The levels: hosts to edge switches, edge to aggregation switches (all pairs within a pod),
-    aggregation to core switches. With k `ports` per switch there are k pods of k/2 edge and k/2
-    aggregation switches, k^3/4 hosts and k^2/4 cores. Nodes are numbered hosts, edge, aggregation,
-    core. Aggregation switch a of every pod is linked to the cores a * k/2 to (a + 1) * k/2 - 1.
+    With k `ports` per switch (even, not checked) there are k pods of k/2 edge and k/2
+    aggregation switches, k^3/4 hosts and k^2/4 cores. Nodes are numbered hosts, edge,
+    aggregation, core; edge and aggregation pod by pod. Every pair occurs once. The three
+    levels, each two int64 arrays:
+
+    1. host h and edge switch h // (k/2), by ascending host
+    2. every edge and every aggregation switch of a pod, by pod, edge, aggregation
+    3. aggregation switch a of a pod and the cores a * k/2 to (a + 1) * k/2 - 1, by pod, a, core
     """
     half = ports // 2
     hosts, switches_per_level = half * half * ports, half * ports
@@ -151,10 +160,17 @@ def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
 def build_leaf_spine(text: TopologyText) -> Topology:
     """Build `leaf-spine:8,8,4`: 8 leaf switches, 8 NPUs per leaf, 4 spine switches.
 
-    Each leaf is linked to each spine. NPU n is linked to leaf n // (NPUs per leaf). With fewer
-    spines than NPUs per leaf and equal bandwidths, the leaves are oversubscribed by this ratio.
-    Switch ids: leaves, spines. The NPUs of each leaf are a group. Classes of links: NPU-leaf,
-    leaf-spine. Raises `UsageError` for other than three numbers and for too many nodes or links.
+    NPU n is linked to leaf n // (NPUs per leaf), and each leaf to each spine, with one link in
+    each direction. NPUs come first, then the leaves (`leaf I`), then the spines (`spine I`).
+    The NPUs of leaf I are the group `leaf I`. The text may give one bandwidth and one latency
+    for all links (default 50 GB/s, 500 ns). It may also give two: for NPU-leaf and for
+    leaf-spine.
+
+    Raises `UsageError` in these cases:
+
+    - other than three whole numbers of at least 1
+    - more than 2^19 NPUs, or more than 2^20 spines or pairs of a leaf and a spine
+    - a number of bandwidths or latencies other than one or two
     """
     leaves, hosts, spines = text.parameters(3, ",", "leaf-spine:8,8,4 for 64 NPUs")
     if max(leaves * hosts, leaves * spines, spines) > MAX_NODES:
@@ -174,14 +190,23 @@ def build_leaf_spine(text: TopologyText) -> Topology:
 def build_dragonfly(text: TopologyText) -> Topology:
     """Build `dragonfly:a,p,h`: the largest dragonfly of groups of `a` fully connected routers.
 
-    Source: Kim, Dally, Scott, Abts, ISCA 2008. Every router has p NPUs and h links to other groups.
-    There are g = a * h + 1 groups, a * p * g NPUs and a * g switches, and one link in each
-    direction between any two groups. NPU n is linked to router n // p.
+    Every router has p NPUs and h links to other groups. There are g = a * h + 1 groups, so a *
+    p * g NPUs and a * g switches, and one link in each direction between any two groups. NPU n
+    is linked to router n // p, in both directions. Global port j of group i is at its router j
+    // h. It leads to group (i + j + 1) mod g, where the other end is port a * h - 1 - j.
 
-    Global port j of group i is at its router j // h. It leads to group (i + j + 1) mod g, where the
-    other end is port a * h - 1 - j. The NPUs of each group of routers are a group. Classes of
-    links: NPU-router, within groups, between groups. Raises `UsageError` for other than three
-    numbers and if the network would be too large.
+    NPUs come first, then the routers group by group, named `router G.R`. The NPUs of group G
+    are the group `group G`. The text may give one bandwidth and one latency for all links
+    (default 50 GB/s, 500 ns). It may also give three: for NPU-router, within groups, between
+    groups.
+
+    Raises `UsageError` in these cases:
+
+    - other than three whole numbers of at least 1
+    - a, p, g, or a * g * max(a, p, h) above 2^20
+    - a number of bandwidths or latencies other than one or three
+
+    Source: Kim, Dally, Scott, Abts, ISCA 2008.
     """
     example = "dragonfly:4,2,2 for 72 NPUs"
     routers, hosts, global_links = text.parameters(3, ",", example)
@@ -244,13 +269,19 @@ def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
 def build_rail(text: TopologyText) -> Topology:
     """Build `rail:4x8`: 4 hosts of 8 GPUs with one NVSwitch per host, and one switch per rail.
 
-    GPU i of every host is linked to rail switch i. NPU id = host * gpus + index. There are hosts *
-    gpus NPUs, hosts + gpus switches and 4 * hosts * gpus directed links. No spine joins the rails:
-    a route between GPUs of different hosts and indices passes another GPU, as with NCCL's PXN.
+    A GPU is an NPU with the number host * GPUs per host + index. It is linked in both
+    directions to the NVSwitch of its host and to the rail switch of its index. So there are
+    hosts * GPUs NPUs, hosts + GPUs switches and 4 * hosts * GPUs directed links. No spine joins
+    the rails: a route between GPUs of different hosts and indices passes another GPU, as with
+    NCCL's PXN.
 
-    Switch ids: NVSwitches, rails. Each host is a group `node N`. Classes of links: GPU-NVSwitch
-    (default 450 GB/s), GPU-rail (50 GB/s). Raises `UsageError` for other than two numbers and for
-    too many NPUs.
+    NPUs come first, then the NVSwitches (`nvswitch H`), then the rail switches (`rail I`). The
+    NPUs of host H are the group `node H`. Default bandwidths are 450 GB/s for GPU-NVSwitch and
+    50 GB/s for GPU-rail, the default latency is 500 ns. The text may replace each by one value
+    for all links or by two, in this order.
+
+    Raises `UsageError` for other than two whole numbers of at least 1, for more than 2^19 NPUs,
+    and for another number of values.
     """
     nodes, gpus = text.parameters(2, "x", "rail:4x8 for 32 NPUs")
     npus = nodes * gpus

@@ -59,8 +59,13 @@ def show(
     source_format: str | None,
     as_json: bool,
 ) -> None:
-    """Show the facts of T: nodes, links by class, dimensions, bandwidth of a node, diameter,
-    groups.
+    """Show the facts of T: nodes, links by class, dimensions, bandwidth of nodes, diameter, groups.
+
+    A class has all links of equal bandwidth, latency and kinds of nodes. The diameter is the
+    largest number of links between two NPUs, or not known if some NPU cannot reach another one
+    or the search is too long. The text lists at most 10 classes and 10 groups, and counts the
+    others. --links adds every link in the order of T. --json has bandwidths in bytes/s and
+    latencies in s.
     """
     from collhub_topologies.show_report import create_facts_report, print_facts, print_links
     from collhub_topologies.summary import collect_facts

@@ -47,13 +47,26 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the output of an OSU latency test of a collective; its ranks come from the request.
 
-    A title line gives library and collective of the rows after it (by default MPI and the
-    collective of the request), a header line the columns. Lines that begin with a digit are
-    measurements: the size, for all-gather and all-to-all times the ranks, and the average
-    latency in us, otherwise the first latency. Unusable ones give a note. Other lines are
-    ignored. Raises `InputError` for a test of bandwidth, of two ranks or of a non-blocking
-    collective, for rows without a header of latencies, if collective or ranks are unknown (each
-    only if there is a row), if no point remains, and for an empty file.
+    The lines are processed in order, without the rank that a launcher writes before them:
+
+    - A title (`# OSU MPI Allreduce Latency Test`) gives library and collective of the rows
+      after it. Without a title they are MPI and the collective of the request. The latter also
+      applies to a title with an unknown collective.
+    - A header (`# Size  Avg Latency(us)`) gives the columns of the rows after it. The time is
+      the first column with average latency, otherwise the first with latency.
+    - A line that begins with a digit is a row: size in bytes and time in us. For all-gather and
+      all-to-all the size is multiplied by the ranks. Nodes are those of the request, otherwise
+      1.
+    - Other lines are ignored.
+
+    A row gets a note in place of a measurement if its numbers are unreadable or missing, or
+    outside the limits of a measurement. Raises `InputError` in these cases:
+
+    - the title is that of a test between two ranks
+    - there is a row, and its header has MB/s (bandwidth), a column `Overall` (non-blocking), or
+      no latency; or there is no header
+    - there is a row, and its collective or the number of ranks is unknown
+    - no measurement remains, the file is empty, or it is not UTF-8
     """
     lines, file = text_of(facts.source).splitlines(), facts.source.name
     collective, library, header, header_line = facts.collective, "MPI", [""], 1

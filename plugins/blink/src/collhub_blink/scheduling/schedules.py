@@ -209,18 +209,26 @@ class _CountSearch:
         self.best: PackingSchedule | None = None
 
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
-        """Search for the number of chunks with a good time, and store its schedule in `best`.
+        """Search for a number of chunks with a good planned time; store its schedule in `best`.
 
-        `bandwidth_ns`: the time of the busiest link without latencies. `within_ns`: time to beat,
-        None for none. First a quarter of the maximum number is planned. If even the estimated time
-        of a refinement of it (`estimate_fine_grained_time_ns`) is not below `within_ns`, it is the
-        result. Otherwise the search starts with this quarter if its time exceeds `bandwidth_ns` by
-        at most the fraction `MIN_GAIN_OF_QUADRUPLING`, else with the maximum.
+        The numbers count chunks of the widest tree; M is the maximum number. Growth is the
+        increase of the planned time relative to that of `best`. Numbers are divided without
+        remainder.
 
-        The number is divided by four as long as the planned time grows by at most the fraction
-        `MIN_GAIN_OF_QUADRUPLING` per division. At the end half of the number is tried, and chosen
-        if the time grows by at most `MIN_GAIN_OF_DOUBLING`. Numbers with chunks below one byte are
-        skipped; `best` remains None if all have.
+        1. Plan M / 4 chunks. If `within_ns` (time to beat; None for none) is not above
+           `bandwidth_ns` + (time - `bandwidth_ns`) / 4, refinement cannot help: this schedule
+           is the result.
+        2. Start with M / 4 if its time is at most 0.5 % above `bandwidth_ns`, otherwise with M.
+        3. Store this schedule as `best`. Divide the number by four and store that schedule,
+           until its growth exceeds 0.5 % (`MIN_GAIN_OF_QUADRUPLING`) or the number is 0.
+        4. Try half of the number of `best`, and store its schedule if the growth is at most 0.3
+           % (`MIN_GAIN_OF_DOUBLING`). This is omitted if a quarter of the number was planned
+           and its growth is above 1.8 %.
+
+        In steps 3 and 4 numbers with chunks below one byte are skipped. In steps 1 and 2 the
+        rules for M / 4 do not apply if it is 0 or has such chunks. `best` stays None if all
+        numbers have such chunks. `bandwidth_ns`: time of the busiest link without latencies.
+        Other errors of planning pass through.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)

@@ -154,20 +154,28 @@ def find_axis_layout(
 ) -> Layout | None:
     """Look up the layout of a result on one axis of a mesh; None if no rule permits it.
 
-    `operation`: kind, reduction, dimension and root. `layouts`: of the operands on this axis.
-    `roles`: the role in the operation of each dimension of each operand (such as row or
-    contracted); `result`: those of the result. Rules are in `RULES`. The key is the kind and a
-    symbol per operand:
+    `operation`: kind, reduction, dimension and root. `layouts`: those of the operands on this
+    axis. `roles`: for each operand, the role of each of its dimensions in the operation, such
+    as `row`; `result`: the roles of the dimensions of the result. `RULES` is searched for the
+    kind and one symbol per operand, by the first case that applies:
 
-    - `S(role)`: sliced along the dimension with this role
-    - `@`: on one root, that of the operation if it names one; `@ elsewhere`: on another root
-    - `P(op)`: partial with the reduction of the operation; otherwise the layout as text, such as
-      `P(sum)`
+    - `S(name)`: sliced; `name` is that of the role of the sliced dimension
+    - `@` or `@ elsewhere`: on one root. It is `@` if the operation has no root or this root.
+    - `P(op)`: partial with the reduction of the operation
+    - otherwise the layout as text: `R` (replicated), `L` (local), or `P(sum)` with another
+      reduction
 
-    In the rule's result `S(to)` is a slice along `dimension` of the operation (default 0), any
-    other slice is along the dimension of the result with the role of the operands' slice. `@` is
-    the root of the operation, else the layout of the first operand. None if there is no rule, if
-    operands are sliced along different roles, or if the result lacks the role. Cached.
+    None without such a rule, or if two operands are sliced along different roles. Otherwise the
+    symbol of the rule gives the result:
+
+    - `S(to)`: sliced along `dimension` of the operation, 0 if that is None
+    - other `S(...)`: sliced along the first dimension of the result with the role of the sliced
+      operand; None if there is none
+    - `P(op)`, `P(sum)`, ...: partial with the reduction of the operation, or the given one
+    - `@`: on the root of the operation; without one, the layout of the first operand
+    - `L`: local; `R`: replicated
+
+    Results are cached.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

@@ -129,19 +129,22 @@ class Demand:
 def find_demand(program: Program, binding: Binding, operation: Operation) -> Demand | None:
     """Describe the communication of an operation; None if it does not communicate.
 
-    The result has the kind, the bytes, the ranks of the first subgroup in the group of the result,
-    and for broadcast and reduce the root. The first rule that applies:
+    The first rule that applies:
 
-    - Send: the bytes of the result on one rank, and the ranks of group 0.
-    - A collective along axes of one rank: None.
-    - Uneven collective (kind ends with V): its counts in bytes, and their sum. Each member of a
-      bucket has its own result.
-    - The first member of a bucket (collectives performed as one): the bytes of the full buffers of
-      all members. The other members give None.
-    - A reduction of slices to a scalar: an AllReduce with the bytes of the scalar.
-    - Other collectives: the bytes of the full buffer, at least one per rank.
+    1. Neither a communication nor a reduction of slices to a scalar: None.
+    2. Send: the bytes of the result on one rank, and the ranks of group 0.
+    3. Only one rank takes part along the axes of the operation: None.
+    4. Uneven collective (kind ends with V): its counts in bytes and their sum, also for members
+       of a bucket.
+    5. A member of a bucket (collectives performed as one) that is not its first: None.
+    6. A reduction of slices to a scalar: an AllReduce with the bytes of the scalar.
+    7. Other collectives: the bytes of the full buffers of all members of the bucket (otherwise
+       of the operation), at least one byte per rank. Only broadcast and reduce have a root, an
+       index in `members`.
 
-    All other operations give None. Raises `InputError` for invalid or too large counts.
+    The full buffer is that of `count_buffer_bytes`. In rules 3 to 7 `members` are the ranks of
+    the job in the first subgroup along the axes, within the group of the result. Raises
+    `InputError` for counts that are negative or missing, sum to 0, or exceed 2^62 bytes.
     """
     tensor = program.types[operation.name]
     is_scalar = reduces_scalar(program, operation)
@@ -192,11 +195,19 @@ class FormulaTimes:
     def find_fastest(self, demand: Demand) -> tuple[float, Means]:
         """Return the time of a communication by formula in s, and the means that has this time.
 
-        The means is the fastest combination of algorithm, protocol and number of chunks. For an
-        all-to-all, `demand.size_bytes` is the buffer of one rank, and the formula is evaluated for
-        the buffers of all ranks together. An uneven collective has the time of the even one whose
-        parts are all as long as the longest; of an all-to-all, in which all ranks send and receive
-        as much as the rank that does so most.
+        The means is the fastest combination of algorithm, protocol and number of chunks for the
+        kind and n ranks. Of equal times, the first by name of algorithm, name of protocol,
+        number of chunks is returned. Only trees have other numbers of chunks than 1. The bytes
+        for the formula are:
+
+        - uneven collective with a count per pair: n times the largest number of bytes that one
+          rank sends in total, or receives in total, to itself included
+        - uneven collective with a count per rank: n times the largest count
+        - even all-to-all: n times `demand.size_bytes`, the buffer of one rank
+        - otherwise: `demand.size_bytes`
+
+        An uneven collective has the formulas of the even kind. Raises `KeyError` for a kind
+        without formulas.
         """
         size, num_ranks = demand.size_bytes, len(demand.members)
         if demand.counts is not None:

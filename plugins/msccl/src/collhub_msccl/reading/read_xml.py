@@ -35,15 +35,30 @@ _MAX_SHOWN_ROOTS = 8
 def read(source: Source, options: ReadOptions) -> Algorithm:
     """Read an MSCCL-IR XML file as an algorithm, with the semantics of the runtimes.
 
-    Raises `InputError` with all defects of the first phase that has any (see `_read_parts`), each
-    with its line. Constructs that have a clear meaning but that the runtimes refuse or misread are
-    reported as warnings to `source.report`. Raises `UsageError` if the collective needs a root that
-    is neither given in `options.root` nor inferable from the steps.
+    The options have these effects:
 
-    `options.reading` `dsl` reads the local operand of reductions as MSCCLang means it.
-    `options.copies` `run` adds the `<copy>` elements as steps. The extension `msccl` of the result
-    has the attributes of `<algo>` and the declared buffer sizes. The provenance has the options
-    that differ from their defaults.
+    - `reading=dsl`: reductions of received data take their local operand from dst, as MSCCLang
+      means it; otherwise from src, as the runtimes do.
+    - `copies=run`: the `<copy>` elements become steps, which are executed before all other
+      steps of their rank. Otherwise they are ignored.
+    - `collective`: name of the collective for a file in the short form, which may omit it.
+    - `root`: root of the collective. Without it the root is inferred from the steps.
+
+    The extension `msccl` of the result has `algo` (all attributes of `<algo>` as text), and
+    `i_chunks`, `o_chunks`, `s_chunks`: one number if all ranks have the same size, otherwise a
+    list by rank. The provenance has the file name without its folder, and the options that
+    differ from their defaults.
+
+    Constructs that have a clear meaning but that the runtimes refuse or misread are reported as
+    warnings to `source.report`. Raises `InputError` with the line:
+
+    - all defects of the first phase of `_read_parts` that has any, together
+    - then the first defect of dependencies (a wait that no step ends, a cycle) or of the
+      scratch of `rrs` steps
+    - a `<copy>` outside the buffers
+
+    Raises `UsageError` if the root is needed but neither given nor inferable, if the given one
+    is not a rank, or if the collective has no root.
     """
     content, file = source.content(), source.name
     findings = FileFindings(file, source.report)
@@ -94,10 +109,19 @@ def _read_parts(
 ) -> tuple[AlgoHeader, ThreadBlockProgram, ScannedXml]:
     """Return the header, the checked thread blocks and the scanned tables of a file.
 
-    `collective`: name of the collective for files in the short form, which may omit it. Raises
-    `InputError` for files above 2^30 bytes before they are read (`too-large`). Raises it with all
-    defects of a phase at once: first of the syntax, then of the header, then of texts that are not
-    valid values, then of the values of thread blocks and steps. Warnings go to `source.report`.
+    `collective`: name of the collective for files in the short form; it counts only if the file
+    does not name one. Raises `InputError`, with the line, in the first of these phases that
+    finds a defect:
+
+    1. size: more than 2^30 bytes (`too-large`), checked before the file is read if the size is
+       known
+    2. syntax: the first defect of the XML; then a short form without a collective
+       (`short-form`)
+    3. header: all defects of `<algo>`, sorted by line
+    4. texts of thread blocks and steps that are not valid values
+    5. values of thread blocks and steps: all defects, sorted by line
+
+    Warnings of all phases go to `source.report`.
     """
     findings = FileFindings(source.name, source.report)
     # Refuse a large file before it is read.
@@ -128,10 +152,14 @@ def _build_collective(
 ) -> Collective:
     """Build the collective that the header describes.
 
-    A custom collective gets the declared buffers, with all inputs defined and no required result.
-    `stated_root`: root from the options, or None. Raises `UsageError` if a root is given for a
-    collective without a root, if it is not a rank, or if a root is needed and cannot be inferred.
-    Raises `InputError` at the line of the header if the model refuses the collective.
+    Kind, ranks, units and the modes (in place, out of place) are those of the header. A
+    collective with a root gets that of `_choose_root`, all others get None. A custom collective
+    gets the declared numbers of input and output chunks; the input of every rank is defined,
+    and no result is required.
+
+    `stated_root`: root from the options, or None. Raises `UsageError` if it is given for a
+    collective without a root, and the errors of `_choose_root`. If the model refuses the
+    collective, raises `InputError` with only the first finding, at the line of `<algo>`.
     """
     is_rooted = header.kind in ROOTED
     if stated_root is not None and not is_rooted:

@@ -99,10 +99,16 @@ class OperationReader:
     def _read(self, value: JsonValue, position: int, context: _Context) -> None:
         """Add one operation, and the operations inside it if it is a pipeline.
 
-        Appends one row to the operations, its items (channels or semaphores) and its ranges. The
-        operations inside a pipeline follow and refer to its row. An operation with an unknown name
-        gets a row with UNKNOWN_CODE and no items or ranges; its name is recorded. Raises
-        `InputError` for invalid members, also for those of old releases.
+        Appends one row to the operations, then its items (channels or semaphores) and its
+        ranges, which refer to this row. `position`: index in the list that contains the
+        operation. An operation with an unknown name gets a row with `UNKNOWN_CODE` and no items
+        or ranges; its name is recorded by row. The operations inside a pipeline get the
+        following rows, with the row of the pipeline as `pipeline`; otherwise this is -1.
+
+        Raises `InputError` for the first invalid or missing member. It has the code `old-plan`
+        for members of plans before July 2025. Errors inside a pipeline are recorded by
+        `attempt` instead, and reading continues. If the members of the row itself are valid,
+        the row and the items and ranges before the error are kept.
         """
         refuse_old_operation(value)
         name = value.member("name").text()
@@ -139,12 +145,16 @@ class OperationReader:
         row: int,
         context: _Context,
     ) -> None:
-        """Add the ranges of a data operation; other operations have none.
+        """Add the ranges of a data operation; nothing for other operations.
 
-        Sources are added before destinations, in the order of the file. Raises `InputError` if the
-        operation does not permit the number of ranges, if a range is invalid, or if an operation
-        that pairs each source with a destination has different numbers of them. Rows added before
-        an error are kept.
+        All ranges in `src_buff` are added, then all in `dst_buff`, each list in the order of
+        the file. A range has the `row` of the operation, its side, its position in the list,
+        its scope (`scope_of`) and the columns of `_read_operand`.
+
+        Raises `InputError` if a list is missing or has a number of ranges that the operation
+        does not permit, if a range is invalid, or (checked last) if an operation that copies
+        source i to destination i has different numbers of them. Rows that were added before an
+        error are kept.
         """
         if operation.role is not Role.DATA:
             return
@@ -272,13 +282,17 @@ def _read_items(
 ) -> list[int]:
     """Return the semaphores or the channels of an operation, as numbers of the rank.
 
-    - Acquire and release: the semaphores in `semaphore_ids`.
-    - Other operations with synchronisation, and data operations that use port channels: the
-      channels in `channel_ids`. These are positions in the thread block's list of the channel type,
-      and are converted to numbers of the rank.
-    - All other operations: none.
+    The first case that applies:
 
-    The order is that of the file, with repetitions. Raises `InputError` for ids that do not exist.
+    - acquire and release: the numbers in `semaphore_ids`, as they are
+    - signal, wait and flush, and data operations whose `channel_type` is port: the channels in
+      `channel_ids`. An id is a position in the thread block's list of channels of this type,
+      and is replaced by the number of the channel on the rank.
+    - all other operations, such as data operations with memory channels: none
+
+    The order is that of the file, with repetitions. Raises `InputError` if the list or the
+    channel type is missing, and for an id below 0 or not below the number of semaphores of the
+    rank, or of channels in the list.
     """
     if operation.role in (Role.ACQUIRE, Role.RELEASE):
         count = len(context.gpu.semaphores)
@@ -322,16 +336,18 @@ def _read_operand(
 ) -> dict[str, int]:
     """Read one range: the columns `index` and `size` in chunks, `reference` and `buffer`.
 
-    `scope` selects the member of `entry` that names the buffer. `buffer` is the number of the
-    buffer's type (input, output, scratch). `reference` is:
+    `buffer` is the number of the buffer's type: 0 input, 1 output, 2 scratch. `scope` decides
+    which member of `entry` gives the buffer:
 
-    - local range: -1
-    - remote range: position in the list of remote buffers of the rank; `entry` has the position in
-      the thread block's list for the channel type of `operation`
-    - range of a switch channel: number of the group on the rank; `entry` has the position in the
-      thread block's list of switch channels
+    - local: `type` (`i`, `o` or `s`). `reference` is -1.
+    - remote: `buffer_id`, a position in the thread block's list of remote buffers for the
+      channel type of `operation`. `reference` is the position of this buffer in the list of the
+      rank.
+    - switch: `switch_channel_id`, a position in the thread block's list of switch channels.
+      `reference` is the number of the group on the rank.
 
-    Raises `InputError` for a size below 1, a negative index, and a position that does not exist.
+    Raises `InputError` for a missing member, an unknown type, an `index` not in 0..2^32 - 1, a
+    `size` not in 1..2^32 - 1, and a position that its list does not have.
     """
     key = entry.member(_SCOPE_KEYS[scope])
     chunks = {

@@ -343,13 +343,18 @@ class _SymmetricGather:
         return min(without_waiting, with_waiting, key=self.time_ps)
 
     def _compute_part(self, urgency: Float64Array, hold: Int64Array) -> Part:
-        """Return the fastest (start, in-link) of all chunks over at most 30 rounds.
+        """Return (start in ps, in-link) of all chunks at node 0 for the fastest round.
 
-        Starts are in ps; both are int64[chunks]. Each round moves the last chunks of slow links to
-        faster ones: the allowed latest arrival is 1 ps before the end of the round before. The
-        rounds stop when not all chunks arrive. Of equally fast results, the first is returned.
-        `urgency`: of the chunks; `hold`: int64, ps per in-link between two starts. Raises
-        `InputError` if a chunk cannot arrive even without a limit.
+        Every round calls `deliver_cells`; in the first one, chunks may arrive at any time. In a
+        later round every chunk must arrive at least 1 ps before the end of the previous round,
+        so the last chunks of slow in-links move to faster ones. The rounds end when some chunk
+        does not arrive in time, and after 30 rounds. `retime_cells` then computes the earliest
+        starts of each round, where a link is free again after its `busy` time. The round with
+        the earliest last arrival after this is returned, of equal ones the first.
+
+        Both are int64[chunks]. `urgency`: float64[chunks], lower is earlier. `hold`: int64,
+        minimum ps between two starts on an in-link within `deliver_cells`. Raises `InputError`
+        `disconnected` if a chunk does not arrive in the first round.
         """
         shift, arrival = self._shift, self._arrival
         best, latest = None, NEVER
@@ -384,9 +389,14 @@ class _SymmetricGather:
     def schedule(self, part: Part) -> LinkSchedule:
         """Return the transfers of all nodes, ordered by start, then by link; no transfer reduces.
 
-        `part`: (start in ps, incoming link) of every chunk at node 0. The first `_chunks_per_node`
-        chunks are its own and have no transfers. The transfers of the other nodes follow by
-        translation.
+        `part`: (start in ps, in-link) of every chunk at node 0. In it, chunks are numbered by
+        the node of their origin relative to node 0. The first `_chunks_per_node` chunks are its
+        own and have no transfers. Every other node has the same transfers with the same times,
+        with chunk and link translated to this node. So there are num_npus * (chunks -
+        `_chunks_per_node`) transfers.
+
+        A transfer has its chunk (index in `origin`), its link in the network, its start, and
+        its finish in ps: start plus the arrival time of the link.
         """
         start, slot = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[slot]
