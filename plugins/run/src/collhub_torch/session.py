@@ -30,9 +30,14 @@ class Session:
     def run(self, source: torch.Tensor, target: torch.Tensor, count: int, op: str) -> None:
         """Enqueue a call on the current stream of the device of `source`, without waiting for it.
 
-        `count`: elements, as the library defines them. `op`: an operator of `OPS`. The first call
-        joins the communicator, which waits for all ranks; it is kept for later calls. Raises
-        `PluginError` if NCCL reports an error.
+        `source` is the send buffer, `target` the receive buffer; shapes and devices are not
+        compared. On a CPU the stream is 0. `count`: elements, as the library defines them. `op`: an
+        operator of `OPS`, also for a collective that does not reduce. `KeyError` for another
+        operator or for a dtype of `source` that is not in `DATATYPES`.
+
+        The first call joins the communicator on the device of `source`, which waits for all ranks.
+        It is kept for later calls; a join that failed is repeated by the next call. Raises
+        `PluginError` (`nccl`) if NCCL reports an error.
         """
         if self._communicator is None:
             self._communicator = self._join(source.device)
@@ -57,9 +62,14 @@ class Session:
     def _join(self, device: torch.device) -> int:
         """Join an NCCL communicator of the group's ranks on `device` and return its handle.
 
-        All ranks must call this at the same time, because it waits for them. Rank 0 creates the ID
-        of the communicator (128 bytes) and broadcasts it through the process group. For a GPU, it
-        becomes the current device during the call. Raises `PluginError` if NCCL reports an error.
+        All ranks of the group must call this, because it waits for them. Rank 0 creates the ID of
+        the communicator (128 bytes). A broadcast of the process group, with a tensor on `device`,
+        sends it to the other ranks. If `device` is a GPU, it is the current device while the
+        communicator is joined; the previous one is current again afterwards. The handle is not
+        stored here.
+
+        Raises `PluginError` (`nccl`) if NCCL reports an error. If rank 0 cannot create the ID, it
+        raises before the broadcast, for which the other ranks then wait.
         """
         rank = self._group.rank()
         unique_id = self._library.new_id() if rank == 0 else bytes(128)

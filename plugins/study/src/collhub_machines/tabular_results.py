@@ -108,13 +108,24 @@ def _osu_point(
     collective: str | None,
     library: str,
 ) -> Measurement | str:
-    """Return the measurement of one row of an OSU table, or a text with the reason why it has none.
+    """Return the measurement of one row of an OSU table, or the reason why it has none as text.
 
-    The time (us) is in the first column of average latency, otherwise in the first latency
-    column. For all-gather and all-to-all, OSU prints bytes per peer, so the size is multiplied
-    by the ranks. The nodes are those of the request `facts`, otherwise 1. Raises `InputError`
-    for a test of bandwidth or of a non-blocking collective, for a header without latency, and if
-    collective or ranks are unknown.
+    `fields`: words of the row, at least one; `header`: names of the columns, read from line
+    `header_line`. The size in bytes is the first field. For all-gather and all-to-all it is
+    multiplied by the ranks, because OSU prints bytes per peer. The time in us is in the first
+    column with both `Latency` and `Avg` in its name, otherwise in the first one with `Latency`.
+    Ranks are those of `facts`; nodes too, otherwise 1.
+
+    The result is a text if the size is no integer without sign, or if the time is missing or no
+    finite number. Other limits are not checked here (`Measurement.defect`).
+
+    Raises `InputError` (`measurements`) at `header_line`, in the first of these cases:
+
+    - a column has `MB/s` in its name: a test of bandwidth
+    - the name of a column begins with `Overall`: a test of a non-blocking collective
+    - no column is a latency
+    - `collective` is None
+    - `facts` has no ranks
     """
     if any("MB/s" in name for name in header):
         message = "the test measures bandwidth, not the time of a collective"
@@ -146,11 +157,21 @@ def _osu_point(
 def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the measurements of a tuner sweep (CSV); each row is the time of one forced choice.
 
-    The first line names the columns: `collective`, `size_bytes` and `latency_us`, optionally
-    `ranks` and `nodes` (without a number those of the request; nodes otherwise 1),
-    `algorithm`, `protocol` and `channels`. Empty rows and comments (#) are ignored. Unusable
-    rows, also with unknown ranks, give a note. Raises `InputError` for a line that is not CSV,
-    for an empty file, and if no point remains.
+    The first line has the names of the columns, in any order; other columns are ignored:
+
+    - `collective`: in any usual spelling; `size_bytes`: a whole number; `latency_us`: a number
+    - `ranks`, `nodes`: missing, 0 or no whole number (`-1`) means those of the request; nodes
+      otherwise 1
+    - `algorithm`, `protocol`, `channels`: joined to the variant of the library NCCL, such as `ring
+      simple 8 channels`; empty values, and -1 channels, are left out
+
+    Points are in the order of the rows. Empty rows, and rows whose first field begins with `#`, are
+    ignored. A row without a known collective, a size, a time or a number of ranks becomes a note.
+    So does a row beyond the limits of `Measurement.defect`, for example with less than two ranks.
+
+    Raises `InputError`: `measurements` for an empty file, for bytes that are not UTF-8, and for a
+    line that is not CSV; `no-results`, with the notes, if no point remains, also if a required
+    column is missing.
     """
     file = facts.source.name
     rows = csv.reader(io.StringIO(text_of(facts.source)))
@@ -199,10 +220,11 @@ def _sweep_point(
 
 
 def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read `nccl_perf.parquet` of aiconfigurator as measurements of NCCL.
+    """Read `nccl_perf.parquet` of aiconfigurator as measurements of NCCL, in the order of its rows.
 
-    The rows are converted as in `aiconfigurator_points`. Raises `InputError` if pyarrow is not
-    installed, if the file is not Parquet, if required columns are missing, and if no point remains.
+    The rows are converted as in `aiconfigurator_points`; ranks, nodes and collective of the request
+    are ignored. Raises `InputError`: `measurements` if pyarrow is not installed, if the file is not
+    Parquet, or if required columns are missing; `no-results` if no point remains.
     """
     file = facts.source.name
     try:
@@ -223,11 +245,20 @@ def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> Measur
 def aiconfigurator_points(columns: dict[str, list[Any]], file: str) -> MeasurementSet:
     """Convert a table of aiconfigurator, given as lists by column, to measurements.
 
-    Elements become bytes, milliseconds become us. All points are of NCCL, on one node, out of
-    place. The data type is kept only for sums of int8. Rows with an unknown operation or data type,
-    or with invalid numbers, give a note, whose line is the row counted from 1. Raises `InputError`
-    if required columns are missing (version and device are optional), and the errors of `_finish`
-    if no point remains.
+    Points are in the order of the rows. Each row gives a point of NCCL on one node, out of place:
+
+    - collective: `op_name` in any usual spelling; ranks: `num_gpus`
+    - size: `message_size` (elements) times the bytes of `nccl_dtype`, for every collective
+    - time: `latency` (ms) times 1000, in us
+    - version of NCCL: `version`, machine: `device`; both empty if the column is missing
+    - data type: `int8` for an all-reduce or reduce-scatter of int8, otherwise empty
+
+    A row gives a note instead if its operation or data type is unknown, or if a value is no number.
+    So does a point beyond the limits of `Measurement.defect`. The line of a note is the row,
+    counted from 1. Data types are half, float16, bfloat16, int8, float and fp8.
+
+    Raises `InputError`: `measurements` if a column other than `version` and `device` is missing;
+    `no-results`, with the notes, if no point remains.
     """
     missing = [name for name in _AICONFIGURATOR_COLUMNS if name not in columns]
     if missing:

@@ -81,16 +81,24 @@ class Inference:
 def infer_program(workload: Workload, element: str | None) -> Inference:
     """Infer the program of a workload in which all ranks perform the same operations.
 
-    Only the nodes of rank 0 are read. A node follows the nodes on whose data it depends, and is
-    otherwise in an early level of these dependencies and in the order of rows. A node that has a
-    JSON statement keeps it. For any other node, the statement is inferred from the operator name,
-    and a line about it is added to `filled_in` of the result. `element`: element type of tensors
-    for which neither the node nor its readers record one; None if not given.
+    Only the nodes of rank 0 are read, level by level: a level has all nodes whose data parents are
+    in earlier levels, in the order of rows. Control dependencies do not count. A node with a JSON
+    statement keeps it. For any other node, the statement is inferred from the operator name or the
+    kind of collective (`_StatementInference`). A line about each of these nodes is added to
+    `filled_in`, in the same order. `build_program` makes the program of all statements.
 
-    Raises `InputError` for ranks that differ (`_check_equal_ranks`), for nodes that wait for each
-    other, for a malformed statement, and for a node whose operator is not in the table or whose
-    shape is unknown. Raises `UsageError` if an element type is needed and not given. There must be
-    at least one rank.
+    `element`: element type of tensors for which neither the node nor its readers record one; None
+    if not given. There must be at least one rank.
+
+    Raises `InputError`:
+
+    - a rank has other nodes than rank 0 (`_check_equal_ranks`); checked first
+    - nodes wait for each other's data
+    - a statement is malformed, or contradicts another one (errors of `build_program`)
+    - a node has an operator or collective that the table lacks, an unknown shape, or operands that
+      do not fit
+
+    Raises `UsageError` if an element type is needed and unknown.
     """
     _check_equal_ranks(workload)
     inference = _StatementInference(workload, element)
@@ -211,10 +219,13 @@ class _StatementInference:
     def _find_kind(self, row: int) -> tuple[Kind, Layout]:
         """Return the kind of operation of a node, and the layout of arguments created for it.
 
-        A collective is looked up by its kind. A computation is looked up by its name after the last
-        `::`, without trailing `_` (`aten::add_` is `add`); its layout is replicated. Raises
-        `InputError` for other kinds of nodes, for collectives with counts per rank, and if the
-        table has no entry.
+        A collective is looked up by its kind: all-reduce and reduce-scatter with the layout local,
+        all-gather with the layout sliced along dimension 0. A computation is looked up in
+        `OPERATORS` by its name after the last `::`, without any `_` at its end (`aten::add_` is
+        `add`); its layout is replicated.
+
+        Raises `InputError` for other collectives, collectives with counts per rank or pair, other
+        kinds of nodes, and names that are not in `OPERATORS`.
         """
         nodes = self.workload.nodes
         if nodes.kind[row] == NodeKind.COLLECTIVE:
@@ -237,12 +248,15 @@ class _StatementInference:
 
         The first matching rule decides:
 
-        - Norms, sums and maxima are scalars; collectives follow `_find_collective_shape`.
-        - A node with recorded outputs has the shape of the first one.
+        - Norms, sums and maxima are scalars; collectives follow `_find_collective_shape` and raise
+          its errors.
+        - A node with recorded outputs has the shape of the first one that has a shape.
         - A matrix product has the dimensions of its first recorded input, with the last one
-          replaced by that of the second. Raises `InputError` unless both have shapes.
+          replaced by the last one of the second. Only inputs with a recorded shape count. Raises
+          `InputError` unless there are two, both with at least one dimension.
         - Any other operation has the shape with most elements among the known shapes of its parents
-          and then of its recorded inputs; the first of equals.
+          and then of its recorded inputs; the first of equals. Raises `InputError` if a parent's
+          statement has no operations.
         """
         if kind in (Kind.NORM, Kind.SUM, Kind.MAX):
             return ()
@@ -264,17 +278,21 @@ class _StatementInference:
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
         """Find the shape of the result of a collective from its bytes: those of one rank's input.
 
-        The bytes give the elements of the input. The result has as many elements, for an AllGather
-        times the ranks. The first of these rules that applies gives the shape:
-        - The node has a recorded input tensor with the elements of the input. The result has its
+        n is the number of elements of the input: the bytes divided by the size of the element type.
+        The result has n elements, for an AllGather n * ranks. The first rule that applies gives its
+        shape:
+
+        - A recorded input of the node has n elements and at least one dimension. The result has its
           shape, for an AllGather with the first dimension multiplied by the ranks.
-        - A reader of the node (in the order of rows) has a recorded input tensor with the elements
-          of the result. The result has its shape. Readers of a ReduceScatter record the block of
-          one rank; elements and first dimension of their tensors are multiplied by the ranks.
+        - A recorded input of a reader of the node has as many elements as the result, and at least
+          one dimension. The result has its shape. Readers of a ReduceScatter record the block of
+          one rank. Hence elements and first dimension of their inputs are multiplied by the ranks.
         - The result is a vector of its elements.
 
-        Raises `UsageError` if the element type is unknown (`_find_element`), and `InputError` if
-        the bytes are not a positive multiple of the element size.
+        Inputs and readers are tried in the order in which they are stored, readers by row. The
+        ranks are those of the workload. Raises `UsageError` if the element type is unknown
+        (`_find_element`), and `InputError` if the bytes are not a positive multiple of the element
+        size.
         """
         element = self._find_element(row)
         if element is None:
@@ -362,15 +380,21 @@ class _StatementInference:
     ) -> tuple[list[str | float], list[Fields]]:
         """Match the recorded inputs of a node in order; return its operands and its new arguments.
 
-        A recorded number becomes a number operand. A recorded tensor becomes the first unused
-        parent whose value has the same shape or an unknown one. If there is none, it becomes a new
-        replicated argument with the recorded shape (without one a scalar) and the recorded element
-        type, else that of the option. Inputs beyond the operands of `kind` are ignored if each is
-        the neutral number of `kind` (1 for add and subtract, 2 for norm).
+        `kind` has n operands. Only the first n inputs are matched; each gives one operand:
 
-        Raises `InputError` for other surplus inputs, for too few inputs, if a parent remains
-        unmatched, and if the statement of a parent has no operations. Raises `UsageError` for a new
-        argument without an element type.
+        - A number becomes a number operand.
+        - A tensor becomes the name of the first parent's value that is not used yet and has the
+          same shape or an unknown one. A value that is read twice is two parents.
+        - Any other tensor becomes a new replicated argument `n<id>_<i>`, with i counted from 0. It
+          has the recorded shape (() without one) and the recorded element type, else that of the
+          option.
+
+        Inputs after the first n are ignored if each is the neutral number of `kind`: 1 for add and
+        subtract, 2 for norm; other kinds have none.
+
+        Raises `InputError` for other inputs after the first n and for fewer than n inputs. Raises
+        it also for a parent that no input matches or whose statement has no operations. Raises
+        `UsageError` for a new argument without an element type.
         """
         count = TRAITS[kind].operands
         # A tensor has no number, and neither has a kind without a neutral one.

@@ -143,11 +143,20 @@ class _GraphTyper:
         self._updates: dict[str, str] = {}
 
     def type_program(self) -> BoundProgram:
-        """Return the program of the graph, bound to the number of ranks and the mesh.
+        """Return the program of the graph, bound to the number of ranks and the mesh; call it once.
 
-        Inputs, nodes and outputs are typed in order. Inputs with an update are states; updated
-        parameters and buffers must be complete after the step. The history has one record, the
-        capture. Raises `InputError` for a graph that cannot be typed.
+        Inputs, nodes and outputs are typed in the order of the graph. Every input is an argument,
+        also an unused one. It is a state if an output updates it (`_add_output`); the new value of
+        a parameter or a buffer must then be complete on each rank after the step.
+
+        Equal outputs occur once. Pointwise operations that are read exactly once get names with
+        `_`, so that they belong to the statement of their reader (`_merge_statements`). The mesh of
+        the program is empty for a single group. The history has one record, the capture, with the
+        number of ranks.
+
+        Raises `InputError` for the first input (`_add_input`) or node (`_add_node`) that cannot be
+        typed. Then it raises `InputError` (`splits`) for operations or outputs with rows that an
+        AllToAllV leaves empty on other ranks.
         """
         blocks = find_blocks(self.graph, self.mesh)
         for entry in self.graph.inputs:
@@ -213,12 +222,22 @@ class _GraphTyper:
     def _add_input(self, entry: GraphInput, block_axes: Collection[int]) -> None:
         """Declare an input of the graph as an argument, with a placement on each axis of the mesh.
 
-        The placement is that of the options (by name, else by target), else of the document, else
-        the default: R (replicated) for constants, L (local) for inputs, the option `parameters` for
-        all other roles. On the axes `block_axes`, along which collectives show that the value is a
-        block, a local value becomes a block of dimension 0. The type, the value and the input are
-        stored under their names. Raises `InputError` (`placement`) for an invalid placement, or one
-        that slices a dimension that the shape does not have.
+        The first placement that is given and not empty counts:
+
+        - the one of the options for its name, then for its target
+        - the one in the document
+        - R (replicated) for constants, L (local) for inputs, the option `parameters` for all other
+          roles
+
+        `parse_placement` converts it to a layout per axis. On the axes `block_axes`, along which
+        collectives show that the value is a block, a local layout becomes a block of dimension 0.
+        The type has the complete shape: sliced dimensions are multiplied by the ranks. The type,
+        the value and the input are stored; the name of the value is that of the tensor, made unique
+        (`name_value`).
+
+        Raises `InputError`, in this order: `placement` for an invalid placement or one that slices
+        a dimension that the shape lacks; `element-type` for an unsupported element type; `size` for
+        an empty tensor.
         """
         name = entry.tensor.name
         chosen = self._choices.placements
@@ -249,19 +268,25 @@ class _GraphTyper:
         self._inputs[value] = entry
 
     def _add_node(self, node: GraphNode) -> None:
-        """Add a node of the graph to the program, as the first of these forms that fits:
+        """Add a node of the graph to the program, by the first of these rules that fits:
 
-        - a wait: no operation, the result has the value of the operand
-        - a collective
-        - a check, such as an assertion: no operation
-        - a copy or view without effect: no operation, the result has the value of the operand
-        - operations of the language, else opaque operations
+        - a wait (`wait_tensor`): no operation, the result has the value of the operand
+        - a collective: `_add_collective`
+        - a check, such as an assertion: ignored
+        - a node without a used tensor as result: `InputError` (`operator`)
+        - a first result whose shape contradicts the operands (`find_contradiction`): `InputError`
+          (`shape`)
+        - a copy or view of equal shape and element type: no operation, the result has the value of
+          the operand
+        - operations of the language (`_add_kind`)
+        - opaque operations (`_add_opaque`)
 
-        Raises `InputError` for a node of the last two forms without a tensor as result
-        (`operator`); for a result whose shape contradicts the operands, also of a collective
-        (`shape`); for a message (`send`), an ill-typed collective (`layout`), and an operator
-        without an entry in the table that reads a block, unless such operators are taken as local
-        (`unknown-operator`).
+        Collectives raise `InputError`: `send` for a message, `layout` if they are ill-typed, and
+        `shape` for a result that differs in shape or element type. The codes `splits`, `root` and
+        `reduction` are for arguments that programs lack. Opaque operations raise it
+        (`unknown-operator`) for an operator that is not in the table and reads a block, unless the
+        options take it as local. They raise it also for a result of an unsupported element type
+        (`element-type`) or without elements (`size`).
         """
         base = ".".join(node.operator.split(".")[:2])
         if base.endswith(".wait_tensor"):
@@ -387,16 +412,25 @@ class _GraphTyper:
         return str(kind.element) == tensor.element and self.find_local_shape(kind) == tensor.shape
 
     def _add_opaque(self, node: GraphNode) -> None:
-        """Add a node as one opaque operation per result; the first one has all work and traffic.
+        """Add a node as one opaque operation per used result; the others read the first one.
 
-        Operands that are sliced, partial or on a root remain blocks of rows if the operator permits
-        it (`_find_row_axes`) and is not random; otherwise they are converted to local values.
-        Results without the rows of the operands, such as the gradient of a weight, are local. All
-        other results read the first one. The program names of the results are recorded.
+        A divided operand is sliced, partial or on a root on some axis. Divided operands keep their
+        layout if `_find_row_axes` permits it and the operator is not random. Otherwise they are
+        converted to local values, and all results are local with the rule PER_RANK (the first with
+        RANDOM if the operator is random).
 
-        Raises `InputError` (`unknown-operator`) for an operator without an entry in the table that
-        reads such an operand, unless the options take unknown operators as local; and for a result
-        that is empty or has an unsupported element type.
+        If the layout is kept, some results are sliced like the operands, with the rule ROWS. They
+        are among the first `row_results` of the operator and have at least `row_dimensions`
+        dimensions. Other results, such as the gradient of a weight, are local with the rule PARTS.
+
+        The first operation has the work and the traffic of the operator, times the ranks of the
+        axes that slice its result. The other operations have 0. The values are recorded under the
+        names of the results.
+
+        Raises `InputError` (`unknown-operator`), before any change, for an operator that is not in
+        the table and reads a divided operand. The options may take such operators as local instead.
+        Raises it also for a result with an unsupported element type (`element-type`) or without
+        elements (`size`).
         """
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))

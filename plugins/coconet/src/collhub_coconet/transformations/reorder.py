@@ -94,12 +94,17 @@ def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
 
 
 def movable(program: Program, target: str) -> list[str]:
-    """Find the largest set of operations that `reorder` can move before the AllGather `target`.
+    """Return the names of operations that `reorder` can move before the AllGather `target`.
 
-    An operation is a candidate if it depends on the AllGather. It belongs to the set if the
-    rules of `reorder` permit it together with the members before it, and if none of its operands
-    depends on an operation that cannot move. Returns the names in program order, or an empty
-    list. Every prefix of the list can be moved, too.
+    They can move together. Only operations that depend on the AllGather are considered. They are
+    tried in program order. One is taken if it reads no rejected operation, and if the rules of
+    `_Move._find_obstacle` permit it after the ones that were taken before. Otherwise it is
+    rejected, and so are all operations that depend on it.
+
+    The names are in program order, without `target`. Every prefix of the list can be moved, too.
+    The list is empty if no operation can move, for example for an AllGather over several axes.
+    `target` must be the name of an AllGather; `KeyError` for an unknown name. The program is not
+    changed.
     """
     # The AllGather and all operations that can move; descendants of it that cannot.
     sources = {target}
@@ -205,11 +210,20 @@ class _Move:
     def build_operations(self) -> list[Operation]:
         """Build all operations of the program after the move, in order; call it once.
 
-        Moved operations are emitted on slices, and so are the operations that only they read
-        (`_feeds`), whose complete values are not needed; complete operands are sliced as needed. A
-        moved operation that depends on the AllGather only through a scalar is emitted unchanged,
-        and so are all operations that do not move. Raises `RefusedMoveError` for the first member
-        that cannot move (`_find_obstacle`); the conditions that hold are recorded.
+        Each operation is emitted in program order by the first rule that applies:
+
+        - One in `_feeds` (only moved operations read it) is computed on slices, with its old name.
+          Its complete value is not needed.
+        - One that does not move is unchanged. This includes the AllGather `target`, also if nothing
+          reads it now.
+        - A moved one that reads no sliced value (it depends on the AllGather through a scalar) is
+          unchanged.
+        - A moved Update is emitted by `_emit_update`, any other moved one by `_emit_on_slices`.
+
+        Slices of complete operands and new AllGathers are emitted next to the operation that needs
+        them. New names are stored in `renamed`. For every moved operation, the conditions
+        `commutes` and `no-local-operand` are recorded. Raises `RefusedMoveError` for the first
+        moved operation with an obstacle (`_find_obstacle`).
         """
         for operation in self._program.operations:
             if operation.name in self._feeds:
@@ -255,16 +269,20 @@ class _Move:
     def _find_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
         """Find the first reason why an operation cannot move before the AllGather; None if it can.
 
-        The reason is (name of the condition, message, cure). The rules are checked in this order:
+        The reason is (name of the condition, message, cure). Layouts are those on the first axis of
+        the AllGather. A sliced value is one whose slice the move computes. The rules are checked in
+        this order:
 
-        1. No operand is local.
-        2. An operation that reads no sliced value can always move; the rest is not checked.
-        3. The AllGather must go over a single axis.
-        4. Its kind must be one that can commute with slicing (`_COMMUTING`), or work along another
-           dimension than the sliced one (`_ROW_KINDS`).
-        5. A contraction must meet the conditions of `_find_contraction_obstacle`.
-        6. All sliced operands of any other operation must be sliced along the same dimension,
-           counted from the end.
+        1. No operand is local (`no-local-operand`).
+        2. An operation that reads no sliced value can move; the rest is not checked.
+        3. The AllGather must go over a single axis (`one-axis`).
+        4. The kind must commute with slicing (`commutes`): it is in `_COMMUTING`, or in
+           `_ROW_KINDS` and works along another dimension than the one that slices its first sliced
+           operand.
+        5. A contraction must meet the conditions of `_find_contraction_obstacle`; nothing else is
+           checked for it.
+        6. For any other operation, all sliced operands (by the move or by their layout) must be
+           sliced along one dimension, counted from the end (`commutes`).
         """
         for name in operation.reads:
             if self._layout(name).is_local:
@@ -350,9 +368,17 @@ class _Move:
     def _emit_on_slices(self, operation: Operation) -> None:
         """Emit an operation on slices and, if its complete value is needed, an AllGather of it.
 
-        The value is needed if it was not a slice before, and is an output or read by an operation
-        that does not move. Then the slice gets a new name and the AllGather the old one. A
-        reduction to a scalar needs no AllGather.
+        The operands are replaced by slices (`_slice_operands`). The complete value is needed if all
+        of these hold:
+
+        - The operation is no reduction to a scalar.
+        - Its result was not sliced before the move.
+        - The result is an output of the program, or an operation that does not move reads it.
+
+        If it is needed, the slice gets the name `NAME_LAYOUT`, such as `g_S_0`, with a number if
+        that is in use. An AllGather with the old name follows. Otherwise the operation keeps its
+        name. Name and dimension of the slice are stored for later operations, except for a
+        reduction to a scalar.
         """
         name = operation.name
         is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
@@ -368,14 +394,19 @@ class _Move:
             self._emit_gather(name, name)
 
     def _emit_update(self, operation: Operation) -> None:
-        """Emit an Update of a state: with its complete value, or its slice if the state is sliced.
+        """Emit an Update of a state: with the complete value, or a slice if the state is sliced.
 
-        The complete value is read from its AllGather, which is emitted before, unless an earlier
-        one of the value exists. If it is emitted and the value has a generated name (it begins
-        with `_`), the slice of the value is renamed, also in operations emitted before; its new
-        name is the name of the Update with the layout. A sliced state is updated with the slice,
-        as in `_emit_on_slices`. The slice and the complete value of the Update are stored for
-        later operations.
+        The Update of a sliced state is emitted by `_emit_on_slices`. For any other state, the
+        complete value is the result of an AllGather. If an AllGather of this value was emitted
+        before, or the value is `target`, that one is used. Otherwise a new one is emitted, named
+        `_UPDATE_gathered` after the Update.
+
+        Before a new AllGather, a value with a generated name (it begins with `_`) is renamed: its
+        slice gets `UPDATE_LAYOUT`, such as `p_S_0`. Operations that were emitted before are changed
+        accordingly. A number is appended to new names that are in use.
+
+        Later operations can read the Update as a complete value, and the slice of the value as its
+        slice.
         """
         state, value = operation.reads
         if self._layout(state).is_sliced:
