@@ -81,7 +81,8 @@ def parse_endpoint(endpoint: Value) -> list[Step]:
     return steps
 
 
-_KINDS = ("custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch")
+# `npu` is the name of `xpu` before release 1.0 of InfraGraph.
+_KINDS = ("custom", "device", "cpu", "xpu", "npu", "nic", "memory", "port", "switch")
 _MAX_DEPTH = 16
 
 EdgeBlock = tuple[Int64Array, Int64Array, int]
@@ -241,7 +242,7 @@ class DeviceList:
         """Append a component of the document to a device, after checking its kind, name and size.
 
         A component of the kind `device` consists of copies of the device with the component's name;
-        the kind `custom` is replaced by its `type`. Raises `InputError` for an unknown kind, a
+        the kind `custom` is replaced by its `type`, if it has one. Raises `InputError` for an unknown kind, a
         repeated name, a count outside of 1 to `MAX_NODES` (2^20), and if the device would get more
         than `MAX_NODES` vertices or the component more than `MAX_LINKS` (2^24) edges.
         """
@@ -258,7 +259,8 @@ class DeviceList:
         # Checked before the expansion, since nested counts multiply.
         if device.size + size > MAX_NODES or count * edges > MAX_LINKS:
             component["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
-        if kind == "custom":
+        # Before its release 1.0, InfraGraph wrote custom components without a type.
+        if kind == "custom" and component.get("custom") is not None:
             kind = component["custom"]["type"].text()
         device.add(
             name,

@@ -112,15 +112,15 @@ def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -
     the link. The bandwidth and latency of an annotation replace those of the entry, which are
     rounded; the plane is only in an annotation. Missing values are None. A bandwidth in transfers
     per second is None too, and `flaw` has the reason. Raises `InputError` for invalid values, and
-    for a bandwidth or latency directly in a link without `physical`, as before InfraGraph 2.0.
+    for a bandwidth or latency directly in a link without `physical`, as before InfraGraph 0.3.
     """
     name = value["name"].text()
     physical = value.get("physical")
-    # Before InfraGraph 2.0 the values were given here; they would be silently ignored.
+    # Before InfraGraph 0.3 the values were given here; they would be silently ignored.
     if physical is None and (value.get("bandwidth") or value.get("latency")):
         value.fail(
-            "a bandwidth or latency is directly in the link, as before InfraGraph 2.0",
-            "move it below physical, as in InfraGraph 2.0 and later",
+            "a bandwidth or latency is directly in the link, as before InfraGraph 0.3",
+            "move it below physical, as in InfraGraph 0.3 and later",
         )
     rate, delay, flaw = _parse_physical(physical) if physical else (None, None, "")
     annotations = attributes.get(name, {})

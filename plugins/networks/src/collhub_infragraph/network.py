@@ -99,7 +99,7 @@ def _find_npus(
     if not npus:
         kinds = ", ".join(sorted(set(graph.kinds)))
         cure = f"name the kinds that are NPUs with FILE?npu-types=; the kinds are: {kinds}"
-        message = f"no component is of the kind {options.npu_types}"
+        message = f"no component is of a kind that is an NPU ({options.npu_types})"
         _fail(
             name,
             message,

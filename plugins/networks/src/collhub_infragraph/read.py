@@ -165,7 +165,7 @@ def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
     A document with the key `nodes` is a node-link graph of networkx. Every other document is an
     infrastructure: either the document itself, or its value at the key `infrastructure`. Beside it
     there may be `annotations`. What the parser notices is added to `findings`. Raises `InputError`
-    for the grammar before InfraGraph 2.0 and for invalid content.
+    for the grammar before InfraGraph 0.3 and for invalid content.
     """
     _refuse_old_grammar(root)
     if root.get("nodes") is not None:
@@ -176,7 +176,7 @@ def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
 
 
 def _refuse_old_grammar(root: Value) -> None:
-    """Refuse documents in the grammar before InfraGraph 2.0, which some samples still use.
+    """Refuse documents in the grammar before InfraGraph 0.3, which some samples still use.
 
     Raises `InputError` if one of the keys `_OLD_KEYS` occurs at the root or in an entry of
     `devices`. In a node-link graph (with the key `nodes`), only the root is checked.
@@ -185,8 +185,8 @@ def _refuse_old_grammar(root: Value) -> None:
     for holder in holders:
         for key in _OLD_KEYS:
             if holder.get(key) is not None:
-                message = f"{key!r} belongs to the grammar before InfraGraph 2.0"
-                holder.fail(message, "use edges with endpoints, as in 2.0 and later")
+                message = f"{key!r} belongs to the grammar before InfraGraph 0.3"
+                holder.fail(message, "use edges with endpoints, as in 0.3 and later")
 
 
 # Two hosts of two NPUs each, with cards as nested devices, at one leaf switch.

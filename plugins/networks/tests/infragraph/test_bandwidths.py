@@ -188,5 +188,5 @@ def test_bad_quantities_are_refused(physical, said) -> None:
 
 def test_bandwidth_directly_in_the_link_is_of_the_old_grammar() -> None:
     links = [{"name": "l", **RATE}]
-    with pytest.raises(InputError, match=r"before InfraGraph 2\.0"):
+    with pytest.raises(InputError, match=r"before InfraGraph 0\.3"):
         network(document([edge("xpu", "sw")], links))

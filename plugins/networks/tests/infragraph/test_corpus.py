@@ -95,7 +95,7 @@ def test_ranks_of_the_annotations_number_the_npus() -> None:
 
 
 def test_old_grammar_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"refuse_old_grammar.txt: .*before InfraGraph 2.0"):
+    with pytest.raises(InputError, match=r"refuse_old_grammar.txt: .*before InfraGraph 0.3"):
         read(source("refuse_old_grammar.txt"), UNLIMITED)
 
 

@@ -170,7 +170,7 @@ def refused(value) -> str:
             document(
                 [edge("sw", "sw")], components=[{"name": "sw", "count": 2, "choice": "switch"}]
             ),
-            "no component is of the kind xpu; name the kinds that are NPUs",
+            "no component is of a kind that is an NPU (xpu,npu); name the kinds that are NPUs",
         ),
         (
             document([edge("xpu[0:2]", "sw")]),
@@ -185,6 +185,27 @@ def refused(value) -> str:
 )
 def test_bad_documents_are_refused_with_path_and_cure(value, said) -> None:
     assert said in refused(value)
+
+
+def test_components_of_the_kind_npu_are_npus() -> None:
+    """Releases 0.3 to 0.9 of InfraGraph wrote `npu` for the later `xpu`."""
+    parts = [
+        {"name": "a100", "count": 2, "choice": "npu"},
+        {"name": "sw", "count": 1, "choice": "switch"},
+    ]
+    topology, _ = network(document([edge("a100", "sw")], components=parts))
+    assert topology.num_npus == 2
+    assert topology.node_names == ("h.0.a100.0", "h.0.a100.1")
+
+
+def test_custom_component_may_lack_its_type() -> None:
+    """Releases 0.3 to 0.9 of InfraGraph wrote switches as `custom` without `custom.type`."""
+    parts = [
+        {"name": "npu", "count": 3, "choice": "npu"},
+        {"name": "nvlsw", "count": 1, "choice": "custom"},
+    ]
+    found = graph(document([edge("npu", "nvlsw")], components=parts))
+    assert found.kinds == ("npu", "npu", "npu", "custom")
 
 
 def test_device_that_holds_itself_is_refused() -> None:
