@@ -173,6 +173,17 @@ CHANGES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
     ),
     "astra-sim": (
         ("invalid-network-yaml", "astra-sim-network", "Ring", "Rings"),
+        ("invalid-network-json", "astra-sim-1-network", "Switch", "Bus"),
+        ("links-count", "astra-sim-1-network", "[6, 1]", "[7, 1]"),
+        ("ring-bandwidth", "astra-sim-1-network", '"FullyConnected"', '"Ring"'),
+        (
+            "nic-latency",
+            "astra-sim-1-network",
+            '"FullyConnected", "Switch"],',
+            '"Ring", "Switch"], "nic-latency": [100, 0],',
+        ),
+        ("memory", "astra-sim-1-network", '"links-count"', '"hbm-scale": [1, 0], "links-count"'),
+        ("unknown-keys", "astra-sim-1-network", "dimension-type", "dimensions-type"),
         ("invalid-ns3-topology", "ns3", "400Gbps", "400"),
         ("link-count", "ns3", "3 1 2", "3 1 3"),
         ("invalid-htsim-topology", "htsim", "Nodes 16", "Nodes 0"),

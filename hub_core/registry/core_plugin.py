@@ -31,7 +31,7 @@ _TOPOLOGY_JSON = Format(
     (".json",),
     # In documents of the hub, the schema follows all links, so other keys identify the format as
     # well.
-    rb'"(?:collhub/topology-\d+|bandwidth_bytes_per_s|from|npus)"|\A\s*\{\s*"(?:groups|dimensions)',
+    rb'"(?:collhub/topology-\d+|bandwidth_bytes_per_s|from|npus)"|\A\s*\{\s*"(?:groups|dimensions)"',
     members=("schema", "name", "npus", "switches", "links", "groups"),
 )
 # Description and example by name.

@@ -120,6 +120,21 @@ NETWORK_YAML = TopologyReader(
     samples="collhub_astra_sim.networks.network_yaml:samples",
 )
 
+NETWORK_JSON = TopologyReader(
+    Format(
+        "astra-sim-1-network",
+        "network JSON of ASTRA-sim 1",
+        (".json",),
+        networks.NETWORK_JSON,
+        members=(
+            "topology-name", "topologies-per-dim", "dimensions-count", "units-count", "links-count",
+            "link-latency", "link-bandwidth",
+        ),
+    ),
+    "collhub_astra_sim.networks.network_json:read",
+    samples="collhub_astra_sim.networks.network_json:samples",
+)  # fmt: skip
+
 _NS3 = Format("ns3", "network of ASTRA-sim's ns-3 backend, or SimAI's", (".txt",), networks.NS3)
 _HTSIM = Format("htsim", "fat tree for htsim, also ASTRA-sim's", (".topo",), networks.HTSIM)
 _NETWORKS = "collhub_astra_sim.networks"
@@ -198,7 +213,7 @@ def collhub_consumers() -> Sequence[FormatWriter | WorkloadWriter | Simulator | 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
     """Return the offers of readers and writers of networks, in files and in folders."""
-    return [NETWORK_YAML, FOLDER_NETWORK, *CABLES]
+    return [NETWORK_YAML, NETWORK_JSON, FOLDER_NETWORK, *CABLES]
 
 
 HAZARDS = Check(

@@ -242,9 +242,10 @@ class DeviceList:
         """Append a component of the document to a device, after checking its kind, name and size.
 
         A component of the kind `device` consists of copies of the device with the component's name;
-        the kind `custom` is replaced by its `type`, if it has one. Raises `InputError` for an unknown kind, a
-        repeated name, a count outside of 1 to `MAX_NODES` (2^20), and if the device would get more
-        than `MAX_NODES` vertices or the component more than `MAX_LINKS` (2^24) edges.
+        the kind `custom` is replaced by its `type`, if it has one. Raises `InputError` for an
+        unknown kind, a repeated name, a count outside of 1 to `MAX_NODES` (2^20), and if the device
+        would get more than `MAX_NODES` vertices or the component more than `MAX_LINKS` (2^24)
+        edges.
         """
         name, kind = component["name"].text(), component["choice"].text()
         if kind not in _KINDS:

@@ -25,7 +25,9 @@ class InfragraphReadOptions:
     """Values that a document does not contain."""
 
     npu_types: str = option(
-        OptionType.TEXT, "xpu,npu", "kinds of components that are NPUs, separated by commas: xpu,gpu"
+        OptionType.TEXT,
+        "xpu,npu",
+        "kinds of components that are NPUs, separated by commas: xpu,gpu",
     )
     bandwidth: str | None = optional(
         "bandwidth by name of link, as bandwidth.nvlink=450GB/s; device/link if several "

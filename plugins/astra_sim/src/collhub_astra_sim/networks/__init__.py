@@ -8,6 +8,12 @@ from __future__ import annotations
 NETWORK_YAML = rb"""(?:\A|[\s{,])["']?(?:topology|npus_count)["']?[ \t]*:"""
 """Of ASTRA-sim's network YAML: a key, in YAML of any style, which includes JSON."""
 
+NETWORK_JSON = (
+    rb"\A\s*\{(?s:.){0,2000}?"
+    rb'"(?:topologies-per-dim|units-count|nodes-per-dim|logical-dims)"\s*:'
+)
+"""Of the network JSON of ASTRA-sim 1, and of the logical dimensions for ns-3: a key of its own."""
+
 NS3 = (
     rb"\A(?:\xef\xbb\xbf)?\s*(?:(?:\d+\s+){3}(?:\d+\s+)*(?:\d+(?:\.\d+)?(?:[KMG]i?|k)?[bB](?:ps|/s)\s|\d*\Z)"
     rb"|(?:\d+\s+){5}[A-Za-z]\w*\s)"

@@ -1,0 +1,290 @@
+"""Read the network JSON of ASTRA-sim 1, which also its analytical backend of 2020 to 2023 reads.
+
+Every list has one entry per dimension. Sources: the README files, `NetworkConfigParser` and
+`HierarchicalTopology` of astra-sim/astra-network-analytical (MIT); its networks in astra-sim 1.0.
+
+- `topologies-per-dim`: Ring, FullyConnected (earlier: AllToAll) or Switch. Earlier files have the
+  kinds in `topology-name` (`Ring_AllToAll_Switch`, `Torus2D`) instead.
+- `units-count` (earlier `nodes-per-dim`): NPUs; `dimensions-count` (earlier `dims-count`).
+- `link-bandwidth`: of one link in GB/s, 10^9 bytes (the simulator divides bytes by it to get ns).
+- `links-count`: links of an NPU in the dimension. A ring has half of them to each neighbour, a full
+  mesh an equal number to each other NPU, a switch all of them. Without it there is one link.
+- `link-latency`, `nic-latency`, `router-latency` in ns. A message has the latency of every link of
+  its route, the NIC latency at both ends, and at a switch the latency of the router.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, NoReturn
+
+from collhub_networks import NetworkFindings, Value, document_of
+
+from hub_core.model import Location, UsageError
+from hub_core.network import Dimension, DimensionKind, Topology, grid
+from hub_core.plugin_api import NoOptions, Source
+
+CODE = "invalid-network-json"
+_KINDS = {
+    "ring": DimensionKind.RING,
+    "fullyconnected": DimensionKind.FULLY_CONNECTED,
+    "alltoall": DimensionKind.FULLY_CONNECTED,
+    "switch": DimensionKind.SWITCH,
+}
+_KIND_NAMES = "Ring, FullyConnected (or AllToAll), Switch"
+_TORUS = re.compile(r"torus([1-9])d\Z|torus\Z")
+# `topology-name` of files with `topologies-per-dim`.
+_HIERARCHICAL = "hierarchical"
+_MAX_SIZE = 10**7 - 1
+_MAX_LINKS_PER_NPU = 10**6
+_MAX_BANDWIDTH = 1e9  # GB/s
+_MAX_LATENCY = 1e18  # ns
+_KNOWN_KEYS = frozenset(
+    (
+        "topology-name", "topologies-per-dim", "dimension-type", "dimensions-count", "dims-count",
+        "units-count", "nodes-per-dim", "links-count", "link-latency", "link-bandwidth",
+        "nic-latency", "router-latency", "hbm-latency", "hbm-bandwidth", "hbm-scale",
+        "use-fast-version",
+    )
+)  # fmt: skip
+
+
+class _Row(NamedTuple):
+    """One dimension as the file states it; values that are missing are None."""
+
+    kind: DimensionKind
+    units: int
+    bandwidth: Value
+    latency: Value | None
+    links: Value | None
+    nic_latency: Value | None
+    router_latency: Value | None
+
+
+def read(source: Source, options: NoOptions) -> Topology:
+    """Read the topology that a network JSON of ASTRA-sim 1 describes.
+
+    The network is the product of the dimensions. Links between the same two nodes are one link with
+    the sum of their bandwidths. The latencies of NICs and routers are added to those of the links,
+    so that messages between neighbours and through one switch have the simulator's latency. A
+    configuration with the object `topology-configuration` is read too.
+
+    A note tells that the simulator gives a message in a ring the bandwidth of all links of an NPU;
+    in the topology, a message uses the links to one neighbour. Warnings: links that do not divide
+    evenly among neighbours (the simulator drops them too), NIC latencies of a longer ring, memory
+    (`hbm-*`) that limits messages, and unknown keys.
+
+    Raises `InputError` (`invalid-network-json`) with the path of missing or invalid values, for
+    networks that are too large for `grid`, and for `logical-dims`, which have no links.
+    """
+    del options
+    root = document_of(source, CODE)
+    root = root.get("topology-configuration") or root
+    if root.get("logical-dims") is not None:
+        message = "logical dimensions for ASTRA-sim with ns-3 are no network"
+        root.fail(message, "read the text file with nodes and links that TOPOLOGY_FILE names")
+    findings = NetworkFindings()
+    dimensions = [
+        _build_dimension(index, row, root, findings) for index, row in enumerate(_rows(root))
+    ]
+    _warn_of_ignored(root, findings)
+    try:
+        topology = grid(source.name, dimensions)
+    except UsageError as error:
+        root.fail(error.diagnostics[0].message, error.diagnostics[0].cure)
+    findings.tell(source.report)
+    return topology
+
+
+def samples() -> Sequence[Source]:
+    """Return small correct files for the conformance kit, written for it.
+
+    A mesh in nodes whose members are joined by switches, and a square torus in the older form.
+    """
+    hierarchical = (
+        '{\n  "topology-name": "Hierarchical",\n'
+        '  "topologies-per-dim": ["FullyConnected", "Switch"],\n  "dimension-type": ["N", "P"],\n'
+        '  "dimensions-count": 2,\n  "units-count": [4, 2],\n  "links-count": [6, 1],\n'
+        '  "link-latency": [300, 700],\n  "link-bandwidth": [20, 12.5]\n}\n'
+    )
+    torus = (
+        '{\n  "topology-name": "Torus2D",\n  "dims-count": 1,\n  "nodes-per-dim": 9,\n'
+        '  "link-bandwidth": 25,\n  "link-latency": 500,\n  "hbm-scale": 0\n}\n'
+    )
+    texts = {"nodes.json": hierarchical, "torus.json": torus}
+    return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]
+
+
+def _rows(root: Value) -> Iterator[_Row]:
+    """Yield the dimensions; a torus of several dimensions in one entry gives several rows.
+
+    Raises `InputError` for missing keys, unknown kinds, and lists with another number of entries
+    than the file has dimensions.
+    """
+    units = _entries(root, _first_of(root, "units-count", "nodes-per-dim"))
+    count = len(units)
+    for key in ("dimensions-count", "dims-count"):
+        stated = root.get(key)
+        if stated is not None and stated.count(_MAX_SIZE) != count:
+            stated.fail(f"{stated.raw} dimensions, and {count} numbers of NPUs", "correct one")
+    columns = [
+        _column(root, key, count)
+        for key in ("link-latency", "links-count", "nic-latency", "router-latency")
+    ]
+    bandwidths = _entries(root, "link-bandwidth", count)
+    for index, name in enumerate(_kind_names(root, count)):
+        latency, links, nic, router = (column[index] for column in columns)
+        size = units[index].count(_MAX_SIZE)
+        for kind, side in _parse_kind(name, size, units[index]):
+            yield _Row(kind, side, bandwidths[index], latency, links, nic, router)
+
+
+def _kind_names(root: Value, count: int) -> list[Value]:
+    """Return the name of the kind of each dimension, with its place in the file.
+
+    They are in `topologies-per-dim`, or joined by underscores in `topology-name`. A torus counts
+    for all dimensions if it is the only name.
+    """
+    if root.get("topologies-per-dim") is not None:
+        return _entries(root, "topologies-per-dim", count)
+    name = root["topology-name"]
+    if name.text().lower() == _HIERARCHICAL:
+        root.fail("'topologies-per-dim' is missing", f"list the kinds: {_KIND_NAMES}")
+    parts = name.text().split("_")
+    torus = _TORUS.match(parts[0].lower()) if len(parts) == 1 else None
+    if torus is not None and count > 1:
+        if torus[1] is not None and int(torus[1]) != count:
+            name.fail(f"{name.raw} has {torus[1]} dimensions, and the file {count}", "correct one")
+        parts = ["Ring"] * count
+    if len(parts) != count:
+        message = f"{len(parts)} kinds of networks for {count} dimensions"
+        name.fail(message, f"name one per dimension, joined by underscores: {_KIND_NAMES}")
+    return [Value(name.file, part, name.path, name.code) for part in parts]
+
+
+def _parse_kind(name: Value, size: int, units: Value) -> list[tuple[DimensionKind, int]]:
+    """Return kind and size of the dimensions that a name stands for.
+
+    A torus in one entry is square: 9 NPUs of `Torus2D` are two rings of 3. A torus without a number
+    has two dimensions. Raises `InputError` for unknown names, and for a torus whose NPUs form no
+    square or cube.
+    """
+    text = name.text()
+    kind = _KINDS.get(text.lower().replace("-", "").replace("_", ""))
+    if kind is not None:
+        return [(kind, size)]
+    torus = _TORUS.match(text.lower())
+    if torus is None:
+        name.fail(f"{text[:40]!r} is no kind of network", f"use one of {_KIND_NAMES}")
+    rings = int(torus[1] or 2)
+    side = round(size ** (1 / rings))
+    if side**rings != size:
+        message = f"{size} NPUs do not form a torus with {rings} sides of equal length"
+        units.fail(message, "write Ring once per dimension, with the length of each side")
+    return [(DimensionKind.RING, side)] * rings
+
+
+def _build_dimension(index: int, row: _Row, root: Value, findings: NetworkFindings) -> Dimension:
+    """Convert a dimension to bytes/s and s. `index`: of the row, for the findings."""
+    bandwidth = float(row.bandwidth.number())
+    # Written so that NaN fails, too.
+    if not 0 < bandwidth < _MAX_BANDWIDTH:
+        row.bandwidth.fail("a bandwidth in GB/s above 0 was expected", "correct the number")
+    latency = _latency(row.latency)
+    nic, router = _latency(row.nic_latency), _latency(row.router_latency)
+    if row.kind is DimensionKind.SWITCH:
+        latency += nic + router / 2
+    else:
+        latency += 2 * nic
+        if nic and row.kind is DimensionKind.RING and row.units > 3:
+            message = (
+                f"dimension {index}: the NIC latency is part of every link of the ring, and counts "
+                "once per link of a route; ASTRA-sim counts it once per message"
+            )
+            findings.warn("nic-latency", Location(root.file), message, subject=str(index))
+    scale = _parallel_links(row, findings)
+    if row.links is not None and row.kind is DimensionKind.RING and row.units > 2:
+        message = (
+            f"dimension {index}: a message has the bandwidth of the links to one neighbour; "
+            "ASTRA-sim 1 gives it that of all links of the NPU"
+        )
+        findings.note("ring-bandwidth", Location(root.file), message, subject="ring")
+    return Dimension(row.kind, row.units, bandwidth * 1e9 * scale, latency / 1e9)
+
+
+def _parallel_links(row: _Row, findings: NetworkFindings) -> int:
+    """Return the number of parallel links between two neighbours, from the links of an NPU.
+
+    Raises `InputError` if there is not one link per neighbour.
+    """
+    if row.links is None or row.units == 1:
+        return 1
+    links = row.links.count(_MAX_LINKS_PER_NPU)
+    neighbours = {DimensionKind.SWITCH: 1, DimensionKind.RING: min(2, row.units - 1)}.get(
+        row.kind, row.units - 1
+    )
+    parallel, rest = divmod(links, neighbours)
+    if not parallel:
+        message = f"{links} links of an NPU for {neighbours} neighbours"
+        row.links.fail(message, f"write a multiple of {neighbours}")
+    if rest:
+        message = (
+            f"{row.links.path}: {links} links do not divide among {neighbours} neighbours: "
+            f"{rest} are left out, as in ASTRA-sim"
+        )
+        cure = f"write a multiple of {neighbours}"
+        findings.warn("links-count", Location(row.links.file), message, cure)
+    return parallel
+
+
+def _latency(value: Value | None) -> float:
+    """Return a latency in ns; 0 without a value. Raises `InputError` if it is out of range."""
+    if value is None:
+        return 0.0
+    latency = float(value.number())
+    if not 0 <= latency < _MAX_LATENCY:
+        value.fail("a latency in ns of at least 0 was expected", "correct the number")
+    return latency
+
+
+def _warn_of_ignored(root: Value, findings: NetworkFindings) -> None:
+    """Warn of unknown keys, and of memory that limits the time of messages in ASTRA-sim."""
+    place = Location(root.file)
+    unknown = [key for key, _ in root.entries() if key not in _KNOWN_KEYS]
+    if unknown:
+        findings.warn("unknown-keys", place, f"keys without effect: {', '.join(unknown)[:200]}")
+    scale = root.get("hbm-scale")
+    if scale is not None and any(value.number() for value in _entries(root, "hbm-scale")):
+        message = (
+            "hbm-scale is not 0: in ASTRA-sim a message takes at least the time of the memory; a "
+            "topology has no memory"
+        )
+        findings.warn("memory", place, message)
+
+
+def _first_of(root: Value, *keys: str) -> str:
+    """Return the first of the keys that the file has; the first one if it has none."""
+    return next((key for key in keys if root.get(key) is not None), keys[0])
+
+
+def _column(root: Value, key: str, count: int) -> Sequence[Value | None]:
+    """Return the entries of an optional list; None for each dimension if it is absent."""
+    return [None] * count if root.get(key) is None else _entries(root, key, count)
+
+
+def _entries(root: Value, key: str, count: int | None = None) -> list[Value]:
+    """Return the values at a key; a single value is a list of one.
+
+    Raises `InputError` if the key is absent, and for another number of values than `count`.
+    """
+    value = root[key]
+    entries = list(value.items()) if isinstance(value.raw, list) else [value]
+    if not entries or (count is not None and len(entries) != count):
+        _fail_length(value, len(entries), count)
+    return entries
+
+
+def _fail_length(value: Value, length: int, count: int | None) -> NoReturn:
+    expected = "at least one" if count is None else str(count)
+    value.fail(f"{length} values; {expected} expected", "write one value per dimension")
