@@ -503,10 +503,22 @@ class _GraphTyper:
         return dimensions
 
     def _add_collective(self, node: GraphNode, kind: str) -> None:
-        """Add a collective of the given kind; a coalesced one becomes one collective per tensor.
+        """Add the collective `kind` of a node, and record the value of each result.
 
-        Raises `InputError` for messages (`send`), ill-typed collectives (`layout`), and results
-        that differ from the graph in element type or shape on a rank (`shape`).
+        `kind`: name of the operator without a trailing `_`. Suffixes `_out` and then `_coalesced`
+        are removed; the rest must be `all_reduce`, `reduce_scatter_tensor`,
+        `all_gather_into_tensor`, `all_to_all_single` or `broadcast`. For a coalesced one, there is
+        one collective per used result: the i-th one reads the i-th operand.
+
+        Raises `InputError` with the node:
+
+        - `send`: another kind, such as a message between two ranks
+        - `reduction`: a reduction that is not in `_REDUCTIONS`; `root`: a root outside of the
+          group; `splits`: split sizes that do not fit (`_exchange`)
+        - `layout`: an ill-typed collective
+        - `shape`: a result that differs from the graph in element type or in its shape on a rank
+
+        Values and operations that were added before an error remain.
         """
         functions: dict[str, Callable[[GraphNode, str, Tensor], str]] = {
             "all_reduce": self._reduce_all,
@@ -534,9 +546,14 @@ class _GraphTyper:
     def _reduce_all(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllReduce, and a division if it averages; return the name of the result.
 
-        On the axes of the process group, the operand is first converted to a local value, unless it
-        is partial with this reduction. If the operand is each rank's sum of its block of a sliced
-        tensor, a Sum of that tensor is added instead of the AllReduce. Raises `TypingMistakeError`
+        The axes are those of the process group of the node; the result has the name of `result`,
+        made unique. For a sum or an average, the operand may be each rank's Sum of its block of a
+        sliced tensor (`_find_summed_block`). Then a Sum of that tensor is added instead of the
+        AllReduce.
+
+        Otherwise the operand is first converted to a local value on the axes on which it is not
+        partial with this reduction. An average is the sum divided by the number of ranks of the
+        group. Raises `InputError` (`reduction`) for an unknown reduction, and `TypingMistakeError`
         if an operation is ill-typed.
         """
         reduction = self._find_reduction(node)
@@ -556,9 +573,13 @@ class _GraphTyper:
     def _find_summed_block(self, operand: str, axes: Sequence[int]) -> str | None:
         """Return the sliced value whose complete sum equals the all-reduce of `operand`, or None.
 
-        It exists if the operand is the Sum of a local view of a value that all these axes slice,
-        where local means that each rank has its part. If the view is local on further axes, a view
-        of the sliced value that is local there is added and returned.
+        `axes`: the axes of the all-reduce. It exists if all of these hold:
+
+        - The operand is the result of a Sum that reads a view of the rule TO_LOCAL.
+        - On all of `axes`, the source of this view is sliced, and the view makes it local.
+
+        The result is the source of the view. If the view also changes other axes to local, the
+        source is first converted to a local value on these; this adds a view.
         """
         inner = self._operations.get(operand)
         if inner is None or inner.kind is not Kind.SUM:
@@ -597,10 +618,14 @@ class _GraphTyper:
     def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add a ReduceScatter along dimension 0, and a division if it averages; return its name.
 
-        On the axes of the group, the operand is first converted to a local value (each rank has its
-        own), unless it is partial with this reduction. If another axis slices dimension 0, the
-        operand also becomes local on every other axis on which it is sliced, partial or on a root.
-        Raises `TypingMistakeError` if an operation is ill-typed.
+        The axes are those of the process group of the node. The operand is first converted to a
+        local value (each rank has its own) on those of these axes on which it is not partial with
+        this reduction. If another axis slices dimension 0, it also becomes local on all other axes
+        on which it is sliced, partial or on a root.
+
+        An average is the sum divided by the number of ranks of the group. The returned name is that
+        of the last operation: the name of `result`, made unique. Raises `InputError` (`reduction`)
+        for an unknown reduction, and `TypingMistakeError` if an operation is ill-typed.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
@@ -637,10 +662,17 @@ class _GraphTyper:
     def _exchange(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllToAll between two views, and return the name of the result.
 
-        Dimension 0 on each rank consists of one equal part per rank; part j of rank i becomes part
-        i of rank j. With split sizes that differ, it is an AllToAllV (`_exchange_rows`). Raises
-        `InputError` (`splits`) for a scalar, for a dimension 0 that is no multiple of the number of
-        ranks, and for split sizes that other ranks cannot have, too.
+        Dimension 0 on each rank of the process group consists of one equal part per rank; part j of
+        rank i becomes part i of rank j. The operand is first made local on the axes of the group.
+        It is also made local on all axes on which it is sliced, partial or on a root. The name of
+        the result is that of `result`, made unique.
+
+        If the output or the input split sizes of the node have different values, an AllToAllV is
+        added instead (`_exchange_rows`). Equal split sizes are not checked.
+
+        Raises `InputError` (`splits`) for a scalar, for a dimension 0 that is no multiple of the
+        number of ranks, and as `_exchange_rows`. Raises `TypingMistakeError` if an operation is
+        ill-typed.
         """
         lists = [node.arguments.get(name) for name in ("output_split_sizes", "input_split_sizes")]
         splits = [one if isinstance(one, tuple) else () for one in lists]
@@ -672,11 +704,18 @@ class _GraphTyper:
     ) -> str:
         """Add an AllToAllV for constant split sizes that differ; return the name of the result.
 
-        A graph has the split sizes of one rank. They determine those of all ranks if either all
-        parts that this rank receives are equal, or all that it sends: then every rank sends, or
-        receives, the same sizes as this rank. `received`, `sent`: the output and the input splits;
-        empty for equal parts. Raises `InputError` (`splits`) for other split sizes, and if another
-        rank has more rows, since its tensors are larger than those of the graph.
+        A graph has the split sizes of one rank: `received` (output splits) and `sent` (input
+        splits), rows per rank; empty for equal parts. If it receives equal parts, every rank is
+        assumed to send the sizes of `sent`: rank j receives sent[j] rows from each rank. If it
+        sends equal parts, every rank is assumed to receive the sizes of `received`. The operand is
+        first made local on the axes of the group, and on all axes that divide it.
+
+        Raises `InputError` (`splits`) in the first of these cases:
+
+        - The splits of one side are not one size of at least 0 per rank that add up to its rows.
+        - Both sides have different sizes.
+        - The size of the equal parts is not the largest size of the other side. Another rank then
+          has more rows than the tensors of the graph.
         """
         axes = find_group_axes(self.mesh, node)
         ranks = self.mesh.count(axes)
@@ -703,11 +742,19 @@ class _GraphTyper:
         return self.emit(name, Kind.ALL_TO_ALL_V, [local], counts=counts, axes=over)
 
     def _refuse_unfilled_rows(self, outputs: Collection[str]) -> None:
-        """Refuse an operation that reads rows which an AllToAllV leaves empty on some ranks.
+        """Refuse an operation or an output with rows that an AllToAllV leaves empty on some ranks.
 
-        In the graph of the captured rank all rows have data. Operations that work row by row keep
-        the empty rows apart, and another AllToAllV sends none of them if it has the same blocks of
-        rows. Raises `InputError` (`splits`) for other readers, and for an output.
+        The graph of the captured rank has data in all rows. The result of an AllToAllV is uneven if
+        ranks receive different numbers of rows. The result of any other operation with an uneven
+        operand is uneven, too.
+
+        Raises `InputError` (`splits`) for the first operation, in program order, in one of these
+        cases:
+
+        - an AllToAllV with an uneven operand whose blocks of rows are not those that it sends
+        - another operation with an uneven operand that does not work row by row (`_works_by_rows`),
+          or with uneven operands of different blocks of rows
+        - an uneven result that is in `outputs`
         """
         blocks: dict[str, RowBlocks] = {}
         for operation in self._operations.values():
@@ -779,14 +826,18 @@ class _GraphTyper:
     def _add_output(self, output: GraphOutput) -> str:
         """Return the program value of an output; add an Update for the new value of a state.
 
-        An output with the role `MUTATION` names a state in `target`, by target or name of the
-        input. If the state is sliced on an axis where the value is not, the value is converted to
-        blocks. A partial value is always converted to a local one first. The result is then the
-        Update.
+        A value that is partial on some axes is first converted to a local one there, for all
+        outputs. An output of the role `MUTATION` gives the new value of the first input whose
+        target or name is the output's `target`. On each axis on which this input is sliced and the
+        value is not, the value is converted to a block of the same dimension. If its type then
+        equals that of the input, the input becomes a state, and the result is a new Update. The
+        Update is called `INPUT_updated`, made unique.
 
-        No Update is added, and the (converted) value is returned, for other roles; for a target
-        that is no input; for a state that is local or already has an Update; and if the value does
-        not have the type of the state.
+        No Update is added, and the (converted) value is returned:
+
+        - for other roles, an empty target, or a target that is no input
+        - for an input that is local on any axis, or already has an Update
+        - if the types differ
         """
         value = self._values[output.value]
         partial = [
@@ -1031,9 +1082,15 @@ class _NodeBuilder:
     def find_complete_shape(self, operand: Operand) -> Shape | None:
         """Return the complete shape of the node's result if it keeps the slices of an operand.
 
-        Each dimension that an axis of the mesh slices in the operand is multiplied by the number of
-        ranks of this axis. Returns None if the operand is a number, or if a sliced dimension has no
-        counterpart in the result.
+        The shape of the first used result in the graph (that of one rank) is completed. Each
+        dimension that an axis of the mesh slices in the operand is found in the result by
+        `match_dimensions`. There its size is multiplied by the ranks of this axis. Of a run of
+        dimensions that match together, only the first one has a counterpart: the first one of the
+        run in the result.
+
+        Example: an operand with the part [6, 4] on each of 2 ranks, sliced along 0, and a result
+        [2, 3, 4] give (4, 3, 4). Without sliced dimensions, the result keeps its shape. Returns
+        None for a number, and if a sliced dimension has no counterpart.
         """
         if not isinstance(operand, str):
             return None
@@ -1084,11 +1141,19 @@ def complete_splits(
 def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tuple[Operation, ...]:
     """Rename pointwise operations that are read exactly once, to join their reader's statement.
 
-    The new name begins with `_`, which marks an intermediate value; a name that begins so is kept.
-    Transformations then move a statement such as `0.9 * m + 0.1 * g` as one unit, although `0.9 *
-    m` does not depend on g. Values in `outputs` keep their names, and so does an operation in which
-    more than 8 (`_MAX_NESTING`) operations would be nested. Underscores are appended to a new name
-    that is in use. Returns the operations in the same order, with renamed operands.
+    The new name is the old one after `_`, which marks an intermediate value; a name that begins
+    with `_` is kept. `_` is appended to a new name while it is in use. Transformations then move
+    `0.9 * m + 0.1 * g` as one unit, although `0.9 * m` does not depend on g.
+
+    An operation is not renamed in these cases:
+
+    - It is in `outputs`.
+    - It is read never or more than once; reading it twice in one operation counts twice.
+    - Its depth is above 8 (`_MAX_NESTING`). The depth is 1 more than the largest depth of a renamed
+      operand; other operands have depth 0.
+
+    Returns the operations in the same order, with renamed operands. `operations` must be in program
+    order.
     """
     counts = Counter(name for operation in operations for name in operation.reads)
     used = {operation.name for operation in operations}

@@ -36,19 +36,30 @@ _OFFENCES = ("", "names no chunk", "is sent before it is there", "is there alrea
 def replay(
     schedule: LinkSchedule, times: LinkTimes, origin: Int64Array, needed: Pairs | None = None
 ) -> int:
-    """Verify a schedule and return its time in ps.
+    """Verify a schedule and return its time in ps: the last arrival, 0 without transfers.
 
-    Chunk x starts at NPU `origin[x]`; if it is reduced it ends there; in an all-reduce both.
+    Chunk x starts at NPU `origin[x]`; if it is reduced, its sum ends there; in an all-reduce both.
     `needed`: columns (chunk, node) of the NPUs that need a chunk or, in a reduction, contribute to
-    it; None for all NPUs and all chunks. Raises `InputError` for the first violation of these
-    rules:
+    it. None means all NPUs and all chunks.
 
-    - chunks and links exist, and no transfer starts before 0
-    - a transfer takes the arrival time of its link, at least 1 ps
-    - a transfer starts only when its link is no longer busy with the previous one
-    - a chunk is sent only after its arrival, a sum only after the arrival of all its parts
-    - no node receives a chunk, or contributes to a sum, twice
-    - all needed pairs are reached
+    Raises `InputError` (`invalid-schedule`) for the first violation of these rules, checked in this
+    order:
+
+    1. Chunks exist (0 to len(origin) - 1), and links exist.
+    2. A transfer takes the arrival time of its link, at least 1 ps, and does not start before 0.
+    3. A transfer starts only when its link is no longer busy with the previous one.
+    4. No node sends its part of a sum twice, and the origin of a sum does not send a part.
+    5. A part goes to the origin of the sum, or to a node that sends the sum on, not before this
+       arrival.
+    6. All needed NPUs contribute to the sum.
+    7. No node receives a chunk that is not reduced twice, and its origin does not receive it.
+    8. A chunk is sent only after its arrival; from the origin of a sum only after the last part has
+       arrived there.
+    9. All needed NPUs receive the chunk or start with it.
+
+    Times may be equal: a chunk can be sent at its arrival. Rules 4 to 6 are for transfers that
+    reduce, and are skipped without any. Rules 7 to 9 are for the other ones, and are skipped if
+    there are transfers and all reduce.
     """
     movements = _Movements.of(schedule)
     num_chunks = len(origin)
@@ -80,13 +91,23 @@ def replay_log(
     origin: Int64Array,
     progress: FractionReport = ignore_fraction,
 ) -> int:
-    """Verify a log by the rules of `replay`, without expanding it; return its time in ps.
+    """Verify the log of an all-gather step by step, without expanding it; return its time in ps.
 
-    The steps are executed on one bit per node and chunk; every transfer is checked at its start
-    and at its arrival. In the end every node must have all chunks. `origin`: node of each chunk
-    at the start. `progress` gets the fraction about once a second. Raises `InputError`, which
-    names the first offence; also if a link is busy longer than a step of the log, or its
-    arrival time differs.
+    The time is the arrival of the last step, 0 without steps. `origin`: node of each chunk at the
+    start. Raises `InputError` (`invalid-schedule`) for the first violation of these rules:
+
+    1. No link is busy longer than a step of the log (`busy_ps`), and the arrival time of every link
+       is `arrival_ps`.
+    2. The log has the chunks of `origin`; the initial entries of each node are exactly the chunks
+       that start there.
+    3. A link that carries a chunk exists, and the log of its destination has an entry for it.
+    4. No node receives a chunk twice, or a chunk with which it starts.
+    5. A node sends a chunk only in or after the step of its arrival. A chunk that is sent in step t
+       arrives in step t + `arrival_ps` / `busy_ps`, rounded up.
+    6. In the end, every node has all chunks.
+
+    Rules 3 to 5 are checked step by step; in each step for all arrivals, then for all starts.
+    `progress` gets the checked fraction of the steps after about 2^24 transfers each, at most 1.
     """
     # Importing numba takes a second.
     from collhub_tacos.schedules.replay_kernel import Holdings
