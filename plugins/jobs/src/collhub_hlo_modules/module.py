@@ -107,16 +107,30 @@ class Module:
 def read_module(
     statements: StatementReader, trip_count: int | None, *, is_complete: bool = False
 ) -> Module:
-    """Read the statements of an HLO module.
+    """Read the statements of an HLO module into a `Module`, with its computations in order of text.
 
-    `trip_count`: iterations of loops whose count is neither recorded nor derived; None leaves it
-    unknown. `is_complete`: fused computations keep their instructions, and instructions keep the
-    attributes that only programs need. `aliases` of the result maps the number of an output to the
-    number of the parameter whose memory it reuses (`input_output_alias` of the header).
+    Filled are the header, the computations with their totals, the entry, `is_sharded`,
+    `trip_counts` and `aliases`. `global_instructions`, `losses` and `notes` stay empty. The parts:
 
-    Raises `InputError` with the line for damaged text, a second module, statements before the
-    module (`format`), undefined or repeated names, a number of devices out of range (`rank-range`),
-    and (`cut`) for a module without ENTRY computation and a file without statements.
+    - `trip_counts`: iterations of each `while` by its line. It is the recorded count, else the
+      count derived from the loop's counter, else `trip_count`, which may be None (unknown).
+    - `aliases`: number of an output to the number of the parameter whose memory it reuses, from
+      `input_output_alias` of the header: `{0}: (2, {}, may-alias)` gives {0: 2}, and `{}` as
+      output is 0. Entries with nested outputs or with elements of parameters are ignored.
+    - `is_complete`: fused computations keep their instructions, and instructions keep the
+      attributes that only programs need. Otherwise a fusion replaces the instructions of its
+      computation by the bytes that they access, unless it contains a collective.
+
+    Raises `InputError` with the line; the code is `hlo` unless noted:
+
+    - damaged text, a second module or ENTRY, an empty computation, a repeated name, an instruction
+      whose work cannot be computed
+    - `dangling`: an operand or called computation that is not defined before its use, or a
+      `while`, `call`, `fusion` or `async-start` that names no computation
+    - `format`: a statement before the header
+    - `rank-range`: fewer than 1 replica or partition, or more than 2^16 devices
+    - `too-large`: a statement of more than 2^24 characters
+    - `cut`: text that ends within a statement or computation; no header, or no ENTRY computation
     """
     builder = ModuleBuilder(statements.file, trip_count, is_complete=is_complete)
     parser = InstructionParser(statements.file, is_complete=is_complete)

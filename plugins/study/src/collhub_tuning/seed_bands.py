@@ -63,12 +63,18 @@ class SeedTimes:
     by_seed: list[Mapping[Candidate, int | None]] = field(default_factory=list)
 
     def list_bands(self) -> list[SeedBand]:
-        """Return one band per candidate, in the order of their first occurrence.
+        """Return one band per candidate (algorithms, topology, size), by first occurrence.
 
-        A band has the lower median, minimum and maximum in ns over the seeds with a time, None
-        without any. `times_ns` has one entry per seed, None if unknown. `fastest_for` is the number
-        of seeds for which the candidate has the best time of its topology and size; all candidates
-        with equal times count.
+        Seeds are searched in the order of `by_seed`, the candidates of a seed in the order of its
+        mapping. `times_ns` has one entry per seed, in the same order; it is None if the seed lacks
+        the candidate or its time. The other fields use only the seeds with a time:
+
+        - The median is the lower one: of 3, 5, 7, 9 it is 5. Minimum, maximum and median are in ns,
+          and None without any time.
+        - `fastest_for` counts the seeds for which no candidate of the same topology and size has a
+          shorter time. Candidates with equal times all count.
+
+        Without seeds the list is empty.
         """
         best = [self._find_best(times) for times in self.by_seed]
         candidates = dict.fromkeys(each for times in self.by_seed for each in times)
@@ -109,10 +115,15 @@ class SeedTimes:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse seeds: a range such as `0..9` (both included) or a list such as `1,5,7`.
+    """Parse a range such as `0..9` (both included) or a list such as `1,5,7`, and return the seeds.
 
-    The order is kept. Raises `UsageError` for other texts, negative seeds, an empty range, a
-    repeated seed, and more than `_MAX_SEEDS` (1000) seeds.
+    The order of the text is kept; `4..4` and `4` give [4]. Numbers are read by `int`, so spaces
+    around them are allowed. Raises `UsageError` (with a cure) for:
+
+    - any other text, also empty text, an empty list entry and a step
+    - a range whose end is below its begin
+    - a negative seed, or a seed that occurs twice
+    - more than `_MAX_SEEDS` (1000) seeds
     """
     low, dots, high = text.partition("..")
     seeds: Sequence[int] = ()

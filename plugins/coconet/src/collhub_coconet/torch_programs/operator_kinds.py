@@ -338,11 +338,17 @@ def _apply_linear(build: Builder) -> str:
 def _transpose(build: Builder) -> str:
     """Add a Permute, or a Transpose if only the last two dimensions are swapped; return its name.
 
-    The dimensions are `dims` (all, in the new order) or `dim0` and `dim1`, which are swapped;
-    negative ones count from the end, and too large ones modulo the number of dimensions.
-    Without them a matrix is transposed, and any other tensor is unchanged. The unchanged order adds
-    no operation and returns the operand. Raises `TypingMistakeError` for an order that lacks a
-    dimension.
+    The operand is `self`. The first rule that applies gives the order of its dimensions:
+
+    1. `dims` is a list: its integers, in the new order. (2, 0, 1) means that dimension 0 of the
+       result is dimension 2 of the operand.
+    2. `dim0` and `dim1` are integers: these two dimensions are swapped.
+    3. The operand is a matrix: its two dimensions are swapped.
+    4. Otherwise the order is unchanged.
+
+    Dimensions are taken modulo their number, so -1 is the last one. The unchanged order adds no
+    operation and returns the operand's name. Raises `TypingMistakeError` for an order that lacks
+    or repeats a dimension, and for a number as the operand; the node is then opaque.
     """
     x = build.operand("self")
     rank = len(build.shape(x))
@@ -407,10 +413,17 @@ def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
 def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
     """Return the expansion of a PyTorch reduction, of all elements or along dimensions.
 
-    A reduction of all elements becomes `kind`. One along dimensions (argument `dim` or `keepdim`)
-    becomes row reductions by `reduction`, None if they are not supported. The expansion refuses
-    another element type, norms other than 2, and a reduction of all elements of a sliced operand,
-    since the language would reduce the complete tensor instead of one block.
+    The expansion returns the name of its result. The operand is `self`. It applies these rules in
+    order; to refuse means to raise `TypingMistakeError`, so that the node becomes opaque:
+
+    1. An argument `dtype` (another element type) is refused.
+    2. If `dim` has an entry or `keepdim` is true, the result is that of `_reduce_rows` with
+       `reduction`: one RowReduce per dimension, of all dimensions without `dim`. Refused if
+       `reduction` is None.
+    3. A sliced operand is refused, since the language would reduce the complete tensor instead
+       of one rank's block.
+    4. A norm (`kind`) whose argument `ord` or `p` is not 2 is refused.
+    5. Otherwise one operation of `kind` reduces all elements to a scalar.
     """
 
     def expand(build: Builder) -> str:
@@ -482,8 +495,18 @@ _GELU_CUBE = 0.044715
 def _differentiate_gelu(build: Builder) -> str:
     """Add the gradient of GELU, where GELU is x c(x); return the name of the result.
 
-    It is grad (c(x) + x c'(x)), with x = `self` and grad = `grad_output`. c is (1 + erf(x / sqrt
-    2)) / 2, or its form with tanh if the argument `approximate` is `tanh`.
+    The result is g (c(x) + x c'(x)), with x = `self` and g = `grad_output`. It is a Multiply; all
+    other operations are intermediate values. If the argument `approximate` is `tanh`,
+
+        c(x) = (1 + tanh(u)) / 2,  u = sqrt(2 / pi) (x + a x^3),  a = `_GELU_CUBE`
+        c'(x) = (1 - tanh(u)^2) sqrt(2 / pi) (1 + 3 a x^2) / 2
+
+    For any other value, or without this argument,
+
+        c(x) = (1 + erf(x / sqrt 2)) / 2
+        c'(x) = exp(-x^2 / 2) / sqrt(2 pi)
+
+    Raises `TypingMistakeError` if an argument is missing or the operands do not fit.
     """
     x, gradient = build.operand("self"), build.operand("grad_output")
     square = build.add(Kind.MULTIPLY, x, x)
@@ -518,10 +541,16 @@ def _find_dimension(build: Builder, rank: int) -> int:
 def _add_parts(build: Builder) -> tuple[str | None, ...]:
     """Add one Part for each result of a split along a dimension; return their names.
 
-    The size of result i is entry i of a list of sizes, otherwise the size of the result tensor
-    or, if no node uses the result, the single `split_size`. An unused result has the name None,
-    but its size still counts for the start of the next ones. Raises `TypingMistakeError` (refused)
-    if a size is no integer.
+    The operand is `self`, the dimension is `dim` (default 0, negative ones count from the end).
+    Results follow each other from position 0. The size of result i is:
+
+    - entry i, if `split_size` or `split_sizes` is a list
+    - otherwise the size of the result's tensor in this dimension, so the last one can be smaller
+    - for a result that no node uses, the single `split_size`
+
+    An unused result has no Part and the name None, but its size counts for the start of the next
+    ones. Raises `TypingMistakeError` (the node is then opaque) for a scalar, a `dim` or size that
+    is no integer, a dimension that is sliced, and positions outside of it.
     """
     x = build.operand("self")
     dimension = _find_dimension(build, len(build.shape(x)))
@@ -583,11 +612,18 @@ def _select_index(build: Builder) -> str:
 def _cut(build: Builder) -> str:
     """Add a Part from `start` to `end`, or of `length` positions, and return its name.
 
-    Negative positions count from the end; `start` and `end` are limited to the dimension,
-    `length` is not. The defaults are 0 and the end; `length` takes precedence over `end`. The
-    dimension is the argument `dim`, default 0. A range of all positions returns the operand.
-    Refused (`TypingMistakeError`) are a step other than 1, a size or start that is no number,
-    an empty range, and a range that exceeds the dimension.
+    The operand is `self`, the dimension is the argument `dim`, default 0. `start` (default 0) and
+    `end` (excluded) count from the end of the dimension if negative, and are then limited to 0
+    and its size. An `end` that is no integer means the end of the dimension. If `length` is
+    given, it is the number of positions, and `end` is ignored. A range of all positions adds no
+    operation and returns the operand's name.
+
+    Raises `TypingMistakeError` (the node is then opaque) for:
+
+    - a scalar, and a `dim` or `start` that is no integer
+    - a dimension of unknown size, or with slices
+    - a step other than 1
+    - an empty range, and a `length` that exceeds the dimension
     """
     x = build.operand("self")
     shape = build.shape(x)

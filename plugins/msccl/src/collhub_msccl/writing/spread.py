@@ -75,13 +75,24 @@ class Fusing(Enum):
 def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
     """Find the pairs (row, later row) that may be fused into one step of the file, as two arrays.
 
-    - Reductions: (first row of a chain, each later row), for any `fusing`.
-    - Forwarding: (receive, the send on the same channel that forwards its data and depends on it),
-      each row in at most one pair; none if `fusing` is NONE.
+    First come the reductions, then the forwarded messages:
 
-    With PROMPT, fusions that delay another step are omitted, unless the steps have no possible
-    order without fusions: then all pairs are returned. `is_free`: channels are not assigned yet.
-    `latency`: latency of a link, in units of time.
+    - Reductions, for any `fusing`: (first row of a chain, each later row of the chain), as
+      `find_reduction_chains` finds them among the dependencies of `draft`.
+    - Forwarding, unless `fusing` is NONE: (receive, send). The send depends directly on the
+      receive, is on the same channel, and sends exactly the received region. Each row is in at
+      most one pair (`match_one_to_one`). The pairs ascend by receive.
+
+    With ALL, these pairs are the result. PROMPT omits fusions that delay another step, if the
+    steps have an order of execution without fusions:
+
+    - A forwarding pair is omitted if another step depends on the receive, and would begin before
+      the receive and the send have finished. Begins are those of `compute_ideal_begins`.
+    - A chain ends before a reduction whose operands are ready later than those of the chain's
+      first one.
+
+    If there is no such order, PROMPT gives the pairs of ALL. `is_free`: channels are not assigned
+    yet. `latency`: latency of a link, in units of time. Both arrays are empty without pairs.
     """
     first, second = draft.parents, draft.children
     runs = find_reduction_chains(draft, first, second)
@@ -144,15 +155,20 @@ class DistributionOptions:
 def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
     """Choose channels and thread blocks for all rows, and their order, by list scheduling.
 
-    `place_chains` first places messages so that blocks which receive and send only send data that
-    they receive. If that exceeds the limits, it tries again with blocks that receive and send
-    unrelated data (`is_tight`). `distribution.joined` are the pairs of rows to fuse; pairs whose
-    rows are on different blocks are not fused. Returns None if both attempts exceed the limits, or
-    if the steps have no order with these pairs.
+    1. Pairs in `distribution.joined` that would close a cycle of waits are not fused.
+    2. `place_chains` chooses blocks and channels within `distribution.limits`, with the given
+       `is_tight`. If that fails, it is repeated with `is_tight`: then the receiving and sending
+       sides of unrelated data may share a block.
+    3. Pairs whose rows are on different blocks are not fused.
+    4. The steps are scheduled; a connection holds `distribution.capacity` messages.
 
-    If the scheduler cannot finish, because all connections are full (`distribution.capacity`
-    transfers), the rows keep their order, and the lanes are marked as not ordered (`is_given`
-    False). Otherwise the rows of each rank are sorted by the schedule, and `is_given` is True.
+    The result has the rows with their new channels, the lanes (one per block), and the fused
+    pairs (row, later row). After step 4 the rows of each rank are sorted by the begin of their
+    step, references between rows are renumbered, and `lanes.is_given` is True. A rank's lanes are
+    numbered by their first step. If full connections block the scheduler, the rows keep their
+    order, lanes keep the order of the blocks, and `lanes.is_given` is False.
+
+    Returns None if both placements exceed the limits, or if the steps have no order of execution.
     `draft` is not changed.
     """
     limits = distribution.limits

@@ -185,8 +185,24 @@ class _WindowMode:
 def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     """Write plans for all windows and modes of a selection, and `register.py` for them.
 
-    These cases are losses and left to the runtime: collectives that have no name in plans, and
-    windows without an algorithm that can be written. Files are returned, not written to disk.
+    The files are returned as bytes, not written to disk. `register.py` is the last file, and is
+    also returned without any plan. The plans come before it, by collective in the order of the
+    selection, then in place before out of place, then by ascending window. A window can have two
+    plans (`_add_window`).
+
+    The ranks are divided equally among the nodes of the selection. If they cannot be, all ranks
+    count as one node.
+
+    The losses are:
+
+    - a collective without a name in plans; it has no plan
+    - an algorithm that cannot be written, and a window for which none can; the runtime serves it
+    - an algorithm with other steps for the smallest or largest size of the window
+    - sizes of a window that the plan does not serve, if the second plan cannot be written
+
+    The notes explain the use. The last one is a warning if a collective of the selection reduces,
+    because plans always sum. Raises the `HubError` of `SelectedCollective.made` if a window's
+    chosen algorithm exists for its middle size, but not for its smallest or largest.
     """
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
     # If nodes have unequal sizes, all ranks are assumed to share a memory domain.
@@ -227,10 +243,18 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
 def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
     """Add a plan for a window of sizes to the folder, and if needed a second one for other sizes.
 
-    The algorithms of `_list_candidates` are tried in order, with their steps for the middle
-    measured size; the first that can be written is used. A second plan serves the sizes of the
-    window that the first does not, because its chunks do not divide them. Each algorithm that
-    cannot be written, and a window without any plan, is a loss.
+    The window's own algorithm is tried first, then the others, the fastest first
+    (`_list_candidates`). An algorithm has its steps for the measured size at index
+    `len(sizes) // 2`, and is restricted to the mode. The first one that can be written is used.
+    Then:
+
+    1. A loss is added if it has other steps for the smallest or the largest measured size.
+       Raises `HubError` if there are none for these sizes; the plan has been added then.
+    2. `_add_minimum_chunks_plan` adds a second plan if the first one does not serve all
+       multiples of 16 bytes per part.
+
+    Every algorithm that fails before the used one adds a loss with its reason. If all fail, a
+    further loss says that the runtime serves the window.
     """
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
     for name in _list_candidates(selected, window_mode.window):
@@ -261,13 +285,21 @@ def _add_plan(
     options: PlanWriteOptions,
     suffix: str = "",
 ) -> RegisteredPlan:
-    """Write one plan, add its file and its row to the folder, and return the row.
+    """Write one plan, append its file and its row to the folder, and return the row.
 
-    The row serves sizes from the minimum of the window (or of the plan, if larger) to the maximum
-    of the window, in multiples of 16 bytes times the chunks of the larger buffer. A plan of a
-    reduce-scatter is written without the window's minimum, and its own minimum is multiplied by the
-    number of ranks. `suffix`: appended to the name of the file. Raises `HubError` if the algorithm
-    cannot be written; the folder is then unchanged.
+    The file is `KIND-MINIMUM-MAXIMUM-MODE` of the window, then `suffix` and `.json`. The row
+    serves these sizes of the full buffer in bytes:
+
+    - at least the larger of the window's minimum and the plan's minimum message size
+    - at most the window's maximum (None: no limit), also if this is below the minimum
+    - multiples of 16 times the chunks of rank 0, of input or output, whichever has more
+
+    A plan of a reduce-scatter is written without the option `min_size`, and its minimum message
+    size is multiplied by the number of ranks for the row. This is because releases pass
+    different sizes.
+
+    Raises `HubError` if no plan can express the algorithm, or if the options contradict each
+    other (`build_draft`, `plan_text`); the folder is then unchanged. The kind must be in `NAMES`.
     """
     least_factor = 1
     if window_mode.kind is CollectiveKind.REDUCE_SCATTER:
@@ -296,9 +328,16 @@ def _add_minimum_chunks_plan(
 ) -> None:
     """Add a second plan with few chunks, unless `plan` serves all sizes of the window.
 
-    `plan` serves all sizes if it serves all multiples of 16 bytes per part, from the minimum of the
-    window on. The added plan is a direct exchange, in a file with the suffix "-any". If it cannot
-    be written, a loss is added instead.
+    `plan` serves all sizes if both hold; then nothing is added:
+
+    - its divisor is 16 bytes times the parts of the full buffer: one part per rank, but only one
+      part in an all-reduce
+    - its minimum is that of the window
+
+    Otherwise the plan of `direct_exchange` is added, with the same window and mode, and without
+    sharing of the work by thread blocks. Its file has the suffix `-any`. The row comes after
+    that of `plan`, so it is used only for calls that `plan` does not serve. If it cannot be
+    written, a loss of `sizes` is added instead.
     """
     parts = window_mode.kind.traits.parts(folder.num_ranks)
     if plan.divisor == ALIGNMENT * parts and plan.min_bytes == window_mode.window.min_bytes:
@@ -367,11 +406,21 @@ _LANE = 0
 def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> Algorithm:
     """Build the algorithm in which every rank sends its data directly to every other rank.
 
-    An all-reduce has one unit, other collectives one per rank. Rank r sends to r + 1, r + 2, ...
-    (modulo the ranks) and receives in the opposite order, all in one lane. Collectives that are
-    split by target send to each peer the unit of the peer, others unit 0. Every rank sends all its
-    data before it writes any, so the algorithm is also correct in place. It supports only the mode
-    `in_place`.
+    The collective has one unit for an all-reduce, otherwise one per rank. All steps of a rank are
+    in one lane, in this order:
+
+    1. It sends one unit of its input to rank r + 1, then r + 2, and so on (modulo the ranks).
+       The unit has the number of the peer in collectives with `split_by_target` (reduce-scatter,
+       all-to-all), otherwise 0.
+    2. It receives one unit from each peer in the opposite order. Reductions add it to unit 0 of
+       the output (`_add_up`). Other collectives store all units by source, after a copy of the
+       rank's own unit (`_store`).
+
+    The second part follows all sends of the rank, so the algorithm is also correct in place. It
+    claims the mode `in_place` if true, otherwise only out of place. There is no scratch. A single
+    rank has only the copy, and no step in a reduction. Raises `InputError`
+    (`invalid-collective`) for kinds with a root, counts or a contract, and for `num_ranks` below
+    1.
     """
     units = 1 if kind is CollectiveKind.ALL_REDUCE else num_ranks
     collective = Collective(kind, num_ranks, units, in_place=in_place, out_of_place=not in_place)
@@ -400,11 +449,12 @@ def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> 
 def _store(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """Add steps that store the own unit and the units of all peers in the output.
+    """Add steps of `rank` that store its own unit and one unit of each peer in the output.
 
-    The own unit `own_unit` of the input is copied to unit `rank` of the output. Then each peer's
-    unit is received into the unit with the peer's number. All steps are in lane `_LANE` and follow
-    the sends `sent`.
+    The first step copies unit `own_unit` of the input to unit `rank` of the output. Then, in the
+    order of `peers`, one unit is received from each peer into the output unit with the peer's
+    number. Without peers there is only the copy. All steps are in lane `_LANE`. Each depends on
+    all rows of `sent` (sends of the rank), not on the other new steps.
     """
     steps.add(
         rank,
@@ -433,11 +483,13 @@ def _store(
 def _add_up(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """Add steps that store the sum of the own unit and of the units of all peers in the output.
+    """Add steps of `rank` that store the sum of its own unit and one unit of each peer.
 
-    `own_unit`: unit of the input. The sum is in unit 0 of the output. There is one reducing receive
-    per peer, each after the previous one; the first follows the sends `sent`. Nothing is added if
-    there are no peers.
+    There is one reducing receive per peer, in the order of `peers` and in lane `_LANE`. The first
+    adds the received unit to unit `own_unit` of the input, and depends on all rows of `sent`
+    (sends of the rank). Each further one adds to the sum so far, and depends on the step before
+    it. The sums are stored in unit 0 of the output. Nothing is added without peers, so the output
+    is not set then.
     """
     buffer, offset, before = Buffer.INPUT, own_unit, sent
     for peer in peers:

@@ -62,12 +62,24 @@ _OTHER_PROGRAM = re.compile(r"ROCm System Management Interface|(?:Weight|Hops) b
 
 
 def read(source: Source, options: SmiMatrixOptions) -> Topology:
-    """Read a machine from a matrix of `nvidia-smi topo -m`; NPU i is the i-th GPU of the matrix.
+    """Read one or several equal machines from a matrix of `nvidia-smi topo -m`.
 
-    PCI switches, CPUs, NVSwitch and the selected network cards become switches. NVLinks have the
-    rate of the option `profile`; without it, a rate is assumed with a warning. Cards have network
-    ports only if the network bandwidth is given. Findings are reported to `source.report`. Raises
-    `InputError` with file and line, and `UsageError` for wrong options.
+    NPU k of machine m is m * GPUs + k, where k is the position of the GPU in the matrix. The
+    number of machines is the option `nodes`. All other nodes are switches:
+
+    - the network cards that the option `nics` selects (`_network_devices`)
+    - an NVSwitch, if the numbers of NVLinks imply one (`_add_nvlinks`)
+    - PCI switches and CPUs (`_add_levels`); every two CPUs are linked
+    - one network port per card, but only if `net_bandwidth` is given
+    - the switches between several machines, by the option `fabric`
+
+    An NVLink has the rate of `profile`. Without a profile 20 GB/s per direction are assumed, with
+    the warning `unknown-gpu` if the matrix has NVLinks. Findings are reported to `source.report`
+    at the end.
+
+    Raises `InputError`: for an invalid matrix (`invalid-nvidia-smi`, with file and line), an
+    unknown card (`unknown-nic`), several machines without network ports (`no-net`). Raises
+    `UsageError` for an invalid range of cards (`invalid-ranks`) and for too many nodes or links.
     """
     fabric = Fabric.of(options)
     findings = NetworkFindings()
@@ -105,13 +117,14 @@ def _network_devices(
 
     `nics` is one of:
 
-    - all;
-    - auto: the cards with the relation PIX or PXB to a GPU, or all cards if none has one. If cards
-      are left out, a note `storage-nics` in `findings` names them;
-    - a list for `_named_cards` (names, driver names, numbers and ranges, separated by commas).
+    - `all`.
+    - `auto`: the cards with the relation PIX or PXB to a GPU, or all cards if none has one. If
+      cards are left out, a note `storage-nics` in `findings` names them.
+    - Any other text: the list of cards for `_named_cards`.
 
-    The cells of each device are reduced to the columns of the returned devices. Raises `InputError`
-    (`unknown-nic`) for an unknown card in the list.
+    The cells of each returned device are reduced to the columns of the returned devices. The
+    arguments are not changed, except for `findings`. Raises `InputError` (`unknown-nic`) for an
+    unknown card in the list, and `UsageError` (`invalid-ranks`) for an invalid range of numbers.
     """
     cards = [row for row, device in enumerate(devices) if not device.is_gpu]
     gpus = [row for row, device in enumerate(devices) if device.is_gpu]
@@ -141,11 +154,20 @@ def _network_devices(
 def _named_cards(
     devices: Sequence[_SmiDevice], cards: Sequence[int], nics: str, file: str
 ) -> list[int]:
-    """Return the rows of the cards in a list of names, driver names, numbers and ranges of numbers.
+    """Return the rows of the cards that the text `nics` lists, such as `NIC0,mlx5_1,4-7`.
 
-    Parts of the list are separated by commas. Number N is the card named NICN or, if no card has
-    this name, the N-th card from 0 on. Rows have the order of the list; repeated cards repeat.
-    Raises `InputError` (`unknown-nic`) for an unknown card.
+    Commas separate the elements, and the result has their order; a repeated card is repeated. An
+    element is:
+
+    - a number or a range (`4-7`, both included) if it begins with a digit; number N means NICN
+    - otherwise a name or driver name; case and blanks count
+
+    A text NICN is first searched among the names and driver names (of equal ones the last card
+    has it). If none is equal, it is the N-th card from 0 on. `cards`: rows of all cards.
+
+    Raises `InputError` (`unknown-nic`, at the file) for any other name and for an empty element.
+    Raises `UsageError` (`invalid-ranks`) for an element that begins with a digit but is no number
+    or ascending range.
     """
     # Most cards have no alias, so an empty part names none.
     row_of = {
@@ -202,11 +224,17 @@ def _nvlink_counts(devices: Sequence[_SmiDevice]) -> _Pairs:
 def _add_nvlinks(machine: Machine, counts: _Pairs, profile: GpuProfile | None) -> None:
     """Add the NVLinks to the machine: direct links of pairs, or links of every GPU to an NVSwitch.
 
-    `counts` has the number of links by pair of GPUs. The matrix does not show an NVSwitch. There is
-    one if the counts of some GPU add up to more links than a GPU has, because with a switch all
-    links of a GPU count for every other GPU. Each GPU then has as many links to it as the largest
-    of its counts. Rate (GB/s) and maximum number of links come from the profile (known properties
-    of a GPU model), else from `_DEFAULT_NVLINK` and `_MOST_NVLINKS`.
+    `counts`: number of links by pair of GPUs. The matrix does not show an NVSwitch. With one, all
+    links of a GPU count for every other GPU. So it is assumed if the counts of some GPU add up to
+    more links than a GPU has.
+
+    - Without an NVSwitch, every pair gets a link of its count times the rate.
+    - With it, one node `nvswitch` is added. Every GPU gets a link to it, of its largest count
+      times the rate; a GPU without counts gets none.
+
+    All links exist in both directions. Rate (GB/s per direction) and maximum number of links come
+    from the profile (known properties of a GPU model). Without it, or if it has no number of
+    links, they are `_DEFAULT_NVLINK` (20) and `_MOST_NVLINKS` (18). The machine must have a GPU.
     """
     rate, max_nvlinks = _DEFAULT_NVLINK, _MOST_NVLINKS
     if profile is not None:
@@ -250,13 +278,23 @@ def _add_tree(
 
 
 def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) -> None:
-    """Add a node for every PCI switch or CPU above several devices, the nearest relation first.
+    """Add a node for every PCI switch above several devices, and a CPU above every device.
 
-    The matrix gives the relation of every two devices, such as a common PCI switch. Devices with
-    the relation form a group with a node above it; a group with one topmost node gets none, except
-    for the last relation in `_SHARED`, the CPUs. Links to the nodes have `rate` GB/s. The matrix
-    does not show the PCI relation of GPUs with NVLinks; their relations to other devices and their
-    NUMA nodes may.
+    The relations in `_SHARED` are processed in their order: PIX, PXB, PHB, NODE. Each one merges
+    the groups of every two devices that have it. Groups stay merged for the next relations, so
+    they only grow. Devices with the same known NUMA node are merged for NODE, too. Then each group
+    is processed, by its lowest device:
+
+    - For PIX, PXB and PHB, a node `pci N` is added, unless all its devices are already below one
+      topmost node. A single device gets none.
+    - For NODE, a node `cpu N` is added in any case, also for a single device.
+
+    The topmost nodes of the group so far (devices, PCI switches) are linked to the new node in
+    both directions, with `rate` GB/s. N counts the nodes of a kind from 0. The number of a
+    device's node must be its index in `devices`.
+
+    GPUs with NVLinks show no PCI relation to each other. They are in a common group only by
+    relations to other devices, or by their NUMA nodes.
     """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))
@@ -345,12 +383,24 @@ def _pairs_of(devices: Sequence[_SmiDevice]) -> Iterator[tuple[int, int]]:
 
 
 def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_SmiDevice]:
-    """Return the rows of the matrix in a file, each with its alias from the legend or "".
+    """Return the rows of the matrix in a file, in their order, one `_SmiDevice` per device.
 
-    `name` is the file's name for messages. A byte order mark, text before the matrix and escape
-    sequences of terminals are ignored; a command `topo -mp` in this text gives a warning in
-    `findings`. Raises `InputError` for a file above 4 MiB (`_MAX_BYTES`), a missing matrix, that of
-    another program, an invalid, cut or missing row, and a matrix that is not symmetric.
+    The heading is the first line whose first word is GPU0; the next lines are the rows. A row's
+    `alias` is the driver name in a line such as `NIC0: mlx5_0` after the matrix, otherwise "".
+    Ignored are a byte order mark, other text before and after the matrix, and escape sequences of
+    terminals. If the text before it contains the command `topo -mp`, the warning
+    `pci-only-matrix` is added to `findings`.
+
+    `name`: the file's name for messages. Raises `InputError` (`invalid-nvidia-smi`) for the first
+    of these faults, with the line except for the first two:
+
+    - a file above 4 MiB (`_MAX_BYTES`)
+    - no heading
+    - the output of rocm-smi, recognized by a line up to the heading
+    - a heading with a repeated name or more than 1024 devices
+    - an invalid row (`_Row.device`), or fewer rows than devices
+    - a GPU with fewer words after the relations than another GPU (a cut row)
+    - two cells of a pair of devices that are not equal
     """
     if len(content) > _MAX_BYTES:
         _fail(name, None, f"the file is larger than {_MAX_BYTES >> 20} MiB")
@@ -454,9 +504,15 @@ class _Row:
     def device(self) -> _SmiDevice:
         """Return the device of this row: its name, line, relations and NUMA node.
 
-        The row must begin with the name that the heading has in its position, followed by a
-        relation per device. The NUMA node is the second word after these; it is "" if that is not a
-        number. Raises `InputError` for a wrong name, missing columns, and unknown relations.
+        The first word must be the name that the heading has in this position. It is followed by one
+        relation per device of the heading. Valid are X for the device itself, and PIX, PXB, PHB,
+        NODE, SYS, SOC or `NV` with 1 to 3 digits for the others.
+
+        `affinities` is the number of words after the relations. The NUMA node is the second of them
+        as text, "" if it does not exist or has other characters than digits. `alias` is "".
+
+        Raises `InputError` (`invalid-nvidia-smi`, at the line) for another name, too few words, and
+        an invalid relation.
         """
         size, words = len(self.heads), self.words
         expected_head = self.heads[self.position]

@@ -301,11 +301,20 @@ def _check_links(movements: _Movements, times: LinkTimes) -> None:
 def _check_spread(
     movements: _Movements, origin: Int64Array, ready: Int64Array, needed: Pairs
 ) -> None:
-    """Raise `InputError` unless every chunk x spreads correctly from `origin[x]`.
+    """Raise `InputError` unless every chunk x spreads correctly from node `origin[x]`.
 
-    `ready`: int64[chunks], the time in ps at which a chunk is available at its origin. Every
-    transfer must start after the arrival of the chunk at its source, no node may receive a chunk
-    twice, and all `needed` pairs must be reached.
+    The rules are checked in this order, and only the first violation is reported (code
+    `invalid-schedule`):
+
+    1. No chunk arrives at its origin. The first such row of `movements` is named.
+    2. No node receives a chunk twice. The repeated transfer with the smallest (chunk, node) is
+       named.
+    3. No transfer starts before its source has the chunk (`_check_causes`). A start at the time
+       of the arrival is allowed.
+    4. All `needed` pairs (chunk, node) are reached (`_check_needed`).
+
+    `ready`: int64[chunks], time in ps from which a chunk is available at its origin. Without
+    transfers, only rule 4 can fail. Nothing is changed.
     """
     num_nodes = movements.network.num_nodes
     key = movements.chunk * num_nodes + movements.destination
@@ -330,10 +339,16 @@ def _check_causes(
 ) -> None:
     """Raise `InputError` unless the source of every transfer has the chunk at its start.
 
-    A node has a chunk from its arrival on, the origin from `ready` (ps per chunk) on; equal times
-    are allowed. In a mirrored schedule (a reduction, reversed in time), this checks that a sum is
-    sent only with all its parts. The first row that starts too early is named. `order`: transfers
-    sorted by (chunk, destination). `ordered`: the sorted keys, chunk * nodes + destination.
+    The origin of chunk x has it from `ready[x]` (ps) on. Any other node has it from its arrival
+    on; a node at which the chunk never arrives never has it. A start at exactly that time is
+    allowed.
+
+    The error (code `invalid-schedule`) names the violating transfer with the lowest row in
+    `movements`. In a mirrored schedule (a reduction, reversed in time), its message says that
+    the transfer comes too late for the sum that is sent on.
+
+    `order`: rows of the transfers, sorted by (chunk, destination). `ordered`: the sorted keys,
+    chunk * nodes + destination. No transfers pass.
     """
     # Transfers from the origin wait for no arrival, only for a complete sum.
     at_origin = movements.source == origin[movements.chunk]
@@ -353,11 +368,13 @@ def _check_causes(
 def _check_needed(
     movements: _Movements, origin: Int64Array, ordered: Int64Array, needed: Pairs
 ) -> None:
-    """Raise `InputError` unless every needed pair of chunk and node is reached.
+    """Raise `InputError` unless every pair (chunk, node) of `needed` is reached.
 
-    In a mirrored schedule (a reduction), the node must contribute its part of the sum. A node that
-    starts with the chunk counts as reached. `ordered`: sorted keys (chunk, destination) of the
-    transfers.
+    A pair is reached if the node is the chunk's origin, or if a transfer brings the chunk to the
+    node. In a mirrored schedule (a reduction), such a transfer is the node's contribution to the
+    sum. The error (code `invalid-schedule`) names the first missing pair in the order of
+    `needed`. `ordered`: sorted keys of the transfers, chunk * nodes + destination. Times are not
+    checked. An empty `needed` passes.
     """
     chunk, node = needed
     _, exists = _find(ordered, chunk * movements.network.num_nodes + node)
