@@ -102,8 +102,11 @@ class _OfferRow:
 def formats(session: Session, name: str | None, as_json: bool) -> None:
     """List all offers, or show NAME with its options.
 
-    Formats, pictures, synthesizers, generators, passes, simulators, executors, engines and checks,
-    by their plugins.
+    Offers are formats, pictures, synthesizers, generators, passes, simulators, executors,
+    engines and checks. Formats come first, by name. The other offers follow by kind, and by
+    name within a kind; checks are last. With a NAME, every offer of that name is shown with its
+    role, plugin and options. A NAME without offer is an error; the closest known name is
+    suggested. A last note lists the plugins that are not loaded.
     """
     registry = session.registry()
     rows = sorted(_collect_rows(registry), key=_get_sort_key)

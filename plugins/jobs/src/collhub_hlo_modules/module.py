@@ -162,8 +162,16 @@ def read_module(
 def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
     """Return the name and the devices of a module, and whether it has `is_scheduled=true`.
 
-    Missing counts of replicas and partitions are 1, a missing name is `""`. Raises `InputError`
-    at the line for a bracket or string that is not closed, and for a count that is no integer.
+    Example: `HloModule m, replica_count=2, is_scheduled=true` gives ("m", Devices(2, 1), True).
+
+    - Name: the text after `HloModule` and blanks, up to a blank or comma; `""` if there is
+      none.
+    - Devices: `replica_count` replicas and `num_partitions` partitions, 1 each if missing.
+      Their range is not checked here.
+    - Any value of `is_scheduled` other than exactly `true` gives False.
+
+    If an attribute is repeated, its last value counts. Raises `InputError` (`hlo`) at the line
+    of the statement if a count is no integer of at most 18 digits. No other text is an error.
     """
     text = statement.text
     name = re.match(r"HloModule\s+([^\s,]+)", text)
@@ -217,10 +225,13 @@ class ModuleBuilder:
         self._is_entry = False
 
     def begin(self, name: str, devices: Devices, is_scheduled: bool, line: int) -> Module:
-        """Begin the module and return it.
+        """Begin the module without computations, store it in the builder, and return it.
 
-        Raises `InputError` if a module was begun already. Raises `InputError` (`rank-range`) for
-        replicas or partitions below 1, and for more than 2^16 devices.
+        The first rule that applies raises `InputError` at `line`:
+
+        - A module was begun before (code `hlo`).
+        - Replicas or partitions are below 1, or replicas x partitions exceeds 2^16
+          (`rank-range`).
         """
         if self.module is not None:
             cure = "split the file: one module per file"
@@ -251,13 +262,29 @@ class ModuleBuilder:
     def add(self, instruction: Instruction) -> None:
         """Append an instruction to the current computation, and add its work to the totals.
 
-        A module and a computation must be open. An attribute `sharding` marks the module as
-        sharded. The number of iterations of a `while` is recorded in `trip_counts` of the module by
-        its line. Unless the builder was created with `is_complete`, a fusion drops the instructions
-        of each computation that it calls and that contains no collective; the bytes that they
-        access are stored before. Raises `InputError` if the name of the instruction is used in the
-        computation, if an operand (`dangling`) or called computation is not defined before it, if a
-        parameter has no number, and if its work cannot be computed.
+        The totals are the fields of the current `Computation`; those of called computations are
+        included:
+
+        - A `while` counts its body's products once per iteration (0 times if the iterations are
+          unknown), its collectives once, and its other operations not at all.
+        - A `conditional` counts only the branch that `choose_branch` returns.
+        - Totals of called computations are limited to 2^62.
+
+        The iterations of a `while`, or None if they are unknown, are stored in `trip_counts` of
+        the module under the line of the instruction. An attribute `sharding` sets `is_sharded`
+        of the module. Unless the builder was created with `is_complete`, a fusion drops the
+        instructions of each computation that it calls and that contains no collective. The
+        bytes that the computation accesses are stored in its `accessed` before.
+
+        Raises `InputError` at the line of the instruction for the first of these faults:
+
+        - The name is used in the computation already (`hlo`).
+        - An operand is not defined before in this computation (`dangling`).
+        - A called computation or the condition of a loop is not complete before (`dangling`).
+        - A `while`, `call`, `fusion` or `async-start` names no computation (`dangling`).
+        - A parameter has no integer as its number, or `count_operations` fails (`hlo`).
+
+        Raises `AssertionError` unless a module and a computation were begun.
         """
         assert self.module
         assert self._current
@@ -411,12 +438,20 @@ def _count_iterations(
 ) -> int | None:
     """Return the iterations of a loop `for (i = first; i < end; i += step)`; None for other loops.
 
-    `caller`: computation that contains the loop, whose operand is the initial state. The root of
-    the condition compares element i of the state with an end, or the end with the element. The body
-    returns this element plus or minus a step. With a positive step the comparison, seen from the
-    element, is LT or LE, with a negative step GT or GE; a step of 0, EQ and NE give None. The start
-    is a constant. End and step are constants, or elements of the state that begin as constants and
-    that the body returns unchanged. The result is at least 0.
+    Example: first 0, end 10 and step 3 give 4 with LT (`<`). The result is at least 0.
+
+    - `first`: the first operand of the loop in `caller` is a `tuple`; its element i is a
+      constant.
+    - Comparison: the root of `condition` is a `compare` of element i of the state with `end`,
+      on either side. Seen from the element, it is LT or LE if the step is positive, and GT or
+      GE if the step is negative. LE and GE include `end`.
+    - `step`: the root of `body` is a `tuple` whose element i is the old one plus or minus the
+      step.
+    - `end` and `step` are constants, or elements of the state that begin as constants and that
+      the body returns unchanged.
+
+    Constants are scalar integers of at most 18 digits. Elements of tuples may be copies. A step
+    of 0, EQ, NE and any other form give None.
     """
     test = condition.root
     if test is None or test.opcode != "compare" or len(test.operands) != 2 or not loop.operands:

@@ -26,15 +26,19 @@ class DlrmSizes:
     """Sizes of one rank's part of the model."""
 
     def __init__(self, options: DlrmOptions) -> None:
-        """Compute the sizes of one rank from the options.
+        """Compute the sizes of one rank from the options, and store the options.
 
         - `samples`: batch / ranks
-        - `bottom`, `top`: widths of the layers of the two MLPs, from input to output. The bottom
-          MLP ends with the dimension of the embeddings. The top one begins with this dimension plus
-          the number of pairs among tables + 1 vectors.
+        - `bottom`: widths of the layers of the bottom MLP, from input to output: the option
+          `bottom`, then the dimension of the embeddings.
+        - `top`: widths of the top MLP: dimension + pairs, then the option `top`. There are v (v
+          - 1) / 2 pairs among v = tables + 1 vectors.
+        - `interaction_operations`: 2 x samples x v^2 x dimension, forward.
+        - `interaction_bytes`: bytes of v x dimension + `top[0]` elements per sample.
 
-        Raises `UsageError` if tables or batch are no multiple of the ranks (`degrees`), or if a
-        width is no integer from 1 to 2^31 - 1 (`widths`).
+        Raises `UsageError` (`degrees`) if tables, or else batch, is no multiple of the ranks.
+        After that, raises `UsageError` (`widths`) unless the options `bottom` and `top` are
+        integers from 1 to 2^31 - 1, joined by `-`.
         """
         for name, value in (("tables", options.tables), ("batch", options.batch)):
             if value % options.ranks:
@@ -115,12 +119,23 @@ def _forward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes) -> in
 
 
 def _backward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes, last: int) -> None:
-    """Add the backward pass and the update of the embeddings.
+    """Append the backward pass, the all-reduces of gradients and the update of the embeddings.
 
-    The order of computations is: top MLP after row `last`, interaction, bottom MLP. The gradients
-    of the embeddings are exchanged by an all-to-all concurrently with the bottom MLP. The update of
-    the looked up rows depends on the exchange, and starts after the bottom MLP. Backward work is
-    twice the forward work. Nothing waits for the reductions of the MLPs' gradients.
+    `last`: row of the forward top MLP. The new rows are, in this order:
+
+    - `backward top` needs `last`.
+    - `gradients top`, an all-reduce of the parameters of the top MLP, needs `backward top`.
+    - `backward interaction` needs `backward top`.
+    - `gradients of embeddings`, an all-to-all of `exchanged_bytes`, needs `backward
+      interaction`.
+    - `backward bottom` needs `backward interaction`, so it can overlap with the all-to-all.
+    - `gradients bottom`, an all-reduce of the parameters of the bottom MLP, needs `backward
+      bottom`.
+    - `update` needs the data of the all-to-all, and starts after `backward bottom`.
+
+    Operations and bytes of the MLPs and the interaction are twice those of the forward pass.
+    The update has one operation per element looked up, and reads and writes these elements. No
+    row waits for the all-reduces. All ranks are the group `all`.
     """
     top = _mlp(program, "backward top", sizes, sizes.top, [last], ())
     _reduce(program, "gradients top", options, sizes.parameters(sizes.top), top)

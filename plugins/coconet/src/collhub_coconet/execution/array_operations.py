@@ -101,12 +101,22 @@ def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks:
-    """Distribute a tensor over its ranks; return one array per rank.
+    """Return the arrays of all ranks for a tensor, one per rank, in rank order.
 
-    The first dimensions of `tensor` are the mesh axes on which ranks have different values (local
-    and partial), in the order of the mesh. Each rank gets its block of a sliced tensor, and the
-    complete values otherwise, also of a value at a root, which only the root reads. `ranks`: ranks
-    of the group, or the binding of a mesh.
+    The first dimensions of `tensor` are the mesh axes with a local or partial layout, in the
+    order of the mesh. The array of a rank is the element at its coordinates on these axes.
+    Then:
+
+    - A sliced tensor is cut to the rank's block. Blocks of a dimension of n elements on p ranks
+      have ceil(n / p) elements; the last ones are shorter or empty. Several axes that slice one
+      dimension nest in the order of the axes.
+    - Otherwise the rank gets the complete values. For a value at a root, all ranks get them,
+      although only the root reads them.
+
+    Sizes are taken from `tensor`, not from `kind.shape`. The arrays may share memory with
+    `tensor`. `ranks`: number of ranks of a group with one axis, or the binding of a mesh.
+    Raises `InputError` (`ranks`) for a number below 2, and `IndexError` if the first dimensions
+    of `tensor` have fewer elements than the axes have ranks.
     """
     binding = Binding(ranks, {}) if isinstance(ranks, int) else ranks
     local_axes = find_local_axes(kind)
@@ -125,11 +135,23 @@ def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks
 def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = None) -> Array:
     """Combine the arrays of all ranks to one tensor; the inverse of `distribute`.
 
-    Blocks of a sliced tensor are joined. Values that differ by rank (local and partial) are stacked
-    along new first dimensions, one per mesh axis on which they differ. A replicated tensor is that
-    of the first rank, without a check that those of the other ranks are equal; a value at a root is
-    that of the root. `binding`: needed only for a tensor with a layout per mesh axis; the rules
-    above then apply axis by axis.
+    `parts`: the array of each rank, in rank order. With one layout for all ranks, it returns:
+
+    - at a root: the array of the root itself, not a copy
+    - local or partial: all arrays, stacked along a new first dimension
+    - sliced: the blocks, concatenated along the sliced dimension
+    - replicated: the array of rank 0 itself; whether the other ranks have equal values is not
+      checked
+
+    With a layout per mesh axis and a `binding`, the result is a new array with the element type
+    of `parts[0]`. Each local or partial axis adds a first dimension of its size, in the order
+    of the mesh. The remaining dimensions are those of `kind.shape`, with symbols replaced by
+    the numbers of `binding`. Each rank writes its block, but on an axis with a root layout only
+    the root does. If several ranks have the same block, that of the lowest rank is used.
+
+    With a layout per mesh axis but without `binding`, `parts[0]` is returned. Raises
+    `InputError` (`symbol`) for a symbol without a number, and `ValueError` for arrays that do
+    not fit together.
     """
     if not kind.layout.axes or binding is None:
         if kind.layout.placement is Placement.ROOT:
@@ -299,11 +321,20 @@ def multiply_batches(x: Array, w: Array) -> Array:
 
 
 def convolve(x: Array, w: Array) -> Array:
-    """Convolve x[B, C, positions] with w[O, C, window] and zero padding.
+    """Return the convolution of x[B, C, positions] with w[O, C, window], padded with zeros.
 
-    The result is a new array [B, O, positions] of the type of x, with the positions of x. The
-    window is not mirrored. Terms are added in the order of channels, then window positions; windows
-    must have odd sizes.
+    Positions and windows have the same number of dimensions, any number. The result is a new
+    array [B, O, positions] with the element type and the positions of x. In one dimension:
+
+        result[b, o, p] = sum over c, k of x[b, c, p + k - size // 2] * w[o, c, k]
+
+    Here `size` is the size of the window, and x is 0 outside of its positions; the window is
+    not mirrored. Terms are added in the element type of x, ordered by c, then by k in row-major
+    order.
+
+    Windows must have odd sizes; this is not checked. Raises `IndexError` if w has more channels
+    than x, but additional channels of x are ignored. Raises `ValueError` if x and w have
+    different numbers of dimensions.
     """
     window = w.shape[2:]
     sides = [(size // 2, size // 2) for size in window]
@@ -373,17 +404,23 @@ def find_largest_term(kind: Kind, parts: OnRanks) -> float:
 def mix_operands(
     operation: Operation, seed: int, operands: OnRanks, shape: tuple[int, ...], kind: TensorType
 ) -> Array:
-    """Compute a deterministic stand-in for an operator that cannot be executed.
+    """Return a deterministic stand-in for the result of an operator that cannot be executed.
 
-    `operands`: the rank's array of each operand, not arrays by rank. `shape`: of the result on this
-    rank. The result depends on `operation.call`, `seed`, the order of the operands and each of
-    their elements, so programs that apply the operator to equal operands have equal results.
+    `operands`: the array of each operand on one rank, not arrays by rank. `shape`: of the
+    result on this rank. The element type is that of `kind`. Floats are from -1 to 1, other
+    elements 0 or 1.
 
-    If `kind` is sliced on some axis, the first `operation.count` dimensions (default 1) of the
-    result are rows. Row i then depends on row i of each operand that has the same sizes in these
-    dimensions, and on all elements of the other operands; so the blocks of ranks equal those of the
-    complete tensor. Otherwise each element depends on all operands. Floats are from -1 to 1,
-    elements of other types 0 or 1; the element type is that of `kind`.
+    The result depends on `operation.call`, `seed`, the order of the operands and each of their
+    elements. So programs that apply the operator to equal operands have equal results.
+
+    - If no axis of `kind` is sliced, every element depends on all elements of all operands.
+    - If an axis is sliced, the first `operation.count` dimensions (1 if it is None or 0) of the
+      result are rows. Row i depends on row i of each operand that has the same sizes in these
+      dimensions, and on all elements of the other operands. So the blocks of ranks equal those
+      of the complete tensor.
+
+    Without operands, the elements depend on call, seed and position in the row. Raises
+    `InputError` (`element`) for a narrow float type if `ml_dtypes` is not installed.
     """
     has_rows = any(layout.is_sliced for layout in kind.layout.by_axis)
     sizes = shape[: operation.count or 1] if has_rows else ()

@@ -217,11 +217,16 @@ def _sort_rows(
     joined: Edges,
     order: Int64Array,
 ) -> Distribution:
-    """Sort the rows of every rank by `order`; ties keep the order of rows.
+    """Return the rows sorted by rank, then by `order`, with their lanes and fused pairs.
 
-    `order`: position of each row; the rows of a fused pair have equal positions. All references to
-    rows, including `joined`, get the new numbers. Lanes are numbered by the position of their first
-    row. The arguments are not changed.
+    `order`: int64, position of each row in the schedule; the rows of a fused pair have equal
+    positions. Rows of one rank with equal positions keep their order. Row numbers are global;
+    in `partner`, `parents`, `children` and `joined` they are replaced by the new ones (a
+    partner of -1 remains). Column `lane` of the draft is only reordered.
+
+    The lanes of the result are the thread blocks of `placement`, with `is_given` True. They are
+    numbered from 0 over all ranks: by rank, and within a rank by the smallest `order` of the
+    block. The channels of `placement` are not used. The arguments are not changed.
     """
     rows = np.lexsort((np.arange(len(draft)), order, draft.rank))
     new_index = inverse(rows)

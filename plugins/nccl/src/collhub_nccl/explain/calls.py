@@ -84,18 +84,24 @@ NO_SETTINGS = NcclSettings({})
 
 
 def parse_settings(assignments: Sequence[str]) -> NcclSettings:
-    """Parse assignments of NCCL's variables, such as `NCCL_ALGO=allreduce:^tree`, in order.
+    """Return the effect of assignments of NCCL's variables, such as `NCCL_ALGO=allreduce:^tree`.
 
-    A later assignment overrides an earlier one. Only the variables in `VARIABLES` are known. Spaces
-    around name and value are ignored.
+    Assignments are applied in order. Without any, the result is `NO_SETTINGS`. Blanks around
+    name and value are ignored. Only the names in `VARIABLES` are known:
 
-    - NCCL_ALGO and NCCL_PROTO: `excluded` has the algorithms and protocols that a list excludes, by
-      collective and word, with the assignment. A list overrides only the collectives it names.
-    - NCCL_NVLS_ENABLE: 0 excludes nvls and nvls_tree for all collectives; 1 and 2 revoke this.
-    - Counts of channels: a whole number from 1 to 64. It becomes the maximum or the minimum.
+    - NCCL_ALGO, NCCL_PROTO: each collective that the value names excludes the algorithms (or
+      protocols) that its list does not allow, see `_parse_lists`. `excluded` maps (collective,
+      word) to the assignment. Earlier exclusions of algorithms (or protocols) for this
+      collective are removed, also those by NCCL_NVLS_ENABLE. Other collectives keep theirs.
+    - NCCL_NVLS_ENABLE: 0 excludes nvls and nvls_tree for all collectives. 1 and 2 remove the
+      exclusions by this variable, but not those by NCCL_ALGO.
+    - NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS: both set `max_channels`, the later one counts.
+    - NCCL_MIN_NCHANNELS, NCCL_MIN_CTAS: both set `min_channels`. It may exceed `max_channels`.
 
-    Raises `UsageError` for another variable, a text without `=`, any other value of the last two,
-    and a word that NCCL does not know. NCCL before 2.24 ignores such words silently.
+    Raises `UsageError` for another variable, for a text without `=`, and for a word or
+    collective that NCCL does not know (NCCL before 2.24 ignores such words silently). Raises it
+    also for a number of channels other than 1 to 64, and for NCCL_NVLS_ENABLE other than 0, 1
+    and 2.
     """
     settings = NO_SETTINGS
     for text in assignments:
@@ -130,14 +136,21 @@ def parse_settings(assignments: Sequence[str]) -> NcclSettings:
 def _parse_lists(name: str, value: str, words: Mapping[str, str]) -> dict[str, set[str]]:
     """Return the words that a setting such as NCCL_ALGO allows, by collective.
 
-    Entries of `value` are separated by `;`. Each is `collective:word,word`. Only the first entry
-    may omit the collective: it then applies to every collective. A list that starts with `^` allows
-    all words except those listed. A later entry replaces an earlier one for the same collective.
-    Collectives without an entry are not in the result. Upper and lower case are equal. `words` maps
-    each known word, in lower case, to the word that is returned.
+    Example for NCCL_ALGO: `allreduce:tree, NVLSTree` gives {"all-reduce": {"tree",
+    "nvls_tree"}}.
 
-    Raises `UsageError` for an unknown word or collective, and for a later entry without a
-    collective.
+    - Entries of `value` are separated by `;`. Each is `collective:word,word`.
+    - The first entry may omit the collective and then applies to all five: broadcast, reduce,
+      all-gather, reduce-scatter and all-reduce. These are also the keys of the result.
+    - A list that starts with `^` allows all words except those listed.
+    - A later entry replaces an earlier one for the same collective.
+    - Collectives without an entry are not in the result.
+
+    Case and blanks around collectives and words are ignored. `words` maps each known word, in
+    lower case, to the word that is returned. `name`: name of the variable, for errors.
+
+    Raises `UsageError` for an unknown or empty word, so also for an empty `value`. Raises it
+    also for an unknown collective, and for a later entry without a collective.
     """
     allowed: dict[str, set[str]] = {}
     for position, entry in enumerate(value.split(";")):
@@ -230,12 +243,22 @@ class ExplainedCall:
 
 
 def explain_call(request: CallRequest) -> ExplainedCall:
-    """Explain which algorithm NCCL uses for a call, what it costs, and which rule decides.
+    """Return which algorithm NCCL uses for a call, what it costs, and which rule decides.
 
-    An all-to-all is a group of sends and receives, so it has no alternatives and no time. If the
-    buffers are registered, symmetric kernels are listed too; a note is added if there are none.
-    They do not affect the choice. Raises `UsageError` for another collective that NCCL's cost model
-    does not have.
+    - An all-to-all is a group of sends and receives. The choice has the algorithm `p2p`, the
+      deciding rule is "sends and receives", and a note explains this. It has no time and no
+      alternatives. Settings, tuner rules and registered buffers are ignored.
+    - For the collectives of `ALGORITHMS_OF`, choice, time in us, deciding rule and notes are
+      those of `_decide`. The choice is None if NCCL reports an error. The alternatives are all
+      pairs of algorithm and protocol. Allowed ones are first, by time, with last resorts after
+      the others. Refused ones, without a time, follow in NCCL's order.
+
+    If the buffers are registered, the symmetric kernels are listed too, those that NCCL prefers
+    first. If there are none, a note is added. They do not affect the choice.
+
+    Raises `UsageError` for any other collective. Raises it also if the settings exclude all
+    alternatives and NCCL is older than 2.24, unless a ring remains (see
+    `_decide_without_alternatives`).
     """
     communicator, collective = request.communicator, request.collective
     if collective == "all-to-all":
@@ -297,18 +320,23 @@ def _decide(
 ) -> tuple[Choice | None, float | None, str, list[str]]:
     """Return NCCL's choice, its time in us, the rule that decides (as text), and notes.
 
-    `costed` is sorted by cost, with last resorts after all other alternatives. Alternatives without
-    a time are not allowed.
+    `costed` is sorted by time, with last resorts after all other allowed alternatives.
+    Alternatives without a time are not allowed. The first case that applies decides:
 
-    - If none is allowed, `_decide_without_alternatives` answers.
-    - Without tuner rules, the first allowed one is chosen: "cost model", followed by the settings
-      that exclude alternatives, if any.
-    - With tuner rules, the first matching one decides ("tuner line N"). A count of 0 channels
-      leaves the number to the model, within the limits of the settings.
-    - If no tuner rule matches, the cost model decides, but with one channel, as the example tuner
-      does. A note says so.
+    - No alternative is allowed: the result of `_decide_without_alternatives`, also its error.
+    - No tuner (`request.rules` is None): the first allowed alternative, by "cost model".
+      Settings that exclude alternatives follow: "cost model, NCCL_ALGO=^ring".
+    - A tuner rule matches (`_find_matching_rule`): the alternative of this rule, by "tuner line
+      N". Rules that were skipped have a note.
+    - No rule matches, also with an empty list of rules: the first allowed alternative, with
+      exactly one channel, as the example tuner leaves it. "; channels of the tuner" is appended
+      to the text of the second case, and a note explains the channel.
 
-    If rules or settings are given, a note names NCCL's default choice where it differs.
+    A rule with more than 0 channels sets their number. Otherwise, except in the last case, it
+    is NCCL's number for the size, within the limits of the settings. The time is that of the
+    cost model for the alternative; it does not depend on a changed number of channels.
+
+    With tuner rules or settings, the last note gives NCCL's choice without them, if it differs.
     """
     excluding = _excluding_settings(costed)
     allowed = [row for row in costed if row.time_us is not None]
@@ -366,10 +394,13 @@ def _find_matching_rule(
 ) -> tuple[TunerRule, CostedAlternative] | None:
     """Return the first tuner rule that fits the call, with its alternative; None if no rule fits.
 
-    A rule fits if its collective equals that of the call, it accepts the numbers of nodes and
-    ranks, and the size in bytes is in its range, both ends included. A fitting rule whose algorithm
-    and protocol are not in `allowed` is skipped; a note about it is appended to `notes`. None also
-    without rules.
+    A rule fits if its collective equals that of the call and the numbers of nodes and ranks and
+    the size in bytes are in its ranges, both ends included. Other conditions of a rule
+    (pipeline operations, registration) are not checked.
+
+    A fitting rule whose pair of algorithm and protocol is not in `allowed` is skipped, and the
+    search continues. For each skipped rule, a text is appended to `notes`. None also without
+    rules.
     """
     communicator = request.communicator
     for rule in request.rules or ():
@@ -390,12 +421,18 @@ def _find_matching_rule(
 def _decide_without_alternatives(
     request: CallRequest, excluding: str
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Return choice, time in us, deciding rule and notes if the settings exclude all alternatives.
+    """Return choice, time in us, deciding rule and notes if no alternative is allowed.
 
-    `excluding`: these settings as text, for the notes. From NCCL 2.24 on, NCCL reports an error: no
-    choice, no time, and the rule "refused". Earlier releases fall back to the cheapest ring, as if
-    no setting excluded the algorithm ring (excluded protocols stay excluded). Raises `UsageError`
-    if no ring is left then.
+    `excluding`: settings that exclude alternatives as text, for notes and the error.
+
+    - NCCL 2.24 or later reports an error: the result is None, None, "refused" and one note. An
+      unknown version counts as the default version.
+    - Earlier releases fall back to the ring. Exclusions of the algorithm ring are ignored;
+      excluded protocols stay excluded. The choice is the ring with the lowest time, with its
+      time, the rule "fallback to the ring" and one note. The limits of channels in the settings
+      are not applied.
+
+    Raises `UsageError` if an earlier release has no allowed ring.
     """
     if version_numbers(request.communicator.version) >= _REFUSING_VERSION:
         note = f"NCCL reports an error: {excluding} leaves no algorithm for {request.collective}"

@@ -292,11 +292,20 @@ def _find_fastest(
 ) -> SynthesisCandidate:
     """Return the fastest all-reduce on trees as a candidate of the form `form`.
 
-    First every packing (set of trees) is tried, with chunks for at most 2^15 messages. Then the
-    best packing is tried with more chunks. If `setting.pieces` is given, all packings use it and
-    the second part is omitted. On Ctrl-C, the best result so far is returned, marked as
-    interrupted; without one, `KeyboardInterrupt` is raised. Raises `InputError` (`not-duplex`) for
-    a network with switches or without equal links in both directions.
+    - First every packing (set of trees) is tried once. Its number of chunks is that which
+      `setting.pieces` requests; if that is None, the largest with at most 2^15 messages. Of
+      equally fast packings, the first one is used.
+    - If `setting.pieces` is None, the best packing is then tried with further numbers of
+      chunks, up to 2^19 messages. The smallest tried number is used whose time is within 0.1 %
+      of the minimum.
+
+    On Ctrl-C, also from `progress` of the packings, the fastest schedule so far is returned,
+    marked as interrupted. If there is none, `KeyboardInterrupt` is raised.
+
+    Raises `InputError` (`not-duplex`), before any packing is built, for a network with switches
+    or without equal links in both directions. Raises it also for trees that do not span the
+    network, for less than a byte per chunk (`size-too-small`), and for more than 2^62 units
+    (`too-many-units`). `packings` must not be empty.
     """
     if reason := find_unsuitability(setting.network):
         raise InputError(

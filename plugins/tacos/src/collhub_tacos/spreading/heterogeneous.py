@@ -38,25 +38,30 @@ def all_gather(
     progress: FractionReport = ignore_fraction,
     needed: BoolArray | None = None,
 ) -> LinkSchedule:
-    """Bring every chunk to all NPUs, each once; chunk x starts at NPU `origin[x]`.
+    """Return a schedule that brings every chunk from its origin to all NPUs, each once.
 
-    `needed`: bool[NPUs], the NPUs that must receive the chunks, None for all; other NPUs receive
-    only chunks that they forward. Several chunks may start at one NPU. `progress(fraction)` is
-    called often; an exception that it raises ends the work.
+    `origin[x]`: NPU at which chunk x starts. The transfers are sorted by destination, then by
+    arrival; times are in ps, at least 1 per link. `needed`: bool[NPUs], the NPUs that must
+    receive the chunks, None for all; other NPUs receive only chunks that they forward. Several
+    chunks may start at one NPU. Without missing chunks, the schedule is empty.
+    `progress(fraction)` is called about ten times per second; an exception that it raises ends
+    the work.
 
-    Links are processed in the order of their deliveries. A message carries a chunk that its source
-    had at its start and its destination lacks at its arrival: the one with the lowest total rate of
-    other links that could bring it. Of equal ones, seed 0 chooses the one that arrived first at the
-    source, and other seeds a random one. A link without such a chunk starts its message as soon as
-    there is one.
+    Links are processed in the order of their deliveries. A delivered chunk is one that the
+    source had at the start of the message and that the destination lacks at the arrival. Of
+    these, the chunk is chosen that the links from NPUs that have it could bring to the
+    destination with the lowest total rate. Of equal ones, seed 0 chooses the one that arrived
+    first at the source, and other seeds a random one. Without such a chunk, the link starts its
+    message again, as soon as its source gets a chunk that the destination lacks.
 
-    If some link is free before the arrival and this schedule does not attain `bound_ingress_ps`, a
-    second variant is computed, in which a message may start later, once and by at most this
-    difference, to carry a chunk with a lower rate. The faster variant is returned, of equal ones
-    the first.
+    A second variant is computed if `arrival` exceeds `busy` for some link and the time of the
+    first variant exceeds `bound_ingress_ps`. In it, a message may wait at its source for a
+    chunk with a lower rate, once, by at most `arrival` - `busy`. The faster variant is
+    returned, of equal ones the first.
 
-    Examines at most links x chunks^2 chunks. Raises `InputError` for a network with switches, for
-    wrong link times and origins (`_check`), and for a network in which a chunk cannot reach a node.
+    Each variant examines at most links x chunks^2 chunks. Raises `InputError` for a network
+    with switches, for wrong link times and origins (codes in `_check`), and for a chunk that
+    cannot reach an NPU that needs it (`disconnected`).
     """
     _check(network, times, origin)
     members = _select_members(network, needed)
@@ -148,10 +153,13 @@ def _find_earliest_times(
 ) -> Int64Array:
     """Return the earliest time in ps by which each group of links can deliver its messages.
 
-    int64[groups], found by bisection; 0 without messages. A link delivers its first message after
-    `arrival`, and one more after every further `busy` (both ps per link, `busy` at least 1). Group
-    i consists of the links `indptr[i]` to `indptr[i + 1]` - 1, at least one. `missing_chunks`:
-    int64[groups], number of messages.
+    The result is int64[groups]. By time t >= `arrival`, a link delivers (t - `arrival`) //
+    `busy` + 1 messages, before that none. The time of a group is the smallest t for which the
+    sum over its links is at least its number of messages. It is 0 without messages. Example:
+    one link with arrival 5 and busy 2 delivers 3 messages by 9.
+
+    `busy`, `arrival`: ps per link, `busy` at least 1. Group i consists of the links `indptr[i]`
+    to `indptr[i + 1]` - 1, at least one. `missing_chunks`: int64[groups], number of messages.
     """
     first = indptr[:-1]
     group = group_of_entry(indptr)
@@ -233,10 +241,12 @@ class _EventGather:
         return 1.0 - self.missing / max(1, self._total)
 
     def slice(self) -> None:
-        """Continue for a tenth of a second, and update `missing`.
+        """Continue the all-gather for about a tenth of a second, and update `missing`.
 
-        Raises `InputError` if chunks are missing but no link can deliver another one. The error
-        names the origin of the first such chunk and an NPU that lacks it.
+        `missing` is the number of pairs (chunk, NPU that needs it) that are not delivered yet;
+        0 means that the all-gather is complete. Raises `InputError` (`disconnected`) if it is
+        not 0 and no link can deliver another chunk. The error names the origin of the first
+        chunk that is missing somewhere, and the first NPU that needs it and lacks it.
         """
         from collhub_tacos.spreading.heterogeneous_kernel import advance
 
