@@ -41,6 +41,7 @@ CASES = (
     ("a.mlir", "module {\n func.func @main(\n", "inspect FILE", 1, "a.mlir:2: ", "cut"),
     ("a.aicb.txt", "HYBRID\n", "inspect FILE", 1, "a.aicb.txt:1: ", "simai"),
     ("a.flows.csv", "a,b\n", "inspect FILE", 1, "a.flows.csv:1: ", "simccl"),
+    ("a.flows.txt", "1\n", "inspect FILE", 1, "a.flows.txt:1: ", "empty"),
     ("a.pt2", "no archive", "inspect FILE", 1, "a.pt2: no readable archive", "archive"),
     ("a.0.pt.trace.json", "{}", "inspect FILE", 1, "a.0.pt.trace.json: ", "unknown-format"),
     ("a.0.sqlite", "text", "inspect FILE", 1, "a.0.sqlite: this is no SQLite file", "format"),

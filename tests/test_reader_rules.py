@@ -67,6 +67,8 @@ CHANGES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
     "jobs": (
         ("simai", "simai", "all_gpus: 8", "all_gpus: 7"),
         ("simccl", "simccl", "0,0,1,1024", "0,1,1,1024"),
+        ("simai-flows", "simai-flows", "2 0 1 1024", "2 0 1 -1"),
+        ("no-schedule", "simai-flows", "", "0b000001 0b000101 10000 100 4096 5 31 30\n"),
         ("several-files", "simai", "+", ""),
     ),
     "profiles": (

@@ -447,7 +447,10 @@ ELSEWHERE = {
     },
     "jobs": {
         **dict.fromkeys(
-            ("empty", "pipeline-csv", "several-files", "simai", "simccl", "too-large"),
+            (
+                *("empty", "no-schedule", "pipeline-csv", "several-files", "simai", "simai-flows"),
+                *("simccl", "too-large"),
+            ),
             "tests/test_reader_rules.py",
         ),
         "algorithm": "plugins/jobs/tests/job_traces/test_embedded.py",

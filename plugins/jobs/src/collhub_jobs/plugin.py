@@ -265,6 +265,20 @@ _TEXTS = (
         "a flow from rank 1 to rank 1",
     ),
     (
+        "simai-flows",
+        "The text is no complete list of flows of SimAI.",
+        "A word is missing, an id occurs twice, or a parent ends at another rank.",
+        "Correct the line that the message names, or write the file again.",
+        "a flow without its children",
+    ),
+    (
+        "no-schedule",
+        "The file has the results of a simulation, which are no schedule.",
+        "Completion times of flows have no dependencies.",
+        "Read the input of the simulation: `flow_output.txt`, or the workload text.",
+        "`fct.txt` of ns-3",
+    ),
+    (
         "empty",
         "The file has no flows of the requested collective.",
         "It contains flows of other collectives.",

@@ -1,4 +1,4 @@
-"""Offers of this plugin to the hub: readers of workload text and of flows, options and samples."""
+"""Offers of this plugin to the hub: readers of workload text and flows, options and samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hub_core.plugin_api import (
     optional,
 )
 
-SIMAI, SIMCCL = "simai", "simccl"
+SIMAI, SIMCCL, SIMAI_FLOWS = "simai", "simccl", "simai-flows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,17 @@ class SimcclOptions:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SimaiFlowOptions:
+    """Collective of the flows."""
+
+    layer: int | None = optional(
+        "the number of the layer whose first collective is read (default: of the first flow)",
+        OptionType.INT,
+        minimum=0,
+    )
+
+
 WORKLOAD_TEXT = """\
 HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 1 ga: 1 all_gpus: 8 \
 checkpoints: 0 checkpoint_initiates: 0
@@ -67,6 +78,14 @@ AllReduce,1,2048,1,2,0,0,0,1,1024,0,2,NET,,
 AllReduce,1,2048,1,2,0,1,1,0,1024,0,2,NET,0,
 """
 
+FLOW_TEXT = """\
+4
+0 0 1 1024 0 0 2 RING 0 3 1 1 100 1 1 0 1 3 0 0 3 0 0
+1 1 0 1024 0 0 2 RING 0 3 1 100 100 1 0 0 1 2 0 0 3 0 0
+2 0 1 1024 0 1 2 RING 0 3 1 1 100 1 1 1 1 0 0 0 3 0 500
+3 1 0 1024 0 1 2 RING 0 3 1 100 100 1 0 1 0 0 0 0 3 0 500
+"""
+
 
 def workload_texts() -> Sequence[Source]:
     """Return a training step of three layers on eight GPUs."""
@@ -76,6 +95,11 @@ def workload_texts() -> Sequence[Source]:
 def flows() -> Sequence[Source]:
     """Return the flows of two collectives of two ranks."""
     return [source_of("ncclFlowModel_detailed_flows.csv", FLOWS)]
+
+
+def flow_texts() -> Sequence[Source]:
+    """Return the flows of an all-reduce of two ranks, with delays before the second half."""
+    return [source_of("flow_output.txt", FLOW_TEXT)]
 
 
 def source_of(name: str, text: str) -> Source:
@@ -99,6 +123,14 @@ _FLOWS = Format(
     (".flows.csv",),
     rb"\A\s*collective,op,data_size,algorithm,protocol,channel_id,flow_id,",
 )
+_FLOW_TEXT = Format(
+    SIMAI_FLOWS,
+    "flows of collectives that SimAI writes for a replay (flow_output.txt)",
+    (".flows.txt",),
+    # The number of flows, and numbers up to the kind of connection; or flow completion times.
+    rb"\A\s*(?:\d+\s*\n)?\s*(?:\d+[ \t]+){7}[A-Z][A-Z_]*[ \t]+\d"
+    rb"|\A[0-9a-f]{8} [0-9a-f]{8} (?:\d+ ){5}\d+(?: \d+)?\r?\n",
+)
 
 
 @hookimpl
@@ -116,5 +148,11 @@ def collhub_producers() -> Sequence[FormatReader]:
             "collhub_simai.read_flows:read",
             SimcclOptions,
             samples="collhub_simai.plugin:flows",
+        ),
+        FormatReader(
+            _FLOW_TEXT,
+            "collhub_simai.read_flow_text:read",
+            SimaiFlowOptions,
+            samples="collhub_simai.plugin:flow_texts",
         ),
     ]
