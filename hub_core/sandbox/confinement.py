@@ -83,6 +83,8 @@ def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
     SIGXCPU is passed on to the program, which then reports its position. If this process is
     killed, the kernel kills the program (only on Linux).
     """
+    # Read before the program starts, which would run on without limits after an error.
+    memory_bytes, time_s = int(memory_limit_bytes), int(time_limit_s)
     _set_process_attribute(_SET_CHILD_SUBREAPER, 1)
     _set_process_attribute(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     # Blocked before the program starts: `sigtimedwait` waits for its end by this signal.
@@ -111,7 +113,7 @@ def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
     # SIGXCPU requests the position of the program, which its process reports; SIGTERM stops it.
     signal.signal(signal.SIGXCPU, pass_on)
     signal.signal(signal.SIGTERM, stop)
-    status = _wait_within_limits(worker, int(memory_limit_bytes), int(time_limit_s))
+    status = _wait_within_limits(worker, memory_bytes, time_s)
     _stop_descendants()
     _exit_like(status)
 

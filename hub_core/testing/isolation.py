@@ -110,7 +110,9 @@ class _Watch(threading.local):
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
         if not is_reading or not isinstance(path, str):
             return False
-        return os.path.abspath(path).startswith(self.readable_folders)
+        # A sibling whose name begins like a folder's, such as `/a/bc` beside `/a/b`, is outside.
+        parents = (os.path.join(os.path.abspath(one), "") for one in self.readable_folders)
+        return os.path.abspath(path).startswith(tuple(parents))
 
 
 @functools.cache

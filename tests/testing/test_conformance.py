@@ -551,3 +551,13 @@ def test_a_database_in_memory_is_no_file(tmp_path: Path) -> None:
     assert record_accesses(lambda: connect(":memory:"), ()) == []
     path = str(tmp_path / "x.sqlite")
     assert record_accesses(lambda: connect(path), ()) == [f"sqlite3.connect {path!r}"[:120]]
+
+
+def test_a_folder_beside_a_readable_one_is_not_readable(tmp_path: Path) -> None:
+    for name in ("data", "data-of-others"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("")
+    readable = [str(tmp_path / "data")]
+    assert record_accesses((tmp_path / "data" / "x").read_text, readable) == []
+    other = tmp_path / "data-of-others" / "x"
+    assert record_accesses(other.read_text, readable) == [f"open {str(other)!r}"[:120]]

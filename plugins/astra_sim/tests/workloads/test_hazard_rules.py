@@ -110,6 +110,21 @@ def test_a_folder_triggers_the_rule(rule: str, collhub: Collhub, tmp_path: Path)
     assert rule in _find_rules(collhub, tmp_path, ranks, changes)
 
 
+def test_the_node_with_the_same_slot_is_named(collhub: Collhub, tmp_path: Path) -> None:
+    # Rank 1 waits for a message (no slot) and runs a collective (the slot of communication).
+    waiting = {"id": 0, **RECEIVE}
+    ranks = [
+        [{"id": 1, **REDUCE, "pg": "1"}, {"id": 2, **REDUCE, "pg": "2"}],
+        [waiting, {"id": 1, **REDUCE, "pg": "2"}, {"id": 2, **REDUCE, "pg": "1"}],
+    ] + [_chain(COMPUTE)] * 2
+    case = {"sys": SYSTEM, "net": NETWORK, "ranks": ranks, "groups": PAIRS}
+    result = collhub("verify", golden_folder(case, tmp_path))
+    lines = (result.out + result.err).splitlines()
+    # Equal texts of ranks 0 and 1 are one line.
+    (line,) = (line for line in lines if "waits for the slot of" in line)
+    assert "node 2 (COLLECTIVE) waits for the slot of node 1 (COLLECTIVE)" in line
+
+
 @pytest.mark.parametrize("digits", [13, 5000])
 def test_a_group_with_too_many_digits_is_above_the_last(
     digits: int, collhub: Collhub, tmp_path: Path

@@ -277,8 +277,7 @@ class _Document:
 
         - `lists` is no list, or has other than `rows` entries: `$.nodes.<name>`
         - an entry is no list: `$.nodes.<name>[<row>]`
-        - a parent is no integer: `$.nodes.<name>[<k>]`, where k is the position of the parent
-          in the concatenation of all lists, not a row
+        - a parent is no integer: `$.nodes.<name>[<row>][<position>]`
         - a parent is not in 0..`rows` - 1: `$.nodes.<name>[<row>]` of the first such list
         """
         if lists is None:
@@ -289,7 +288,9 @@ class _Document:
         if len(lists) != rows:
             self._fail(path, f"{rows} entries were expected, there are {len(lists)}")
         flat = list(itertools.chain.from_iterable(lists))
-        self._check_types(flat, path, int)
+        if not set(map(type, flat)) <= {int}:
+            for row, parents in enumerate(lists):
+                self._check_types(parents, f"{path}[{row}]", int)
         if flat and not 0 <= min(flat) <= max(flat) < rows:
             row = next(
                 row

@@ -688,21 +688,20 @@ def _collect_statistics(best: _Candidate, search: _Search) -> dict[str, JsonValu
     - `winner`: name of its synthesizer
     - `ahead of`: name of the fastest other candidate that is at least as slow as the winner,
       and its lead in percent of the winner's time (`ring by 3.1 %`); missing without such a
-      candidate
+      candidate, and if the winner takes 0 ns
     - `fewer messages`: only if the fastest candidate is faster than the winner and has more
       messages; both numbers and the difference in percent
     - `candidates`: how many of the synthesizers in `search.names` gave a candidate, as text
     - `interrupted`: True, only after Ctrl-C
 
     Then come the winner's own statistics; they replace entries of the same name. Nothing is
-    changed. Raises `ZeroDivisionError` if the winner's time is 0 and there is another
-    candidate.
+    changed.
     """
     slower = [
         row for row in search.sort_by_time() if row is not best and row.time_ns >= best.time_ns
     ]
     statistics: dict[str, JsonValue] = {"winner": best.name}
-    if slower:
+    if slower and best.time_ns > 0:
         lead_percent = 100 * (slower[0].time_ns / best.time_ns - 1)
         statistics["ahead of"] = f"{slower[0].name} by {lead_percent:.1f} %"
     fastest = search.sort_by_time()[0]

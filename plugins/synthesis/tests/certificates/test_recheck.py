@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_certificates import check_certificate
+from collhub_certificates.recheck import _check_lower_bound
 
 from hub_core import parse_topology
 from hub_core.model import Algorithm, Collective, CollectiveKind
@@ -480,3 +481,9 @@ def test_trees_of_another_plane_carry_nothing_on_the_only_one() -> None:
     document = copy.deepcopy(CORRECT["broadcast"])
     document["trees"][0]["plane"] = 5
     assert codes(document) == ["certificate-rate"]
+
+
+def test_a_cut_without_links_permits_any_claimed_time() -> None:
+    # No data can leave the set, so the collective never ends.
+    document: Any = {"lower_bound_ns": 10**9, "collective_bytes": 1}
+    _check_lower_bound(document, Fraction(0))

@@ -21,6 +21,7 @@ from collhub_astra_sim.workloads.machine_state import (
     LINK_FREE,
     NEVER_ENDS,
     NO_CHOICE,
+    NO_SLOT,
     NODE_ENDS,
     RECV_NODE,
     SEND_NODE,
@@ -74,6 +75,7 @@ class _StoppedJob:
         self._unmet = self._order_by_row(machine, "unmet")
         self._streams = self._order_by_row(machine, "streams")
         self._choice = self._order_by_row(machine, "choice")
+        self._slot = self._order_by_row(machine, "slot")
         self._is_ongoing = (self._start >= 0) & (self._end < 0)
 
     def _order_by_row(self, machine: Machine, name: str) -> Int64Array:
@@ -91,12 +93,12 @@ class _StoppedJob:
         A node is running if it has started and not ended. It is ready if it has not started
         although all its parents have finished. Nodes are taken in ascending order of their
         identities. First comes one `unfinished-node` per running node, with the reason and the
-        cure of `_explain`. Then, for the first ready node only, if there is one:
+        cure of `_explain`. Then at most one error about ready nodes:
 
-        - `slot-occupied` if the rank has a running node of any kind. The text names the first
-          running node as the one that occupies the slot; whether it needs the same slot is not
-          checked.
-        - `never-issued` otherwise: the node depends on a node that takes no time.
+        - `slot-occupied` for the first ready node whose slot (`kernel.start_free_nodes`) a running
+          node occupies. The text names that running node.
+        - `never-issued` for the first ready node otherwise: it depends on a node that takes no
+          time.
 
         Yields nothing if the rank has neither running nor ready nodes. That the rank never
         finishes is not checked.
@@ -108,9 +110,13 @@ class _StoppedJob:
         for row in ongoing:
             yield self._make_finding("unfinished-node", self._explain(row), row)
         free = rows[(self._start[rows] < 0) & (self._unmet[rows] == 0)].tolist()
-        if ongoing and free:
-            reason = _Reason(f"waits for the slot of {self._format_name(ongoing[0])}")
-            yield self._make_finding("slot-occupied", reason, free[0])
+        occupant = {slot: row for row in reversed(ongoing) if (slot := self._slot[row]) != NO_SLOT}
+        waiting = next((row for row in free if self._slot[row] in occupant), None)
+        if waiting is not None:
+            name = self._format_name(occupant[self._slot[waiting]])
+            yield self._make_finding(
+                "slot-occupied", _Reason(f"waits for the slot of {name}"), waiting
+            )
         elif free:
             text = "depends on a node that takes no time, and no further node of its rank finishes"
             yield self._make_finding("never-issued", _Reason(text), free[0])

@@ -124,6 +124,10 @@ def changed(change: Callable[[Any], object]) -> bytes:
             r"data\[1\]: a parent is not in",
         ),
         (
+            lambda root: root["nodes"]["data"].__setitem__(1, [0, "0"]),
+            r"data\[1\]\[1\]: int was expected",
+        ),
+        (
             lambda root: root["nodes"].update(group=[7] * len(root["nodes"]["rank"])),
             "node 0 of rank 0 names group 7: there are ",
         ),
