@@ -74,10 +74,20 @@ def read_call(
 ) -> Call:
     """Read a collective or message of an HLO module: bytes, dtype, groups, channel, reduction.
 
-    `name`: its opcode without `-start`; `operands`: their shapes. The bytes are those of all
-    operands; of the first operand only for sends and ragged all-to-alls; of the received value for
-    `recv`. Different dtypes are joined by `+`. A missing channel is 0. Raises `InputError` with the
-    line for invalid groups (`group`), and for a result whose size does not fit them (`size`).
+    `name`: its opcode without `-start`; `operands`: their shapes. `reduction` is stored unchanged,
+    and `calls` is 0. The other members:
+
+    - `operand_bytes`: the bytes of all operands. Of sends and ragged all-to-alls only the first
+      operand counts. Of `recv` it is the received value: the first array if the shape is a tuple.
+    - `dtype`: the different element types of these shapes, joined by `+`; "" without arrays.
+    - `result_bytes`: the bytes of the result, without the operands and contexts that the tuple of a
+      `-start` repeats (`_result`).
+    - `groups`: groups of ranks (`find_groups`). For a collective-permute and messages they are
+      pairs (source, target); messages without recorded pairs, and with the host, have none.
+    - `channel`: the `channel_id`, 0 if it is missing.
+
+    Raises `InputError` at the line: `group` for invalid groups, pairs or channels, then `size` if
+    the result's size does not fit operands and groups (`_check_result`).
     """
     shapes = list(operands)
     if name in ("ragged-all-to-all", "send"):
@@ -136,11 +146,15 @@ def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
 def _check_result(call: Call, instruction: Instruction, file: str) -> None:
     """Raise `InputError` (`size`) if operand, result and group size contradict each other.
 
-    The result of an all-gather must have the bytes of the operand times the size of its groups,
-    that of a reduce-scatter the bytes divided by it, that of an all-reduce the same bytes.
-    Deviations up to one byte per operand and member of a group are tolerated, because elements
-    below a byte are rounded. Other collectives, calls without groups, and groups of different
-    sizes are not checked.
+    With groups of n ranks, two numbers of bytes are compared:
+
+    - all-gather: operand * n, and result
+    - reduce-scatter: operand, and result * n
+    - all-reduce: operand, and result
+
+    They may differ by at most n times the number of operands (at least 1), because elements below a
+    byte are rounded up. Not checked are all other collectives, calls without groups, and groups of
+    different sizes. The error is at the line of the call.
     """
     sizes = {len(group) for group in call.groups}
     if call.opcode not in ("all-gather", "reduce-scatter", "all-reduce"):

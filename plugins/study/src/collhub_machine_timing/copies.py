@@ -38,11 +38,22 @@ _TIMED = ("rank", "kind", "peer", "count", "duration_ns", "src_buffer", "dst_buf
 def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64Array, int]:
     """Find equal copies of which an algorithm consists, so that only one must be simulated.
 
-    Returns (one copy, the row of the copy for every row of the algorithm: int64, number of copies).
-    Copies share no connection, lane or dependency, and have the same messages and dependencies in
-    the same order. Only the positions of their units, and their channels modulo `planes`, may
-    differ. If there are no copies, the algorithm itself is returned with the number 1. The copy
-    keeps the unit count of the collective, so that its messages have the same size.
+    Returns (one copy, int64 with its row for every row of the algorithm, number of copies):
+
+    1. The steps are divided into parts that share no dependency, message, connection or lane
+       (`_find_parts`).
+    2. Parts with equal signatures form a class. In order, their steps have equal ranks, kinds,
+       peers, counts, durations and buffers, and equal messages and dependencies. Offsets, lane
+       numbers and channels may differ, but not the channels modulo `planes`.
+    3. The number of copies is the greatest common divisor of the sizes of all classes. With classes
+       of 4 and 6 parts it is 2.
+    4. The copy consists of the first (size / copies) parts of every class, in the order of parts.
+       Its rows keep their order, dependencies are renumbered. Part i of a class is mapped to part i
+       modulo (size / copies), step by step.
+
+    If the number is 1, the algorithm itself is returned with rows 0, 1, 2 and so on. Also without
+    steps. The copy keeps the collective with its unit count, so its messages have the same size.
+    The algorithm is not changed.
     """
     steps = algorithm.steps
     rows = np.arange(len(steps))
@@ -101,11 +112,18 @@ def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
 def _build_signatures(
     steps: StepTable, messages: Messages, part: Int64Array, local: Int64Array, planes: int
 ) -> list[bytes]:
-    """Return bytes for each part that are equal for copies of each other.
+    """Return bytes for each part, in the order of parts, which are equal for copies of each other.
 
-    They contain, for the steps of the part in order: the columns that determine times, the
-    partner's number in the part, the channel modulo `planes` and the lane; then the dependencies.
-    `local`: number of each row in its part.
+    They contain, for each step of the part in the order of rows:
+
+    - rank, kind, peer, count, duration, source buffer and destination buffer; no offsets
+    - the number in its part of the step at the other side of the message, -1 for none
+    - the channel modulo `planes`
+    - the number of its lane among those of its rank in the part (from 0, ascending), -1 for none
+
+    Then follow all data and control dependencies as pairs (parent, child) of numbers in the part,
+    sorted by child, then parent. `part`: number of each row's part, as `_find_parts` returns them;
+    `local`: number of each row in its part, from 0.
     """
     partner = np.full(len(steps), -1, np.int64)
     partner[messages.send] = local[messages.receive]

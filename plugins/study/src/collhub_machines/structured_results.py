@@ -316,12 +316,24 @@ def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> Measure
 def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> MeasurementSet:
     """Read JSON lines of the Inspector of NCCL or RCCL: the times of calls on the GPU, in us.
 
-    The size of a point is that of the full buffer: for all-gather and reduce-scatter, whose size in
-    the file is that of one rank, it is multiplied by the number of ranks. Calls with a sequence
-    number below `options.warmup_calls` are ignored. Sends and receives, calls that were not timed
-    by the GPU, and unknown collectives give a note. The library is NCCL. Each point has an
-    identifier of its call, by which `merge_calls` combines the ranks of several files. Raises
-    `InputError` if no point remains.
+    One line gives one point, in the order of the file. Its size is that of the full buffer: the
+    size in the file, for all-gather and reduce-scatter times the number of ranks. Its library is
+    NCCL without a version. `call` is `COMMUNICATOR:SEQUENCE`, by which `merge_calls` combines the
+    ranks of a call.
+
+    A line is skipped with a warning in `skipped` by the first of these rules that applies:
+
+    1. It is no readable record, or counts calls that the Inspector has overwritten.
+    2. It is a send or receive.
+    3. Its timing source is not `kernel_gpu`.
+    4. Its collective is unknown.
+    5. Its sequence number is below `options.warmup_calls`; such a line gives no warning. A missing
+       number counts as -1.
+    6. The point is invalid (`Measurement.defect`), for example without a size or time.
+
+    Records of proxies and empty lines are ignored. Facts of the request are not used, except for
+    the source. Raises `InputError` for a file that is empty or not UTF-8, and (`no-results`, with
+    the warnings) if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -358,12 +370,17 @@ def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> Meas
 
 
 def read_own_points(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read points in the hub's own format, schema `measured-collectives/1`.
+    """Read points in the hub's own format, schema `measured-collectives/1`, in their order.
 
-    Points with an unknown collective and invalid points are skipped, with a note that has
-    `points[i]`. A missing `nodes` is 1, missing texts are empty. Of each source the members repo,
-    url, commit and licence are kept; source names are cut to 80 characters. Raises `InputError` if
-    no point remains.
+    A point is skipped, with a warning at `points[i]` (i from 0), if its collective is unknown or it
+    is invalid (`Measurement.defect`). A missing number is invalid, except that `nodes` is then
+    1. Missing texts are empty, long ones are cut: to 200 characters, the day to 10. `dtype` is kept
+       only if it is an 8-bit integer (as `int8`) and the collective reduces. The schema member
+       itself is not checked, and facts of the request are not used.
+
+    `sources` of the result has all sources of the file, by name, cut to 80 characters. Of each, the
+    members repo, url, commit and licence are kept, as far as they exist. Raises `InputError` for a
+    file that is no JSON object, and (`no-results`, with the warnings) if no point remains.
     """
     file = facts.source.name
     collector = _Collector(file)

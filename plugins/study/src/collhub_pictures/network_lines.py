@@ -49,12 +49,22 @@ class DrawnLines(ColumnTable):
     def of(cls, topology: Topology, places: Points) -> DrawnLines:
         """Return the lines with which a picture shows the links of a network.
 
-        `places`: float64[num_nodes, 2], positions of the nodes. All parallel links from one node to
-        another on one plane are one line; links on different planes are different lines. If the
-        links back on this plane have equal values, both directions are one line without an
-        arrowhead, from the lower to the higher node. Otherwise each direction is an arrow; two
-        opposite arrows are bent. Lines that would pass other nodes are bent too. Each line has two
-        control points of a cubic curve.
+        Parallel links (equal plane, source and destination) are merged: their bandwidths are added,
+        the latency is their minimum, and `count` is their number. Then:
+
+        - If the merged links back on this plane have equal bandwidth and latency, both directions
+          are one line without an arrowhead, from the lower to the higher node.
+        - Otherwise each direction is an arrow.
+        - Links from a node to itself are not drawn.
+
+        The lines ascend by plane, then source, then destination; there is no column for the plane.
+        Lines of several planes between two nodes coincide.
+
+        A line is straight unless it is one of two opposite arrows, or nearer than `_CLEARANCE` to
+        other nodes. It is then bent by 15 plus 4 pixels per such node, at most 45. Lines without an
+        arrowhead bend upwards (vertical ones to the right), arrows to the left of their direction.
+        `places`: float64[num_nodes, 2], positions of the nodes in pixels. Without links all columns
+        are empty.
         """
         pairs = NodePairs(topology)
         has_back = pairs.back >= 0
@@ -170,14 +180,19 @@ class LineLoad:
 def compute_line_loads(
     topology: Topology, lines: DrawnLines, loads: Sequence[LinkLoad], time_ns: int
 ) -> list[LineLoad]:
-    """Return the load (bytes, share of time) of every line of a picture, in the order of `lines`.
+    """Return the load (bytes, fraction of time) of every line of a picture, in order.
 
-    `time_ns`: the time of which shares are computed; 0 counts as 1 ns. A line of parallel links
-    has the sum of their bytes and the longest of their busy times. The lines of several planes
-    between two nodes coincide; each has the loads of all planes, because loads name no plane. A
-    line without an arrowhead has the larger share of its two directions, and the texts of both. A
-    line without a load has no share. Raises `UsageError` for a load between nodes that no link
-    connects.
+    The loads of a pair (source, destination) are combined first: their bytes are added, and the
+    longest busy time is taken. The lines of several planes between two nodes each have this load,
+    because loads name no plane.
+
+    - `busy` is the busy time divided by `time_ns` (0 counts as 1 ns); it is not limited to 1. A
+      line without an arrowhead has the larger value of its two directions. None without a load.
+    - `text` is bytes and percent, such as `1 MiB, busy 25 %`, or `unused`. A line without an
+      arrowhead has both, joined by ` / `: first from its source to its destination.
+
+    Raises `UsageError` (`load-without-link`) for a load between nodes that no line connects in this
+    direction; the lowest such pair is named. `topology` only gives its name for this message.
     """
     by_pair: dict[_NodePair, LinkLoad] = {}
     for load in loads:
@@ -275,11 +290,16 @@ def format_rate_and_latency(lines: DrawnLines, row: int) -> str:
 def create_looks_by_class(lines: DrawnLines) -> LineLooks:
     """Colour the lines of a picture by bandwidth and latency, and write the legend.
 
-    Lines with equal bandwidth and latency are a class. The classes are ordered by descending
-    bandwidth, then ascending latency. Each of the first `COLOURS` (7) classes gets a colour, in
-    order, and a row of the legend with bandwidth, latency and number of links. All further
-    classes share one colour and one row. A line without an arrowhead counts twice, for the links
-    of both directions. Widths are linear in the bandwidth. All is empty without lines.
+    Lines with equal bandwidth and latency form a class. The classes are ordered by descending
+    bandwidth, then ascending latency. The first 7 classes get the colours of `COLOURS` in order,
+    and each has a row in the legend: `BANDWIDTH, LATENCY: N links`. All further classes are grey
+    (`_FURTHER_CLASSES`) and share one last row: `slower classes: N links`. It exists only if there
+    are more than 7 classes.
+
+    N is the number of parallel links of the lines (`count`), twice for a line without an arrowhead.
+    Widths are linear in the bandwidth, and thinner if there are more than 40 lines
+    (`_compute_widths`). A row has the width of the first line of its class; the shared row that of
+    the last class. Colours and widths have the order of the lines. All is empty without lines.
     """
     if not len(lines):
         return LineLooks([], [], [])
@@ -307,12 +327,16 @@ def create_looks_by_class(lines: DrawnLines) -> LineLooks:
 
 
 def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text: str) -> LineLooks:
-    """Assign colours by the fraction of the time for which a line's busier direction is used.
+    """Colour the lines of a picture by the fraction of time for which they are busy.
 
-    The fractions form 4 equal classes (one per entry of `LOAD_COLOURS`), each with its upper limit;
-    0 is in the lowest one, and unused lines (None) are one more class. The legend has a row with
-    the number of lines for each class that occurs, the busiest first and unused lines last.
-    `time_text`: the time that is 100 %. Widths follow the bandwidths.
+    `loads` has one entry per line. Its `busy` gives the class: up to 0.25 (included), up to 0.5, up
+    to 0.75, and above, also above 1. The colours are those of `LOAD_COLOURS`, from the lowest class
+    to the highest. Unused lines (None) are one more class, in grey.
+
+    The legend has a row for each class that occurs, the busiest first and unused lines last. It has
+    the number of lines, such as `busy 25 to 50 % of TIME: 3 lines`; TIME is `time_text`, the time
+    that is 100 %. All rows have the width `_MAX_WIDTH`. The widths of lines follow their bandwidths
+    (`_compute_widths`). Without lines all is empty.
     """
     quarters = len(LOAD_COLOURS)
     classes = [_find_quarter(load.busy) for load in loads]

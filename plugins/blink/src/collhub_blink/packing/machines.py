@@ -275,10 +275,16 @@ def _compute_units_by_weights(
 
 
 def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
-    """Build a shallow tree within a host from each rank that reaches all its ranks; keys are roots.
+    """Build a tree within a host from every rank that reaches all ranks of the host, by root.
 
-    `block`: the ranks of the host. Links to other ranks are not used; all switches may be used.
-    Ranks that do not reach all ranks of the host are missing.
+    Each tree is that of `build_shallow_tree`, of weight 1: every rank is reached over the fewest
+    links, and of equally short routes over the widest last link. Its parents are ranks, also if a
+    switch is between them; ranks outside of the host have the parent -1.
+
+    Links from or to ranks of other hosts are not used; all switches are, also those outside of the
+    host. The keys are the roots in the order of `block` (the ranks of the host). Ranks that do not
+    reach all others are missing; the rank of a host of one rank has a tree without edges. `graph`
+    is not changed.
     """
     is_outside = np.zeros(graph.num_nodes, np.bool_)
     is_outside[: graph.num_compute] = True

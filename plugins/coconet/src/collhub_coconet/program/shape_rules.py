@@ -27,12 +27,17 @@ from collhub_coconet.program.operations import (
 def type_row_reduction(operands: Operands) -> TensorType:
     """Return the type of a RowReduce, ArgMax, TopValues or TopIndices along one dimension.
 
-    The size of the dimension (default 0) becomes `count`, the number of largest elements, or 1
-    without it. A RowReduce of a tensor that is sliced along it is partial: each rank has a
-    term. The element type is that of the operand, int64 for ArgMax and TopIndices. Raises
-    `TypingMistakeError` for bool, a dimension that does not exist, the reduction `replace`, a
-    count below 1 or above a known size, and a layout without a rule, such as slices along the
-    dimension for all kinds but RowReduce; checked in this order.
+    The shape is that of the operand, where the size of the dimension (default 0) becomes `count`,
+    the number of largest elements, or 1 without it. The element type is that of the operand, but
+    int64 for ArgMax and TopIndices. The group is that of the operand. The layout on each axis of
+    the mesh:
+
+    - replicated, local, and sliced along another dimension: unchanged
+    - a RowReduce of a tensor that is sliced along the dimension: partial, each rank has a term
+    - a RowReduce of a tensor that is partial with the same reduction: unchanged
+
+    Raises `TypingMistakeError` for a number or bool, a dimension that does not exist, the reduction
+    `replace`, a count below 1 or above a known size, and any other layout; checked in this order.
     """
     operation, operand = operands.operation, operands.tensor(0)
     operands.check_not_bool(0)
@@ -89,11 +94,22 @@ def type_gather(operands: Operands) -> TensorType:
 def type_scatter(operands: Operands) -> TensorType:
     """Return the type of a Scatter, which adds values to rows of a tensor of zeros.
 
-    `values[indices..., ...]` are added at rows `indices[...]`; the result has the shape of the
-    operation and the elements of the values. It is the gradient of a Gather. If both operands are
-    sliced along the same dimension of the indices, the result is a partial sum. Raises
-    `TypingMistakeError` for indices that are no integers, bool values, shapes that do not fit, and
-    different groups or layouts without a rule.
+    The first operand has the indices, the second one the values. With indices [B], values [B, D]
+    and the shape [N, D] of the operation, row b of the values is added at row `indices[b]` of the
+    result [N, D]. The values need the dimensions of the indices, followed by those of a row. The
+    result has the element type and the group of the values. It is the gradient of a Gather.
+
+    The layout of the result on each axis of the mesh, for (indices, values):
+
+    - both replicated: replicated
+    - both sliced along the same dimension of the indices: a partial sum
+    - replicated, and sliced along a dimension of a row: sliced along that dimension
+    - replicated, and a partial sum: a partial sum
+    - one local, the other local or replicated: local
+
+    Raises `TypingMistakeError` for a number, indices that are no integers, values of bool,
+    different groups, an operation without shape or values that do not fit it, and other layouts;
+    checked in this order.
     """
     indices, values = operands.tensor(0), operands.tensor(1)
     operands.check_index(0)
@@ -114,9 +130,14 @@ def type_scatter(operands: Operands) -> TensorType:
 def type_reshape(operands: Operands) -> TensorType:
     """Return the type of a Reshape: the same elements in row-major order, with another shape.
 
-    A sliced dimension must remain the first one of the dimensions that are joined or divided with
-    it; `check_binding` checks its size later. Raises `TypingMistakeError` for another number of
-    elements, a symbol that is joined with other dimensions, and a slice that would not remain one.
+    The dimensions are matched by `match_dimensions`: 24 of [24, 5] can become 4 x 6 in [4, 6, 5]. A
+    tensor that is sliced along the first dimension of a matched run (24) is then sliced along the
+    first new one (4). That its size can be divided is checked later, by `check_binding`.
+    Replicated, local and partial layouts, element type and group are unchanged.
+
+    Raises `TypingMistakeError` for a number, for shapes that do not match (another number of
+    elements, or a symbol that is joined with other dimensions), for a slice along another dimension
+    of a run or along one of size 1, and for a value on a root only.
     """
     operand, shape = operands.tensor(0), operands.operation.shape or ()
     pieces = match_dimensions(operand.shape, shape)
@@ -135,10 +156,14 @@ def type_reshape(operands: Operands) -> TensorType:
 def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
     """Match runs of dimensions of two shapes with equal products; return their first positions.
 
-    Such runs are the shortest ones, from the left; dimensions of size 1 are ignored. For [6, 4] and
-    [2, 3, 4] they are 6 = 2 x 3 and 4 = 4, so the result is [(0, 0), (1, 2)]: pairs (position in
-    `old`, position in `new`). A symbol matches only the same symbol. Returns None if the shapes
-    cannot be matched: other numbers of elements, or a symbol joined with other dimensions.
+    Each run is as short as possible, from the left; dimensions of size 1 are skipped. For [6, 4]
+    and [2, 3, 4] the runs are 6 = 2 x 3 and 4 = 4, so the result is [(0, 0), (1, 2)]: pairs
+    (position in `old`, position in `new`), ascending. A symbol matches only the same symbol, as a
+    run of its own.
+
+    Returns None if dimensions remain without a match: for other numbers of elements, and for a
+    symbol that would be joined with other dimensions. With sizes of 0 it can be None although the
+    numbers of elements are equal. Shapes with only sizes of 1, or without dimensions, give [].
     """
     left = [index for index, size in enumerate(old) if size != 1]
     right = [index for index, size in enumerate(new) if size != 1]
@@ -234,9 +259,11 @@ def type_permute(operands: Operands) -> TensorType:
 def type_part(operands: Operands) -> TensorType:
     """Return the type of a Part: `count` positions of a dimension from position `start` on.
 
-    The default of dimension and start is 0; a count is required. Raises `TypingMistakeError` for
-    a dimension that does not exist, slices along it, a negative start, a count below 1, and
-    positions outside of a dimension of known size.
+    The size of the dimension becomes `count`; element type, group and layout are those of the
+    operand. The default of dimension and start is 0; a count is required. Raises
+    `TypingMistakeError` for a number, a dimension that does not exist, a negative start, a count
+    below 1, positions outside of a dimension of known size (not checked for a symbol), slices along
+    the dimension, and a value on a root only; checked in this order.
     """
     operation, operand = operands.operation, operands.tensor(0)
     dimension, start, count = operation.dimension or 0, operation.start or 0, operation.count or 0

@@ -128,11 +128,17 @@ def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -
 def _find_other_choice(
     point: Measurement, call: ExplainedCall, profile: MachineProfile
 ) -> tuple[Choice, float] | None:
-    """Return the other choice whose modelled time is nearest to the measured one, with its time.
+    """Return the choice whose modelled time is nearest to the measured one, with its time in us.
 
-    The time is in us. Only allowed alternatives count that lead to another launch than the call's
-    own, and whose time differs by at most `_OTHER_CHOICE` (relative) from the measured one. Of
-    equally near ones, the first in the call's list wins. None if there is none.
+    The call's own choice is excluded. Candidates are the launches of the alternatives that NCCL
+    allows for the call. A candidate counts only if:
+
+    - it differs from the call's own choice (algorithm, protocol, channels, threads or chunk)
+    - the profile has a time for it (`expected_time_of_choice_us`): rings and NVLS on one node
+    - its time differs from the measured one by at most 5 % of the measured one (`_OTHER_CHOICE`)
+
+    Of equally near ones, the first in `call.alternatives` is returned; these ascend by NCCL's own
+    cost. None if no candidate counts, as for an all-to-all, which has no alternatives.
     """
     communicator = call.request.communicator
     nearest: tuple[float, Choice, float] | None = None
@@ -156,13 +162,17 @@ def _find_other_choice(
 def _find_constant(
     point: Measurement, call: ExplainedCall, profile: MachineProfile
 ) -> tuple[str, float, float] | None:
-    """Return the constant that explains a measured time: name, needed value, usual value.
+    """Return the constant that explains a measured time: name, needed value, value of the profile.
 
-    The usual value is that of the profile. Constants are tried from the most influential down,
-    of equal ones the last one first. The influence is the relative change of the modelled time
-    when the constant grows by 1 %; those below `_MIN_INFLUENCE` (0.0001) are not tried. The
-    first one wins for which `_solve_factor` finds a value that gives the measured time. None if
-    there is none, if the call has no choice, and if the profile has no model of the GPU.
+    The model of the profile predicts the call with NCCL's choice. For every constant, influence is
+    the relative change of this time (absolute value) when the constant grows by 1 %. Constants are
+    tried in descending order of influence; of equal ones, the one later in `NAMES` is tried first.
+    Constants with an influence below `_MIN_INFLUENCE` (0.0001) are not tried.
+
+    The first constant is returned for which a factor from 1/16 to 16 (`MAX_FACTOR`) gives the
+    measured time; the needed value is the profile's value times the factor. All other constants
+    keep their values. None if no constant can, if the call has no choice, and if the profile has no
+    model for the call (`modelled_gpu`; for example with several nodes).
     """
     choice = call.choice
     communicator = call.request.communicator

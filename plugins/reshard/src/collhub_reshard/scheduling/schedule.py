@@ -176,15 +176,24 @@ class Sharing:
 
 
 def find_least_sharing(demand: Mapping[Group, int], rate: Mapping[int, Fraction]) -> Sharing:
-    """Divide the bytes of every group among its hosts so that the busiest host ends earliest.
+    """Divide the bytes of every group among its hosts so that the busiest host finishes earliest.
 
-    `demand`: bytes by group of hosts that may send them. `rate`: bytes per second by host. The
-    result has the time in seconds, the division, and a set of hosts that proves the time: the bytes
-    that only these hosts can send take them all of it. Without bytes, the time is 0.
+    `demand`: bytes by group (a tuple of hosts that may send them). `rate`: bytes per second by
+    host. The result has:
 
-    Method: a maximum flow tests whether a time suffices. If not, it gives a set of hosts with too
-    little capacity, and the next time is the one that this set needs. Every time is a lower bound,
-    and the last one is achieved.
+    - `time_s`: the minimum time, exact: the longest time of a host, which is its bytes divided by
+      its rate
+    - `shares`: bytes by (group, host), as fractions; pairs with 0 bytes are absent
+    - `hosts`: a set of hosts that proves the time, ascending. The bytes of the groups within this
+      set, divided by the sum of its rates, give the time.
+
+    Groups of 0 bytes are ignored. Without bytes the time is 0, and the rest is empty. Raises
+    `KeyError` for a host without a rate, and `ZeroDivisionError` if the rates of such a set are 0.
+    The arguments are not changed.
+
+    The time begins with that of all hosts. A maximum flow tests whether it suffices. If not, it
+    gives a set of hosts with too little capacity, and the next time is the one that this set needs.
+    Every time is a lower bound, and the last one is achieved.
     """
     groups = [group for group in sorted(demand) if demand[group]]
     hosts = sorted({host for group in groups for host in group})

@@ -12,11 +12,13 @@ PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
 
 
 def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[ServedCalls]:
-    """Return the calls that all files of a source serve.
+    """Return the calls that all files of a source serve, file by file in the order of the source.
 
-    `readers`: for each known file name the function that reads it. A file with an error or an
-    unknown name serves no calls, because MPI libraries use either an entire file or none of it. Its
-    first error is reported to the source with the name of the file.
+    `readers`: for each known file name the function that reads it; not empty. A file for which the
+    function raises `InputError`, or whose name is not a key (`unknown-file`), serves no calls,
+    because MPI libraries use either an entire file or none of it. Only its first error is reported
+    to the source, with the name of the file as the location. Other files are still read, so nothing
+    is raised for `InputError`. Without files the list is empty.
     """
     calls: list[ServedCalls] = []
     for part in source.parts:

@@ -63,10 +63,15 @@ class Setting:
     def of(cls, request: SynthesisRequest, options: TacosOptions) -> Setting:
         """Build the settings of a request, and check rules that option declarations cannot express.
 
-        Switches are unwound if the options request it; remaining ones are contracted to arcs
-        between NPUs. `threads` 0 means one per CPU. Raises `UsageError` for an invalid number of
-        chunks or degree (`option-range`), and for a network of several planes
-        (`planes-unsupported`).
+        With `switches=unwind` every switch of the topology is replaced by direct links first
+        (`unwind_switches`). Otherwise routes over switches become arcs between NPUs
+        (`contract_switches`). The option `chunks` becomes `pieces`, with None for `auto`. `threads`
+        0 becomes the number of CPUs, or 1 if it is unknown. All other members are copied from the
+        request and the options.
+
+        Raises `UsageError` for the first of: several planes (`planes-unsupported`), with unwinding
+        a degree below 0 or above the number of nodes (`option-range`), and `chunks` that is neither
+        `auto` nor 1 to 2^20 (`option-range`).
         """
         topology = _prepare_topology(request.topology, options)
         return cls(
@@ -159,11 +164,16 @@ class Setting:
     def choose_piece_counts(self, ladder: Sequence[int], parts: int = 1) -> list[int]:
         """Return the numbers of pieces to try: the requested one, else those of `ladder` that fit.
 
-        One piece per part means max(`parts`, units of the collective) chunks in total. A number of
-        `ladder` fits if every chunk has at least 1 byte and occupies the fastest link for at least
-        1 ns, and there are at most `_MAX_PAIRS` (50 million) pairs of a link and a chunk. If none
-        fits, the first one is used. Numbers that the limits of units do not allow, even a requested
-        one, are then omitted, so the result may be empty.
+        N pieces divide the buffer into N * max(`parts`, units of the collective) chunks. A number
+        of `ladder` fits if all of these hold:
+
+        - Every chunk has at least 1 byte.
+        - A chunk occupies the fastest link (of largest bandwidth) for at least 1 ns.
+        - Links times chunks are at most `_MAX_PAIRS` (50 million); not checked without links.
+
+        If none fits, the first number of `ladder` is used. A requested number is used without these
+        checks. In the end, numbers whose count of chunks the unit limits (`units`) do not allow are
+        omitted, even a requested one. So the result may be empty. It has the order of `ladder`.
         """
         if self.pieces is not None:
             return self._list_allowed([self.pieces], parts)
@@ -195,8 +205,10 @@ class Setting:
 def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:
     """Return the topology to synthesize for: switches are unwound if the options request it.
 
-    Without `switches=unwind` it is the same object. Raises `UsageError` for several planes
-    (`planes-unsupported`), and for a degree above the number of nodes (`option-range`).
+    With `switches=unwind`, every switch is replaced by links between its neighbours, to at most
+    `degree` of them (0: all). Otherwise the result is the same object. Raises `UsageError` for
+    several planes, in any case (`planes-unsupported`), and, only with unwinding, for a degree below
+    0 or above the number of nodes (`option-range`).
     """
     planes = topology.num_planes
     if planes > 1:
