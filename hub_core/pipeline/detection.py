@@ -104,26 +104,27 @@ def scan_json_head(head: bytes) -> JsonHead | None:
 
 
 def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
-    """Find the only reader for an input.
+    """Return the reader of `kind` for an input.
 
-    Only readers of `kind` take part whose format has a suitable layout (file, folder, ranks). A
-    reader that executes its input takes part only for a single file that the user named with its
-    suffix. A signature is searched in the first 4096 bytes (`scan_json_head`: not in the value of
-    `extensions`). The first of these rules that applies decides:
+    Readers of formats with another layout (file, folder, ranks) take no part. A reader that
+    executes its input takes part only for one file that the user named with its suffix.
+    Signatures are searched in the first 4096 bytes (of JSON, in `JsonHead.searched`). W are the
+    readers of workloads with the suffix or, if no reader at all has the suffix, all readers of
+    workloads. The first rule that applies decides:
 
-    1. Exactly one reader has the suffix of the input: this reader. Exception: its format has a
-    signature that does not match, exactly one reader has a matching signature, and the format of
-    that reader has no suffixes: that reader. 2. Competitors are the readers with a matching
-    signature and the suffix or, without such readers, all with a matching signature. Exactly one
-    competitor is a reader of algorithms: the first reader of workloads that claims the content or,
-    if none does, this competitor. Readers of workloads are asked if they have the suffix or, if no
-    reader has the suffix, all of them. 3. There is exactly one competitor: this competitor. 4.
-    There is no competitor: the only reader of algorithms with the suffix and without a signature;
-    if no reader is of this kind, the only reader of algorithms with the suffix.
+    - Exactly one reader has the suffix: this reader. But if its format has a signature that
+      does not match, and the only reader with a matching signature has a format without
+      suffixes: that one.
+    - Competitors are the readers with a matching signature and the suffix; without such
+      readers, all with a matching signature. Exactly one competitor is not in W: the first
+      reader in W whose `claims` accepts the content; if none does, this competitor.
+    - There is exactly one competitor: this competitor.
+    - There is no competitor. Only readers with the suffix that are not in W count. If some of
+      them have no signature, only these count. Exactly one reader remains: this reader.
 
-    Otherwise raises the error of `_create_json_error` for JSON without competitors if all plugins
-    are loaded, else that of `_create_ambiguity_error`: `InputError`, or `PluginError` if no reader
-    has the suffix or a matching signature and a plugin is not loaded.
+    Otherwise raises the error of `_create_json_error` for JSON (or the suffix `.json`) without
+    competitors if all plugins are loaded, else that of `_create_ambiguity_error`. Raises
+    `PluginError` if a function `claims` fails.
     """
     name = opened.source.parts[0].name
     able = [

@@ -61,7 +61,13 @@ class _Run:
 @json_flag
 @click.pass_obj
 def demo(session: Session, output: Path | None, as_json: bool) -> None:
-    """Verify three shipped MSCCL algorithms, write their traces, simulate them on topologies."""
+    """Verify three shipped MSCCL algorithms, write their traces, simulate them on topologies.
+
+    The topologies are a ring, a switch, a fully connected network, and a DGX-1V if the number
+    of ranks fits. The sizes are 1 MiB and 256 MiB. The result is a table of times with bounds,
+    commands to try next, and a page with the all-reduces (not with --json). Traces are kept
+    only with --output. An error tells which plugins are missing.
+    """
     registry = session.registry()
     _check_plugins(registry)
     with progress("reading, verifying and writing traces"), ExitStack() as stack:

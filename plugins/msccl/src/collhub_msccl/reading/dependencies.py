@@ -32,15 +32,29 @@ def resolve_dependencies(
     fusion: Fusion,
     findings: FileFindings,
 ) -> Edges:
-    """Return the waits of a program as pairs (step that ends the wait, waiting step) without nops.
+    """Return the waits of a program as pairs (steps that end a wait, waiting steps) without nops.
 
-    Returns two int64 arrays of steps. A step with `depid` of 0 or more waits until a step of thread
-    block `depid` with `hasdep` has a flag value (position) of at least `deps`; the first such step
-    ends the wait. If its value is greater than `deps`, a warning is reported. Waits for an earlier
-    step of the same thread block are dropped. The wait of a nop is transferred to the next step of
-    its thread block that is neither a nop nor fused to an earlier step. A wait for a nop becomes
-    waits for the step before it and for the steps that it waits for. Raises `InputError` for waits
-    that never end, and cycles of nops.
+    The result is two int64 arrays of step numbers; pairs may repeat. They are found in this
+    order:
+
+    - A step with `depid` of 0 or more waits for thread block `depid` of its rank. The first
+      step there that has `hasdep` and a flag value (`fusion.flag`) of at least `deps` ends the
+      wait.
+    - Endless waits are an error: no step ends the wait, or it is the waiting step itself or a
+      later step of the same thread block.
+    - If the flag value is greater than `deps`, a warning `late-dependency` is reported.
+    - Waits for an earlier step of the same thread block are dropped, because they have no
+      effect.
+    - A nop that waits passes its wait on to the next step of its thread block that is neither a
+      nop nor fused with an earlier `re`. If there is none, the wait is dropped. If that step
+      has no `depid`, a warning `unfinished-nop-chain` is reported.
+    - A wait for a nop becomes waits for the steps that must finish before the nop: the step
+      before it in its thread block, and the steps for which it waits.
+
+    Pairs of waits for other steps are first, then those of waits for nops, both in the order of
+    the waiting steps. Raises `InputError` with all recorded errors, also earlier ones in
+    `findings`, for `endless-wait`. Raises it also for cycles of nops (`cyclic-dependencies`),
+    and if nops pass on more than 2^22 waits (`too-many-dependencies`).
     """
     waiting = np.flatnonzero(program.depid >= 0)
     parent = find_first_flagged(program, fusion, waiting)
@@ -169,17 +183,22 @@ def _replace_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> Edges:
-    """Replace nops on both sides of the waits by steps that move data.
+    """Return the waits with nops replaced by steps that move data, on both sides.
 
-    A nop that waits is replaced by the next step of its thread block that is neither a nop nor
-    joined to an earlier `re` (`fusion.joins`); if there is none, the wait is dropped. A nop that is
-    waited for is replaced by the steps that must finish before it (see `_find_steps_before_nops`),
-    each of which gives a pair; it gives none if there are no such steps.
+    The result is two int64 arrays, (steps that end a wait, waiting steps).
 
-    Returns the pairs as two int64 arrays, (steps that end a wait, waiting steps): first those of
-    waits for steps that move data, then those of waits for nops, both in the order of `waits`.
-    Pairs may repeat. Warns of steps that inherit a wait but have no dependency themselves. Raises
-    `InputError` for cycles of nops and for too many pairs.
+    - A nop that waits is replaced by the next step of its thread block that is neither a nop
+      nor joined to an earlier `re` (`fusion.joins`). If there is none, the wait is dropped.
+    - A nop that is waited for is replaced by the steps that must finish before it
+      (`_find_steps_before_nops`). Each of them gives one pair, in ascending order; without such
+      steps there is no pair.
+
+    First are the pairs of waits for other steps, then those of waits for nops, each in the
+    order of `waits`. Pairs may repeat.
+
+    Reports one warning `unfinished-nop-chain` if waits are passed on to steps without a `depid`
+    of their own. Raises `InputError` for cycles of nops (`cyclic-dependencies`), and for nops
+    that depend on more than 2^22 steps in total (`too-many-dependencies`).
     """
     owner = _find_delayed_steps(program, waits.is_nop | fusion.joins)[waits.waiting]
     _warn_of_unfinished_chains(program, owner, findings)
@@ -249,13 +268,17 @@ def _find_steps_before_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> dict[int, dict[int, int]]:
-    """Return the steps that must finish before every nop, as {thread block: latest step}.
+    """Return for every nop the steps that must finish before it, as {nop: {thread block: step}}.
 
-    These are the step before the nop in its thread block and the steps that the nop waits for. If
-    one of them is a nop, the steps before that nop take its place. Of each thread block only the
-    latest step is listed, because it implies the earlier ones. Raises `InputError` if the waits of
-    nops form a cycle (`cyclic-dependencies`), or if the results have more than 2^22 entries in
-    total (`too-many-dependencies`).
+    These are the step before the nop in its thread block and the steps for which the nop waits.
+    If one of them is a nop, the steps before that nop take its place. Of each thread block only
+    the step with the highest number is listed, because it implies the earlier ones. The
+    dictionary of a nop that is first in its thread block and does not wait is empty. Nops,
+    steps and thread blocks are rows of `program`; nops that no step waits for are included.
+
+    Raises `InputError` with all recorded errors if the waits of nops form a cycle
+    (`cyclic-dependencies`), or if all dictionaries together have more than 2^22 entries
+    (`too-many-dependencies`).
     """
     # For every nop its direct predecessors: the previous step of its thread block, its parents.
     before: dict[int, list[int]] = {}
@@ -366,12 +389,18 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
 
 
 def _find_joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArray:
-    """Return for every `re` (local reduction) whether it joins the previous `re`.
+    """Return for every `re` (local reduction) whether it joins the `re` before it.
 
-    bool per entry of `reductions`, the `re` steps, ascending. Joined steps add several sources to
-    one destination. An `re` joins if it does not wait, and the last step before it that is no nop
-    is an `re` of the same thread block, destination and source buffer that no step waits for. The
-    17th `re` of a thread block does not join. Source offsets may differ.
+    The result is bool per entry of `reductions`, the numbers of all `re` steps, ascending.
+    Joined steps add several sources to one destination. The step before is the last one that is
+    no nop. An `re` joins it if all of this holds:
+
+    - The `re` has no `depid`.
+    - The step before is an `re` of the same thread block, without `hasdep`.
+    - Both have the same destination buffer, destination offset and source buffer. Source
+      offsets may differ.
+    - The `re` is not the 17th one of its thread block, counted over all its chains. The 18th
+      and later ones may join again.
     """
     moves = np.flatnonzero(~program.is_type(StepType.NOP))
     # A nop between two `re` does not separate them: its wait is transferred to the next step that
@@ -397,11 +426,15 @@ def _warn_of_chains(
     length: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Warn of chains of `re` that are too long for the runtimes or contain a nop.
+    """Report warnings for chains of `re` that are too long for the runtimes or contain a nop.
 
-    `first`, `last`: first and last step of each chain. `length`: number of `re` steps in it. More
-    than 16 members give `reduction-chain`. A nop between the first and the last step gives
-    `nop-in-reduction`. Each code is reported at the first step of the first such chain.
+    `first`, `last`: first and last step of each chain. `length`: number of `re` steps in it.
+
+    - `reduction-chain`: chains of more than 16 `re`
+    - `nop-in-reduction`: chains with a nop between the first and the last step
+
+    Of each code there is at most one warning. It is located at the first step of the first such
+    chain, and its message gives the number of further such chains.
     """
     # More than 17 members overflow an array of the kernel in microsoft/msccl and Azure's executor.
     _warn_at_starts(

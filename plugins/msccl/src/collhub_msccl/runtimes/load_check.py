@@ -60,11 +60,14 @@ def check_rccl(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
     """Check whether a runtime loads a file, and report the calls that use it.
 
-    The report is `ok` only if at least one call uses the file. A file that cannot be parsed or
-    violates a rule of the runtime is refused: no calls, and the fact "is_accepted" is False. A file
-    that is loaded but used by no call has an error with the reason. For loaded files, warnings
-    about invalid programs and deadlocks are included. Raises `UsageError` if the request has no
-    file.
+    - A file that cannot be read or parsed, or that violates a rule of the runtime, is refused.
+      The report is not `ok`, has no calls, and the fact "is_accepted" is False.
+    - Any other file is loaded, and "is_accepted" is True. The diagnostics include warnings
+      about faults of the program and deadlocks (`_add_doubts_of_program`). The report is `ok`
+      if at least one call uses the file. Otherwise the last diagnostic is an error
+      `never-selected` with the reason.
+
+    Raises `UsageError` if the request has no file.
     """
     source = request.source
     if source is None:
@@ -235,7 +238,8 @@ def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, refusals: Refusa
 
     Each warning has the code, cure and line of the error; an error without a line gets that of
     `<algo>`. If the line is that of a thread block or step, the message begins with the rank,
-    thread block and step. All warnings with the same code count as one finding.
+    thread block and step. Of several errors with the same code, only the first one is shown;
+    its message gives the number of further ones.
     """
     # By line: rank, thread block and, for a step, its `s`.
     names: dict[int, str] = {}

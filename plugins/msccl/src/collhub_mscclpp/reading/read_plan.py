@@ -81,14 +81,22 @@ class _PlanParser:
         self,
         root: JsonValue,
     ) -> Plan:
-        """Parse a plan from its root object.
+        """Return the plan that a root object describes.
 
-        Raises `InputError` with all errors of the header and the ranks (also without any rank). If
-        there are none, raises it with all errors of the thread blocks. Ids must equal the positions
-        in their lists.
+        Optional members of the header: flags are False, `buffer_alignment` is 16,
+        `num_threads_per_block` is 1024 (the maximum), and message sizes range from 0 to 2^64 -
+        1. Ids of ranks and thread blocks must equal the positions in their lists.
 
-        Defaults: flags are False, `buffer_alignment` is 16, `num_threads_per_block` is 1024 (the
-        maximum), and message sizes range from 0 to the maximum.
+        Errors have the code `plan-schema` (`old-plan` for the format before July 2025) and a
+        JSON path. Each of these steps raises `InputError` if errors are recorded:
+
+        - A missing member `gpus` is raised immediately, without other errors.
+        - The first error of the header and of each rank, each wrong rank id, and an empty list
+          `gpus`. An empty list is reported only if the header has no error.
+        - Numbers of ranks that are not in the plan, then the errors of thread blocks and their
+          operations.
+
+        At most 8 errors are listed; a note gives the number of further ones.
         """
         header = self._parse_or_note(
             lambda: PlanHeader(

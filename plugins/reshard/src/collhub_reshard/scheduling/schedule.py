@@ -268,9 +268,15 @@ class _BipartiteFlow:
     def _augment(self) -> bool:
         """Find a path from a group with bytes left to a host with capacity, and fill it.
 
-        A breadth-first search finds the path with the fewest groups; it may move bytes of other
-        groups from one host to another. Returns `False` if there is no such path; shares and
-        capacities then stay unchanged. The hosts that the search reached are recorded.
+        Returns True after that, and False if there is no such path; shares and capacities then
+        stay unchanged. `self._reached` becomes the hosts that the search reached; without a
+        path, these are all hosts that can be reached from the groups with bytes left.
+
+        The path alternates between groups and hosts. It leads from a group to any of its hosts,
+        and from a host to any group that has a share there, because this share can move to
+        another host. A breadth-first search finds a path with the fewest groups. Of equally
+        short paths, the one whose first group precedes the others is used, with hosts in the
+        order of the groups' tuples.
         """
         # The predecessor of every reached host (a group) and of every reached group (a host).
         self._reached = {}
@@ -294,9 +300,15 @@ class _BipartiteFlow:
     def _fill(self, last: int, previous_host: Mapping[Group, int | None]) -> None:
         """Move as many bytes as possible along the path that ends at host `last`.
 
-        The amount is limited by the bytes left in the first group, the shares along the path that
-        are moved away, and the capacity of the last host. Shares, bytes left and capacity are
-        changed.
+        `previous_host`: for each group on the path, the host before it; None for the first
+        group, which has bytes left. `self._reached` has the group before each host. Each group
+        on the path gives bytes to the host after it. Each group other than the first takes the
+        same bytes from the host before it.
+
+        The amount is the minimum of three: the bytes left in the first group, the capacity of
+        `last`, and the shares that are taken away. It is added to and subtracted from the
+        shares, and subtracted from the bytes left in the first group and from the capacity of
+        `last`.
         """
         path: list[tuple[Group, int]] = []
         host: int | None = last

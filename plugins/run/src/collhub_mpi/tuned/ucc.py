@@ -57,11 +57,21 @@ _TOKEN = re.compile(r"(\w+):(\d+)-(\d+|inf):\[(\d+)-(\d+)\]:inf:@(\w+)")
 
 
 def write(selection: Selection, options: NoOptions) -> WriteResult:
-    """Write one configuration file of UCC with the tune string.
+    """Return the configuration file `ucc.conf` of UCC with the tune string of a selection.
 
-    Without windows the file has only a comment. Of several selections of one kind only the first is
-    written, the others are losses. An algorithm that UCC lacks is replaced by the best available
-    one, which is a loss. Characters that are not ASCII become `?`.
+    The file has a comment with the name of the topology, and the line `UCC_TL_UCP_TUNE =
+    TOKENS`. The tokens are joined by `#`: one per window of sizes, collective by collective in
+    the order of `selection`. The line is left out if there are no tokens. Characters that are
+    not ASCII become `?`.
+
+    The result also has losses:
+
+    - Of several selections of one kind only the first is written; each further one is a loss.
+    - Windows are computed only from algorithms that UCC has. A loss names the sizes at which
+      another algorithm is faster, and measured sizes for which no window remains.
+    - A collective is not written if UCC does not have it, or none of its compared algorithms.
+
+    The notes say how to use the file. `options` has no effect. Nothing is written to disk.
     """
     tokens: list[str] = []
     chosen, losses = first_of_kinds(selection)
@@ -123,12 +133,20 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
 
 def _parse_token(token: str) -> ServedCalls:
-    """Parse one token of UCC's tune string to the calls that it serves.
+    """Parse one token of UCC's tune string, and return the calls that it serves.
 
-    The token has the size range of a message part, with exclusive end (`inf`: no limit); the result
-    has sizes of the full buffer in bytes. A full buffer between two multiples of the number of
-    parts belongs to the larger one. Raises `InputError` (`not-a-rule`) for another form, an unknown
-    collective or algorithm, and an empty range.
+    Form: `collective:from-to:[ranks-ranks]:inf:@algorithm`; `to` is exclusive, or `inf` for no
+    limit. The number of ranks is the first one in brackets. The result serves calls in place
+    and out of place; its `by` is such as `ring of 4 ranks`.
+
+    The sizes of the token are those of one rank's part for a reduce-scatter, otherwise of the
+    full buffer. The result always has sizes of the full buffer in bytes, both ends included. A
+    part is the full buffer divided by the ranks, rounded up. So
+    `reduce_scatter:2-5:[4-4]:inf:@ring` gives 5 to 16 bytes, and
+    `allreduce:2-5:[4-4]:inf:@ring` gives 2 to 4 bytes.
+
+    Raises `InputError` (`not-a-rule`) for another form, an unknown collective, an algorithm
+    that the collective does not have, and an empty range.
     """
     match = _TOKEN.fullmatch(token)
     kind = _KIND_OF.get(match[1]) if match else None
