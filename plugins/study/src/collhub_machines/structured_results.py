@@ -106,13 +106,28 @@ class _Collector:
 
 
 def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
-    """Read the file that `-J` of nccl-tests writes; a truncated file gives its complete results.
+    """Read the JSON file that `-J` of nccl-tests writes, as points in bytes and us.
 
-    Collective, ranks (of the first group of devices) and nodes come from the file, otherwise from
-    the request; nodes are 1 if unknown. A truncated file, and each half of a result (in place, out
-    of place) that is wrong or invalid, gives a note; missing halves do not. Environment and host
-    names are not copied. Raises `InputError` without collective or ranks, for CPU times, and if no
-    result remains: with the notes, or, without notes, because none is of the selected place.
+    Facts come from the file, otherwise from the request: the collective (file name of `args[0]`),
+    the ranks (number of entries of `config.devices` in the group of the first entry) and the
+    nodes (number of their host names). Nodes are 1 if neither has them. The points have no host
+    names.
+
+    Each result gives one point per half that the file contains: first out of place, then in
+    place. Points have the order of the file. In the order of these rules:
+
+    - A half that is missing or null is ignored.
+    - A half with CPU times (`cpu_time`) raises `InputError`.
+    - A half with wrong elements (`nwrong` above 0) gives a warning in `skipped`.
+    - A half of a place that `options` does not select is ignored.
+    - An invalid point (`Measurement.defect`) gives a warning in `skipped`.
+
+    A truncated file gives its complete results and a warning.
+
+    Raises `InputError` also for empty text, bytes that are not UTF-8 and invalid JSON, if the
+    collective is unknown in both (`missing-facts`), if the ranks are, and if no point remains
+    (`no-results`). The last error contains the warnings; without warnings, it names the missing
+    place.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -216,12 +231,21 @@ def _lines(text: str, collector: _Collector) -> Iterator[tuple[int, dict[str, An
 
 
 def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read JSON lines of mscclpp-test and of MSCCL++'s reference values.
+    """Read JSON lines of mscclpp-test and of MSCCL++'s reference values, as points in bytes and us.
 
-    Times are in us. Nodes are ranks / ranksPerNode. The kernel number is the variant of the
-    library. Lines with an unknown collective, without ranks or ranksPerNode, with ranks that are
-    not a multiple of ranksPerNode, or with an invalid point give a warning (`skipped`) in the
-    result. Raises `InputError` (`no-results`) if no point remains.
+    One line gives one point, in the order of the file, with the line number. The variant of the
+    library (MSCCL++) is `kernel` and the number of the kernel. Nodes are ranks / ranksPerNode.
+    Facts of the request are not used. Empty lines are ignored. A line gives a warning in
+    `skipped` instead of a point:
+
+    - if it is not a JSON object
+    - if `name` is not a known collective
+    - if `ranks` or `ranksPerNode` is not an integer of at least 1
+    - if the ranks are not a multiple of ranksPerNode
+    - if the point is invalid (`Measurement.defect`), such as with a time of 0
+
+    Raises `InputError` for a file with only white space, for bytes that are not UTF-8, and
+    (`no-results`, with the warnings) if there is no point.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -247,13 +271,21 @@ def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
 
 
 def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read JSON lines of the program that the writer `nccl` generates.
+    """Read JSON lines of the program that the writer `nccl` generates, as points in bytes and us.
 
-    Each line gives the time of the algorithm (library `PROGRAM_LIBRARY`) and, if it was
-    measured, that of NCCL's own collective; seconds become us. Lines that are not `ok` or of an
-    unknown collective give a warning (`skipped`) in the result. Other lines of processes whose
-    first rank is not 0 are ignored. Invalid points give a warning, too. The nodes are those of
-    the request, otherwise 1. Raises `InputError` (`no-results`) if no point remains.
+    Each line gives one point with the time of the algorithm (`time_s`, library
+    `PROGRAM_LIBRARY`). If `native_time_s` is present and not null, a second point follows with
+    this time of NCCL's own collective (library NCCL). Seconds become us. Points have the order of
+    the file. Ranks come from the line, and nodes from the request, otherwise 1. A replayed CUDA
+    graph has the variant `graph`. Empty lines are ignored. The first rule that applies to a line:
+
+    - It is no JSON object, its collective is unknown, or `ok` is not true: a warning in `skipped`.
+    - `first_rank` is above 0: ignored without a warning.
+    - Otherwise each of its points that is invalid (`Measurement.defect`) gives a warning in
+      `skipped` and is left out.
+
+    Raises `InputError` for a file with only white space, for bytes that are not UTF-8, and
+    (`no-results`, with the warnings) if there is no point.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -283,12 +315,19 @@ def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
 
 
 def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the tuned configuration of mscclpp_benchmark, in us and bytes.
+    """Read the tuned configuration of mscclpp_benchmark, as points in bytes and us.
 
-    The number of ranks is `scale` of the profile, or that of the request if it is missing or 0.
-    Nodes are those of the request, otherwise 1. The algorithm is the variant of the library.
-    Results of an unknown collective and invalid points (also without ranks) give a warning
-    (`skipped`) in the result. Raises `InputError` (`no-results`) if no point remains.
+    Every entry of every list in `profiles[i].collectives` gives one point, in the order of the
+    file. The variant of the library (MSCCL++) is its `algorithm`; the machine is the `sku` of the
+    profile. The number of ranks is `scale` of the profile, otherwise (not an integer above 0)
+    that of the request. Nodes are those of the request, otherwise 1.
+
+    An entry of an unknown collective, and an invalid point (`Measurement.defect`), such as one
+    whose ranks are unknown, gives a warning in `skipped` instead. Missing members count as
+    empty.
+
+    Raises `InputError` for a file that is no JSON object, and (`no-results`, with the warnings)
+    if there is no point.
     """
     file = facts.source.name
     collector = _Collector(file)

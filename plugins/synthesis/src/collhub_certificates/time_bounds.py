@@ -51,15 +51,26 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check that the link prices in an algorithm's flow certificate prove its claimed lower bound.
 
     By weak duality of the multicommodity flow, non-negative prices of links bound the time of any
-    algorithm. The length of a link is price / bandwidth. The proved time is (bytes of a part) times
-    (sum of the shortest distances of all pairs) divided by (sum of prices). In an all-to-all-v, the
-    distance of a pair counts once per unit of the pair.
+    algorithm. The length of a link is price / bandwidth (bytes/s). The proved time in seconds is
+    (bytes of a part) times (sum of the shortest distances of all pairs) divided by (sum of
+    prices). A part is the collective's bytes divided by `parts`. In an all-to-all-v, the distance
+    of a pair counts once per unit of the pair.
 
-    The check passes if `lower_bound_ns` is at most the proved time, and reports the claimed value;
-    the name of the network is not proved. It fails with one finding if the certificate cannot be
-    read, if prices are negative, all zero or for unknown links, if network, collective, size or
-    counts differ, if a rank is unreachable, and if the claimed bound is too high. An algorithm
-    without a flow certificate gives a report that is not applicable.
+    An algorithm without a flow certificate gives a report that is not applicable and not ok. The
+    report is ok, with `lower_bound_ns` as claimed, if that integer is from 0 to the proved time;
+    the network's name is reported as not proved. Otherwise it is not ok, with one diagnostic of
+    the first rule that is violated. In this order (codes begin with `certificate-`):
+
+    1. The network is that of the topology, or with its links in the document (`topology`).
+    2. The certificate can be read: one plane, a collective and parts that `_list_pairs` accepts
+       (`form`).
+    3. Prices are those of links, at least 0, and not all 0 (`prices`).
+    4. Size, kind, ranks and root are those of the algorithm, and so are its counts, if it has
+       any (`collective`).
+    5. Every sender reaches its receivers (`ranks`).
+    6. The claim is an integer of at least 0, not above the proved time (`bound`).
+
+    A certificate without `lower_bound_ns` raises `KeyError`.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _FLOW_KEY)
@@ -94,14 +105,25 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
 def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check an algorithm's lower bound of the time by counting the messages across its cut in time.
 
-    Node v is after the cut from time `since_ps[v]` (picoseconds) on. Data of nodes that are after
-    the cut at time 0 must reach nodes that are before it until the end of the cut. So some message
-    starts at a node after the cut and arrives at a node before it. If the links can transfer fewer
-    such messages than must cross, no algorithm finishes before the end of the cut.
+    Node v is after the cut from time `since_ps[v]` (picoseconds) on. The end of the cut is the
+    latest of these times. Data of nodes that are after the cut at time 0 must reach nodes that
+    are before it until the end. So some message starts at a node after the cut and arrives at a
+    node before it. If the links can transfer fewer such messages than must cross, no algorithm
+    finishes before the end of the cut.
 
-    Any flaw gives a report that is not ok, with one diagnostic; no exception is raised. An
-    algorithm without such a certificate gives a report that is not applicable. Without a topology,
-    the latencies of the links are reported as not proved.
+    An algorithm without such a certificate gives a report that is not applicable and not ok. The
+    report is ok, with `lower_bound_ns` as claimed, if all rules hold. Otherwise it is not ok, with
+    one diagnostic of the first rule that is violated. In this order (codes begin with
+    `certificate-`):
+
+    1. The document can be read, and its network and ranks are valid (`_read_cut`).
+    2. Size, kind, ranks and root are those of the algorithm, then the number of units
+       (`collective`).
+    3. Fewer messages can cross than must; equal numbers prove nothing (`bound`).
+    4. The claim is an integer of at least 0, not above the end of the cut in ns (`bound`).
+
+    The network's name is reported as not proved; without a topology, the latencies of the links
+    are, too. A document without `lower_bound_ns` raises `KeyError`.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _CUT_KEY)
@@ -137,13 +159,21 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, dict[int, int]]]:
-    """List who sends how many parts to whom in a collective between pairs, from a certificate.
+    """List the parts that each rank sends to each other rank, for the collective of a certificate.
 
-    An entry is (sending NPU, number of parts for each receiver). Senders and receivers are in the
-    order of the ranks, without the sender itself. Only the root sends in a scatter, and only the
-    root receives in a gather. A receiver gets one part; in an all-to-all-v it gets its count, and
-    receivers of 0 are left out. Raises `ValueError` for other kinds, for repeated ranks, for
-    invalid counts, and if `parts` is not the number of ranks (all-to-all-v: the sum of all counts).
+    An entry is (sending NPU, number of parts by receiving NPU). The NPUs are those in `ranks`, in
+    that order; a sender is none of its receivers. The kinds:
+
+    - all-to-all: every rank sends one part to every other rank.
+    - scatter: the only entry is that of the root, with one part for every other rank.
+    - gather: one entry per rank with one part for the root; the entry of the root is empty.
+    - all-to-all-v: one entry per rank. A receiver gets its number of units in `counts`; receivers
+      of 0 units are left out.
+
+    `root` is a position in `ranks`. Raises `ValueError` for repeated ranks, another or unknown
+    kind, invalid counts, and counts of another number of ranks. It is also raised if `parts` is
+    not the number of ranks (all-to-all-v: the sum of all counts, including those of a rank for
+    itself). Missing or ill-typed members raise `KeyError`, `TypeError` or `IndexError`.
     """
     ranks = [int(npu) for npu in document["ranks"]]
     kind = CollectiveKind(document["collective"])
@@ -297,11 +327,18 @@ class _TimeCut:
 def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCut:
     """Parse the document of a cut in time, with link times in picoseconds for a one-unit message.
 
-    The size of a unit is collective bytes / units rounded down, at least 1 byte. With the occupancy
-    ALPHA_BETA a link is busy until arrival, else only while sending. Without a topology the links
-    are those of the document. Raises `FlawError` (`form`) if a field is missing or invalid, if not
-    every node has a time, if units do not divide evenly among the parts, and for a custom
-    collective; (`ranks`) if the ranks are not different nodes; (`topology`) for another network.
+    The size of a unit is collective bytes / units rounded down, at least 1 byte. Sending takes
+    size / bandwidth, and a message arrives after that and the latency of the link. With the
+    occupancy ALPHA_BETA a link is busy until the arrival, otherwise only while sending. Times of
+    links are exact fractions. `share` is the number of units per part. Without a topology the
+    links are those of the document. Raises `FlawError`, in this order:
+
+    1. `topology`: the topology is not the network of the document, or has other latencies than
+       the document; without one, the document lists no links or its digest is wrong.
+    2. `form`: a field is missing or invalid, or the network has several planes.
+    3. `form`: the number of times is not that of the nodes, the units do not divide evenly among
+       the parts, or the collective is custom.
+    4. `ranks`: the ranks are not different nodes of the network.
     """
     try:
         (capacities,) = read_capacities(cast(Certificate, document), topology)
@@ -334,10 +371,14 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
 def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
     """Return the latency of every link in seconds, as exact fractions by (source, destination).
 
-    With a topology they are those of its links. If the document has `latencies_s` too, they
-    must be the same in the order of the links, otherwise `FlawError` (`topology`) is raised; a
-    document may omit them. Without a topology they are those of the document; `ValueError` is
-    raised if their number is not that of its links. Of parallel links the first counts.
+    With a topology they are those of its links, as the fraction of their shortest decimal form. If
+    the document has `latencies_s` too, these must be equal in the order of the links; otherwise
+    `FlawError` (`topology`) is raised. Without a topology they are the `latencies_s` of the
+    document, in the order of its links; `ValueError` is raised if the numbers of both differ, also
+    if `latencies_s` is missing. Of parallel links the first counts.
+
+    An entry of `latencies_s` that is no number raises `ValueError` or `TypeError`, also with a
+    topology.
     """
     declared = [Fraction(latency) for latency in document.get("latencies_s", ())]
     if topology is None:

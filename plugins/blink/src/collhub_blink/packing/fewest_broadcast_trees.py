@@ -74,16 +74,26 @@ def find_fewest_broadcast_trees(
 ) -> TreeSearchResult:
     """Find the fewest trees from `root` to all nodes with integer weights whose sum is `total`.
 
-    All nodes of `graph` are compute nodes. `known`: an available packing. `max_depth`: maximum
-    depth of the trees that are searched, None for any; `known` may be deeper. Numbers of trees are
-    tried in ascending order, below that of `known`. `known` is returned if no smaller number has a
-    packing, and if the search ends without an answer, because the `budget` is used up or a search
-    would be too large. It is also returned on Ctrl-C, which sets `budget.is_interrupted`; with an
-    empty `known`, `KeyboardInterrupt` is raised, and a search without an answer returns no trees.
+    All nodes of `graph` are compute nodes. `known`: an available packing, may be empty.
+    `max_depth`: largest number of arcs from the root in a tree of the search, None for any. The
+    trees in `known` may be deeper.
 
-    The result also has a proved lower bound of the number of trees and the reason. It is that of
-    `bound_tree_count`, or after searches that excluded smaller numbers a larger one, which holds
-    only for trees up to `max_depth`.
+    Numbers of trees are tried in ascending order, from the bound of `bound_tree_count` up to
+    `total`, but only below the number of `known`. The first number that has a packing decides.
+    Its trees are returned by descending weight. The attempts stop without an answer:
+
+    - if the steps of `budget` are used up
+    - if a number of trees has more than 4096 weight vectors and the first 4096 have no packing
+    - if a node has too many choices of parents (`_generate_patterns`)
+
+    `known` is returned if they stop without an answer, if no smaller number has a packing, and
+    on Ctrl-C, which sets `budget.is_interrupted`. With an empty `known` the result then has no
+    trees, but Ctrl-C raises `KeyboardInterrupt`. Steps are subtracted from `budget`; an exception
+    of `budget.spend` passes through.
+
+    The result also has a proved lower bound of the number of trees and its reason: those of
+    `bound_tree_count`. If searches excluded the numbers up to n, the bound is n + 1; it then
+    holds only for integer weights and trees of up to `max_depth`.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
@@ -127,11 +137,17 @@ class _ParentSearch:
     level: Int64Array
 
     def resume(self, steps: int) -> int:
-        """Continue the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
+        """Continue the search; return FOUND (1), EXHAUSTED (2) or STOPPED (0).
 
-        FOUND: `result` returns the trees. EXHAUSTED: it is proved that there are none. STOPPED: the
-        steps are used up; another call continues. The state of the search (`parents`, `choice`,
-        `level`) is changed in place.
+        A step tries one pattern (the parents of one node in all trees), or returns to the previous
+        node, or notices that all nodes are decided. The results are integers:
+
+        - FOUND (1): `result` returns the trees. A further call
+          with at least one step returns FOUND again.
+        - EXHAUSTED (2): it is proved that there are no trees. The search must not be resumed.
+        - STOPPED (0): the steps are used up, also if `steps` is 0; another call continues.
+
+        The arrays `parents`, `choice`, `level` and `twins` are changed in place.
         """
         outcome = search_directed(
             self.first,
@@ -188,10 +204,17 @@ def _build_parent_search(
 ) -> _ParentSearch | None:
     """Build the search that chooses the parents of every node in all trees, or return None.
 
-    None means that there are no trees: if a node is more than `depth` hops from the root, or if the
-    arcs into a node have no room for the weights. Nodes with few patterns (choices of parents for
-    all trees) come first, then those near the root, then low numbers. Raises `OverflowError` if a
-    node may have too many patterns.
+    `weights`: one integer per tree, descending. `depth`: maximum number of arcs from the root. A
+    pattern of a node is one choice of its parents in all trees. The weights of the trees with the
+    same parent must fit on the capacity of its arc to the node. The rules in order:
+
+    - If a node is more than `depth` arcs from the root, or unreachable: None.
+    - If a node other than the root has more than 65536 (`_MAX_PATTERNS`) choices, counted as
+      (its in-arcs) ** (number of trees): `OverflowError`. It is raised before a later node is
+      examined.
+    - If such a node has no pattern: None.
+    - Otherwise the search, at its start. It decides nodes with few patterns first; of equal
+      numbers, those with fewer arcs from the root, then low numbers.
     """
     distance = _count_hops(graph, np.ones(graph.num_arcs, np.bool_), root)
     if int(distance.max()) > depth:

@@ -34,15 +34,20 @@ _RATE_TOLERANCE = Fraction(1, 5000)
 def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
     """Build packings of trees for several equal hosts with narrower links between them.
 
-    For every partition of the ranks into hosts that `_find_hosts` yields, there is one packing by
-    Blink's plan (Wang et al., MLSys 2020), which has one tree per rank, over the ranks with the
-    same local index on the other hosts: reduction within hosts, exchange between hosts and
-    broadcast within hosts are one pipeline.
+    For every division of the ranks into hosts that `_find_hosts` yields, in its order, the list has
+    one packing or two. Without such divisions it is empty.
 
-    A second packing follows it if the rate of the first one is below the bound by more than
-    `_MIN_GAIN_OF_TWO_KINDS`, and the rate of the second one is above that of the first by at least
-    this fraction. The second packing mixes the trees of the first one with trees that leave the
-    root's host from all its ranks. Without such partitions the list is empty.
+    1. `three phases`, always: one tree per rank as its root. The root sends to the ranks with its
+       local index on the other hosts, and these ranks and the root distribute the data within
+       their hosts. This is Blink's plan (Wang et al., MLSys 2020): reduction within hosts,
+       exchange between hosts and broadcast within hosts are one pipeline.
+    2. A mix (`_mix_packings`) of these trees with one more tree per rank. In the additional trees
+       the root distributes the data within its host first, and each rank of this host sends to
+       the ranks with its index on the other hosts. This packing exists only if the rate of the
+       first one times 1.005 is below the rate of `bound`, and the rate of the mix is at least
+       the rate of the first one times 1.005.
+
+    All edges follow the topology's own routes. Raises `ValueError` for a graph without links.
     """
     packings = []
     for hosts in _find_hosts(task.network.graph):
@@ -220,11 +225,15 @@ def _mix_packings(
 ) -> PlacedPacking:
     """Combine the trees of two packings to one packing whose rate is nearly the maximum.
 
-    All trees of a packing get the same weight, and one of the two weights is 1, the other at most
-    64. Of the weights whose rate is within `_RATE_TOLERANCE` (1/5000) of the best, those with the
-    smallest sum are chosen, of equal sums the larger weight of peer trees. The result has the
-    peer trees first, then the direct ones, and the unit (bytes/s per weight) that fits on all
-    links. The given packings are not changed.
+    All trees of one packing get the same weight. The candidates are the weights (peer, direct) =
+    (n, 1) and (1, n) for n from 1 to 64. The rate of a candidate is the unit (bytes/s per weight)
+    that fits on all links, times the sum of both weights. Of the candidates whose rate is at least
+    4999/5000 (`_RATE_TOLERANCE`) of the highest, the one with the smallest sum is chosen. Of equal
+    sums, it is the one with the larger weight of the peer trees.
+
+    The result has the peer trees first, then the direct ones, the unit of the chosen weights, and
+    the method `three phases, part straight across`; all else is copied from `peer_trees`. The
+    given packings are not changed. Errors of `_compute_units_by_weights` pass through.
     """
     units = _compute_units_by_weights(task, peer_trees, direct_trees)
     best_rate = max(unit * sum(weights) for weights, unit in units.items())

@@ -93,17 +93,30 @@ def _replace_operation(
 
 
 def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
-    """Change the layout of the replicated states `states` to sliced.
+    """Return the rewrite that changes the layout of the replicated states `states` to sliced.
 
-    Each Slice of a state, or of its new value (its Update), is replaced by that value. Operations
-    after an Update read the new state instead of the value that the Update writes. An output that
-    is the new value of such a state becomes a slice. Raises `RefusedMoveError` for the first
-    violated condition:
+    Each state is sliced along one dimension on one mesh axis, which its uses determine
+    (`_find_axis`). Its layout on other axes remains. The operations change as follows:
 
-    - The name is that of a state that is replicated on the mesh axis of its uses.
-    - The state is not declared as needed completely after the program (`whole_after`).
-    - Every use of a state is a Slice, or its Update by an AllGather of a slice.
-    - All these uses slice it along one dimension and one mesh axis, and no Slice is an output.
+    - Each Slice of a state or of its new value (its Update) is removed. Its readers read the state
+      or the new value itself.
+    - An Update writes the slice that its AllGather reads, instead of the gathered value.
+    - Later operations that read this slice read the new state instead (`_read_new_states`).
+    - Operations that no output and no Update needs are removed, such as these AllGathers.
+
+    An output that is the new value of a state thereby becomes a slice. `program` is not changed.
+
+    Raises `RefusedMoveError` for the first violated condition; state by state, in this order:
+
+    1. The name is that of a state, and the state is replicated on its mesh axis.
+    2. The state is not declared as needed completely after the program (`whole_after`).
+    3. Every reader of the state is a Slice that is not an output, or an Update of the state with
+       the result of an AllGather. Every reader of this Update is a Slice along the gathered
+       dimension that is not an output. All these Slices and AllGathers are over the mesh axis
+       of the state only.
+    4. All uses have the same dimension, and there is at least one use.
+
+    Errors of `build_program` for the new program pass through.
     """
     conditions = Conditions("as-slice", program, {"states": tuple(states)})
     dimensions = {name: _find_dimension(program, name, conditions) for name in states}
@@ -181,10 +194,15 @@ def _read_new_states(
 ) -> tuple[list[Operation], dict[str, str]]:
     """Let operations after an Update read the new state instead of the value that it writes.
 
-    `states` has the sliced dimension by name of a state; Updates of other states are ignored. A
-    written value with the name that `reorder` gives it (the Update's name, `_` and the slice)
-    becomes unnamed (prefix `_`) if it is not an output and only the Update reads it. Returns the
-    operations with the new names, and these names by old name.
+    `states`: sliced dimension by name of a state; Updates of other states are ignored. Returns
+    (the changed operations in the same order, new name by old name of the renamed values).
+
+    Renamed are values with the name that `reorder` gives them, `UPDATE_LAYOUT`. UPDATE is the
+    name of the Update that writes the value, LAYOUT is the layout sliced along the state's
+    dimension. The value must not be an output, and after the replacement the Update must be its
+    only reader among the operations that an output or Update needs. The new name is `_` and the
+    old name; if it is taken, the first free one with the suffix `_2`, `_3` and so on. Operations
+    that read the value get the new name, too. The arguments are not changed.
     """
     renamed: dict[str, str] = {}
     # Name of the Update by name of the value that it writes.
@@ -220,11 +238,16 @@ def _sliced_update(program: Program, update: Operation) -> Operation:
 
 
 def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
-    """Return the one dimension along which all uses of a state slice it.
+    """Return the one dimension, counted from 0, along which all uses of a state slice it.
 
-    Raises `RefusedMoveError` if no replicated state has the name, if the state is needed completely
-    after the program, if a use needs more than a slice (`_check_use`), and if its uses slice it
-    along no dimension or several.
+    Conditions that hold are recorded in `conditions`. Raises `RefusedMoveError` for the first
+    violated one, in this order:
+
+    1. `replicated-state`: a state has the name, and it is replicated on the mesh axis of its uses
+       (`_find_axis`; the first axis without uses).
+    2. `not-needed-whole`: the state is not declared `whole_after`.
+    3. Every reader, in program order, needs only a slice: the conditions of `_check_use`.
+    4. `one-dimension`: all readers slice along the same dimension, and there is a reader.
     """
     state = program.states.get(name)
     message = "it is no replicated state"
@@ -246,10 +269,22 @@ def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
 def _check_use(program: Program, name: str, reader: Operation, conditions: Conditions) -> int:
     """Check that a reader uses only a slice of the state `name`, and return the sliced dimension.
 
-    Permitted are a Slice that is not an output, and an Update of the state whose written value is
-    an AllGather. All readers of that Update must be Slices along the gathered dimension that are
-    not outputs. All these Slices and AllGathers must be over the axis of the state (`_find_axis`).
-    Raises `RefusedMoveError` at the first violation.
+    The dimension counts from 0. Conditions that hold are recorded in `conditions`. The first
+    violated one raises `RefusedMoveError`. For a Slice, in this order:
+
+    1. `one-axis`: it is over the mesh axis of the state (`_find_axis`) and no other.
+    2. `sliced-use`: it is not an output.
+
+    For any other reader, in this order:
+
+    1. `sliced-use`: it is an Update of this state.
+    2. `gathered-value`: the value that it writes is the result of an AllGather.
+    3. `one-axis`: this AllGather is over the mesh axis of the state and no other.
+    4. Every reader of the Update is a Slice along the gathered dimension (`sliced-use`), over
+       the same axis only (`one-axis`), and not an output (`sliced-use`).
+
+    A Slice gives its dimension, an Update the dimension that its AllGather gathers. An Update
+    without readers is permitted.
     """
     axis = _find_axis(program, name)
     if reader.kind is Kind.SLICE:

@@ -42,13 +42,22 @@ class RankTime:
 def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
     """Measure the times in ns in which each rank computes, communicates, moves memory and idles.
 
-    Nodes communicate or compute as decided by `is_communication` and `is_computation`; memory is
-    moved by the other COMPUTE nodes whose names are in `memory_names` of the extension. All other
-    nodes, such as markers, are no work. Returns one entry per rank, in order. Overlapping intervals
-    of one kind count once; times of different kinds may overlap. Idle time is the time without any
-    work between the first start and the last end of work, 0 without work. Memory and idle time are
-    None for ranks whose file records no device. The overlap is the percentage (0 to 100) of
-    communication time during which computations run, None without communication.
+    Returns one entry per rank, in order of ranks. Nodes belong to the first class that fits:
+
+    - communication: collectives, sends, receives, and COMPUTE nodes whose names the extension
+      lists in `communication_names`
+    - memory: COMPUTE nodes whose names the extension lists in `memory_names`
+    - computation: other COMPUTE nodes, with the exceptions of `is_computation`, such as
+      operators that issue communication
+    - all other nodes, such as markers: no work
+
+    The time of a class is the length of the union of its nodes' intervals: overlapping intervals
+    count once. Times of different classes may overlap. Idle time is the time without work of any
+    class between the first start and the last end of work, 0 without work. Memory and idle time
+    are None for a rank whose file records no device, and for workloads of other readers.
+
+    The overlap is the percentage (0 to 100) of communication time during which a computation
+    runs, None if the communication time is 0. Both arguments are unchanged.
     """
     communicates = is_communication(workload)
     on_memory = _is_named(workload, "memory_names") & ~communicates
@@ -218,12 +227,17 @@ def is_measured(workload: Workload) -> BoolArray:
 def find_stragglers(
     workload: Workload, times: Timeline, meetings: Meetings, waits: WaitingTimes
 ) -> Stragglers:
-    """Find the straggler of every communication: the measured rank that starts last.
+    """Find the straggler of every communication: the measured rank whose node starts last.
 
-    A rank is measured if it has a trace file of its own. The straggler is -1 with fewer than two
-    measured ranks, or if several of them start last. `caused_ns` is the sum of the waiting times of
-    all measured ranks, in ns, also in these cases; `measured` is the number of measured ranks. All
-    are int64[communications].
+    A rank is measured unless the workload lists it as assumed, because it has no trace file. The
+    result has three arrays int64[communications], in the order of `meetings`:
+
+    - `rank`: the straggler. -1 if fewer than two nodes are of measured ranks, or if several of
+      these start at the same last time. Nodes of other ranks are ignored, even if they start
+      later.
+    - `caused_ns`: sum of the waiting times in `waits` of all nodes of measured ranks, in ns, also
+      if `rank` is -1; 0 without such nodes.
+    - `measured`: number of nodes of measured ranks.
     """
     measured_rows = is_measured(workload)
     rank, caused, measured = np.full((3, len(meetings)), -1, np.int64)

@@ -145,9 +145,17 @@ class _PlanParser:
     ) -> ThreadBlock | None:
         """Parse a thread block without its operations; return None after recording an error.
 
-        The id must equal `position`, `ops` must be a list, and channel ids must exist on the rank.
-        If a channel type is listed several times, its ids are concatenated; a type that is not
-        listed has none.
+        At most one error is recorded, that of the first rule that fails:
+
+        1. `id` is the integer `position`.
+        2. `ops` is a list; its entries are not examined here.
+        3. `channels` is a list. Each entry has a `channel_type` of `CHANNEL_TYPES` and a list
+           `channel_ids`. The ids are positions among the channels of this type in `gpu`; for the
+           type switch, among its groups.
+        4. `remote_buffer_refs` is missing or valid (`_parse_buffers_of_block`).
+
+        If a channel type is listed several times, its ids are concatenated in the order of the
+        list. A type that is not listed has no ids. `rank` is copied to the result.
         """
 
         def parse() -> ThreadBlock:
@@ -254,9 +262,19 @@ def _check_id(
 def _parse_gpu(value: JsonValue) -> Gpu:
     """Parse one rank without its thread blocks.
 
-    Raises `InputError` at the first invalid member, also for a rank in the plan format before July
-    2025. The lists of channels, remote buffers and thread blocks are required, but may be empty.
-    Entries of one channel type are concatenated; switch channels become groups.
+    Channels of one type (memory, port) are concatenated in the order of the list; their peers are
+    the ranks in `connected_to`. Switch channels become groups in that order. Raises `InputError`
+    for the first violation, in this order:
+
+    1. The rank is in the plan format before July 2025, or lacks `remote_buffers` (`old-plan`).
+    2. `channels` is a list, and each entry has a known `channel_type` and integers as peers, or
+       valid groups (`_parse_groups`).
+    3. `remote_buffers` and `threadblocks` are lists. The thread blocks are not examined.
+    4. `input_chunks`, `output_chunks` and `scratch_chunks` are integers from 0 to 2^32 - 1.
+    5. Each remote buffer is valid (`_parse_remote_buffer`).
+    6. `semaphores` is missing or has valid initial values.
+
+    The lists may be empty. The member `id` is not examined, nor whether named ranks exist.
     """
     refuse_old_rank(value)
     peers: dict[str, list[int]] = {name: [] for name in _PAIRED}
@@ -332,11 +350,15 @@ def _parse_buffers_of_block(
     value: JsonValue,
     gpu: Gpu,
 ) -> Mapping[str, tuple[int, ...]]:
-    """Return the remote buffers that a thread block uses, as positions in `Gpu.remote_buffers`.
+    """Return the remote buffers that a thread block uses, as positions in `gpu.remote_buffers`.
 
-    The result maps each channel type to its positions; entries of one type are concatenated.
-    Without the member `remote_buffer_refs` all are empty. Raises `InputError` if a position does
-    not exist or the rank does not access that buffer with this channel type.
+    The result maps the channel types memory and port to their positions, counted from 0. Positions
+    of several entries of one type are concatenated in the order of the list, with repetitions.
+    A type without entries, or both without the member `remote_buffer_refs`, has an empty tuple.
+
+    Raises `InputError` for the first entry in which a member is missing or has a wrong form, whose
+    type is neither memory nor port, or with a position that does not exist. It is also raised if
+    the list of channel types of that buffer lacks the type of the entry.
     """
     buffers: dict[str, list[int]] = {name: [] for name in _PAIRED}
     if not value.has("remote_buffer_refs"):
