@@ -184,9 +184,14 @@ def data_kept_apart() -> Iterator[None]:
         sys.stdout.flush()
     try:
         saved = os.dup(1)
+    except OSError:
+        # The descriptor is closed, so that nothing can be mixed.
+        yield
+        return
+    try:
         os.dup2(2, 1)
     except OSError:
-        # One of the streams is closed, so that nothing can be mixed.
+        os.close(saved)
         yield
         return
     try:

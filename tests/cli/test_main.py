@@ -316,6 +316,20 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert (result.returncode, result.stderr) == (141, b"")
 
 
+def test_output_that_cannot_be_redirected_opens_no_descriptor() -> None:
+    """Without descriptors 0 and 2, the copy of descriptor 1 would get number 0 and stay open."""
+    code = (
+        "import os\n"
+        "from hub_core.cli.start_record import data_kept_apart\n"
+        "os.close(0); os.close(2)\n"
+        "with data_kept_apart(): pass\n"
+        "try: os.fstat(0)\n"
+        "except OSError: print('closed')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert run.stdout == "closed\n"
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-"])
 @pytest.mark.parametrize("arguments", ["formats", "--help", "verify {}", "verify -"])
 def test_a_closed_stream_is_quiet_and_changes_no_exit_code(

@@ -310,6 +310,19 @@ def test_gather_reads_as_many_rows_as_it_writes() -> None:
     assert count_memory_bytes(program, program.operations, binding) == 16 + 2 * 4 * 32
 
 
+def test_an_operand_of_which_an_index_needs_the_shape_is_read_by_other_operations() -> None:
+    build = ProgramBuilder("positions")
+    x = build.argument("x", "float32", 8, 4)
+    program = build.program(index_of(x, 0), exp(x))
+    index, power = program.operations
+    binding = Binding(2, {})
+    indices = binding.bytes_of_rank(program.types[index.name])
+    assert count_memory_bytes(program, [index], binding) == indices
+    # The exponential reads and writes 32 numbers of 4 bytes.
+    assert count_memory_bytes(program, [power], binding) == 2 * 128
+    assert count_memory_bytes(program, [index, power], binding) == indices + 2 * 128
+
+
 @pytest.mark.parametrize("element", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int8"])
 def test_narrow_types_compute_and_compare_in_their_own_precision(element: str) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")

@@ -73,7 +73,7 @@ class _Steps:
         among the new steps, numbered from 0, as (parents, children) of shape [2, edges]. Each new
         step waits for the current barrier of its rank, if there is one. Then one computation of 0
         ns is added per rank, also for ranks without new steps; it waits for the new steps of its
-        rank and becomes the new barrier.
+        rank and for its current barrier, and becomes the new barrier.
         """
         new = np.arange(len(rank)) + self.rows
         self.columns.append({**columns, "rank": rank})
@@ -84,6 +84,10 @@ class _Steps:
         every = np.arange(self.num_ranks)
         barrier = every + self.rows
         self.edges.append(np.stack([new, barrier[rank]]))
+        if self.barrier is not None:
+            # Without new steps of its rank, only this edge orders the barrier after earlier steps.
+            without = np.setdiff1d(every, rank)
+            self.edges.append(np.stack([self.barrier[without], barrier[without]]))
         nothing = {"kind": np.full(len(every), StepKind.COMPUTE), "duration_ns": 0 * every}
         self.columns.append({**nothing, "rank": every})
         self.rows += len(every)

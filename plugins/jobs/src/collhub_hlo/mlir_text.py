@@ -527,8 +527,8 @@ def _split_types(text: str, start: int) -> tuple[str, str]:
     Two rules, neither of which removes blanks:
 
     - If the text ends with `>` or `)` and contains no ` attributes {`, the last ` : ` separates the
-      parts, even within brackets. Without one after `start` the types are `""`. If a `}` is after
-      the last ` : `, the second rule applies.
+      parts. Without one after `start` the types are `""`. If it is within brackets, or if a `}` is
+      after it, the second rule applies.
     - Otherwise the last colon after `start` that is outside of brackets separates the parts;
       without such a colon the types are `""`. The types end before ` attributes {`.
 
@@ -539,8 +539,9 @@ def _split_types(text: str, start: int) -> tuple[str, str]:
         last = text.rfind(" : ")
         if last < start:
             return text, ""
-        if "}" not in text[last:]:
-            return text[:last], text[last + 3 :]
+        types = text[last + 3 :]
+        if "}" not in types and not _count_open(types, is_inside=True):
+            return text[:last], types
         last = -1
     for token in _TOKEN_OR_COLON.finditer(text, start):
         if token[0] in ("(", "[", "{", "<"):

@@ -30,11 +30,10 @@ from collhub_captured_graphs.graph import (
 from collhub_hlo_modules.collectives import collective_of, read_call
 from collhub_hlo_modules.groups import find_placement
 from collhub_hlo_modules.module import MIRRORED, Computation, Module, called_names
-from collhub_hlo_modules.text import Instruction, Shape, invalid, parse_integers
+from collhub_hlo_modules.text import ELEMENT_BITS, Instruction, Shape, invalid, parse_integers
 
 MAX_NODES = 30_000
 _MAX_EVALUATIONS = 1_000_000
-_MAX_INTEGER = 1 << 63
 _MAX_DEPTH = 64
 _ELEMENTS = {
     "pred": "bool", "s8": "int8", "s16": "int16", "s32": "int32", "s64": "int64", "u8": "uint8",
@@ -124,8 +123,7 @@ class _GraphBuilder:
         the role STATE, every other one INPUT; the placement of an input is computed from its
         sharding (`_place_inputs`). An output that reuses the memory of a parameter has the role
         MUTATION and the name of this parameter as target, if the parameter is one tensor; every
-        other output has the role OUTPUT. Outputs that are no tensors of the graph (numbers, tokens)
-        are left out.
+        other output has the role OUTPUT. Outputs that are numbers or tokens are left out.
 
         `groups` of the result has one entry per partition of the devices that collectives use: its
         first group. With several partitions, all groups of each must be shifted copies of each
@@ -142,7 +140,12 @@ class _GraphBuilder:
         arguments = [self._add_parameter(one, int(one.literal) in states) for one in parameters]
         result = self._evaluate(entry, arguments)
         outputs = []
-        for number, part in enumerate(result if isinstance(result, tuple) else (result,)):
+        root = entry.root
+        assert root is not None
+        leaves = zip(_flatten(result), root.shape.leaves, strict=False)
+        for number, (part, leaf) in enumerate(leaves):
+            if isinstance(part, _Spread):
+                part = self._to_tensor(part, Shape((leaf,)), root)
             if not isinstance(part, str):
                 continue
             state = self._module.aliases.get(number, -1)
@@ -507,7 +510,7 @@ class _GraphBuilder:
                 direction = MIRRORED.get(direction, direction)
             return self._add_binary(_COMPARISONS[direction], instruction, operands, shapes)
         if opcode in _BINARY:
-            folded = _fold(opcode, operands)
+            folded = _fold(opcode, operands, instruction.shape.leaves[0][0])
             if folded is not None:
                 return folded
             return self._add_arithmetic(opcode, instruction, operands, shapes)
@@ -529,11 +532,11 @@ class _GraphBuilder:
         return None
 
     def _cast(self, instruction: Instruction, operand: Value, shape: Shape) -> Value:
+        dtype = instruction.shape.leaves[0][0]
         if isinstance(operand, int | float):
-            return operand
+            return _convert_number(operand, dtype)
         if operand is None or isinstance(operand, tuple):
             return None
-        dtype = instruction.shape.leaves[0][0]
         source = operand.source if isinstance(operand, _Spread) else operand
         sizes = self._tensors[source].shape
         element = self._find_element(instruction, dtype)
@@ -555,12 +558,22 @@ class _GraphBuilder:
 
         A number must be the second operand in aten, so that a first operand that is a number is
         treated by the opcode: operands of add, multiply, maximum and minimum are swapped, `number -
-        x` becomes `rsub`, and `number / x` a reciprocal that is multiplied by the number unless it
-        is 1. For other opcodes it becomes a tensor. Maximum and minimum with a number become
-        `clamp_min` and `clamp_max`.
+        x` becomes `rsub`, and `number / x` of floats a reciprocal that is multiplied by the number
+        unless it is 1. For other opcodes it becomes a tensor. Maximum and minimum with a number
+        become `clamp_min` and `clamp_max`. Quotients of integers are rounded toward zero, as in
+        HLO.
         """
         operator = _BINARY[opcode]
         first, second = operands
+        if opcode == "divide" and _is_integer(instruction.shape.leaves[0][0]):
+            left, right = self._to_operands(operands, shapes, instruction)
+            if not isinstance(left, Reference):
+                left = Reference(self._to_tensor(first, shapes[0], instruction))
+            overload = "Tensor_mode" if isinstance(right, Reference) else "Scalar_mode"
+            quotient: dict[str, ArgumentValue] = {
+                "self": left, "other": right, "rounding_mode": "trunc",
+            }  # fmt: skip
+            return self._append(f"aten.div.{overload}", quotient, instruction)
         is_number = isinstance(first, int | float)
         if is_number and opcode in ("add", "multiply", "maximum", "minimum"):
             first, second, shapes, is_number = second, first, shapes[::-1], False
@@ -1029,11 +1042,11 @@ def _flatten(value: Value) -> tuple[Value, ...]:
     return (value,)
 
 
-def _fold(opcode: str, operands: Sequence[Value]) -> float | None:
+def _fold(opcode: str, operands: Sequence[Value], dtype: str) -> float | None:
     """Compute an operator of two numbers, such as the counter of a loop.
 
-    None if an operand is no number, for an unsupported opcode, and for an integer result whose
-    absolute value is `_MAX_INTEGER` or more.
+    `dtype`: HLO element type of the result. An integer result outside of its range wraps around,
+    as on a device. None if an operand is no number, and for an unsupported opcode.
     """
     first, second = operands
     function = _FOLDED.get(opcode)
@@ -1044,7 +1057,45 @@ def _fold(opcode: str, operands: Sequence[Value]) -> float | None:
     ):
         return None
     result = function(first, second)
-    return result if isinstance(result, float) or abs(result) < _MAX_INTEGER else None
+    return _wrap(result, dtype) if isinstance(result, int) else result
+
+
+def _convert_number(number: float, dtype: str) -> int | float | None:
+    """Convert a number to the HLO element type `dtype`, as the HLO instruction `convert` does.
+
+    Floats become integers by rounding toward zero, NaN becomes 0, and values outside of the range
+    become its nearest limit; integers wrap around. A `pred` is 0 or 1. Floats are not rounded to
+    the precision of `dtype`. None for complex types.
+    """
+    if dtype == "pred":
+        return int(number != 0)
+    if not _is_integer(dtype):
+        return float(number) if dtype[0] in "fb" else None
+    if isinstance(number, int):
+        return _wrap(number, dtype)
+    if math.isnan(number):
+        return 0
+    bits, is_signed = ELEMENT_BITS[dtype], dtype[0] == "s"
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
+    return int(min(max(number, low), high))
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype[0] in "su"
+
+
+def _wrap(number: int, dtype: str) -> int:
+    """Return the value of the HLO integer type `dtype` that is equal modulo 2^bits.
+
+    A number of type `pred` becomes 0 or 1; numbers of other types are returned unchanged.
+    """
+    if dtype == "pred":
+        return int(number != 0)
+    if not _is_integer(dtype):
+        return number
+    size = 1 << ELEMENT_BITS[dtype]
+    low = -(size >> 1) if dtype[0] == "s" else 0
+    return (number - low) % size + low
 
 
 def _parse_number(literal: str, dtype: str) -> int | float | None:

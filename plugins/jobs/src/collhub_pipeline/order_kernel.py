@@ -286,6 +286,10 @@ def improve_orders(
         target = 0
         device = 0
         if move > 0:
+            # Every fourth part of the moves continues from the best order.
+            if move > 1 and (move - 1) % max(1, moves // 4) == 0:
+                _copy(best, current)
+                current_cost = best_cost
             state, device, source, target = _draw_move(state, lengths)
             if target < 0:
                 continue
@@ -326,8 +330,4 @@ def improve_orders(
         elif not is_accepted:
             # The given orders are invalid.
             return best, -1
-        # Every fourth part of the moves continues from the best order.
-        if move > 0 and move % max(1, moves // 4) == 0:
-            _copy(best, current)
-            current_cost = best_cost
     return best, best_value

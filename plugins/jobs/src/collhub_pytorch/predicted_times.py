@@ -128,9 +128,9 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     - A collective that is not predicted keeps its measured transfer time, if the job is a profile
       with times. It takes no time if it has no data or one rank.
     - A message with a recorded duration keeps its measured transfer time, if the job is a profile
-      with times, and otherwise takes no time. One without has that of a broadcast from one rank to
-      another, else that of an all-to-all of both ranks with the same bytes to the other rank. A
-      message without its other end keeps its duration, or takes no time.
+      with times. Any other one has that of a broadcast from one rank to another, else that of an
+      all-to-all of both ranks with the same bytes to the other rank. A message without its other
+      end keeps its duration, or takes no time.
     - If the job is no profile, a rank runs one computation of a device at a time, in the order in
       which they can start, and the collectives of a group in their order. Control dependencies for
       these orders are added.
@@ -149,9 +149,10 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     )
     workload = replace(workload, nodes=timed)
     transfer = np.full(len(nodes), -1, np.int64)
-    if is_profile and has_times(workload):
+    is_measured = is_profile and has_times(workload)
+    if is_measured:
         transfer = measure_transfers(measured_timeline(workload), meetings)
-    keys = list(predicted_calls(workload, meetings))
+    keys = list(predicted_calls(workload, meetings, are_messages_measured=is_measured))
     predicted = predictor.predict(key for _, key in keys)
     # NCCL's sends and receives run the kernel of its all-to-all: profiles rarely have broadcasts.
     exchanges = [
@@ -195,15 +196,17 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     return workload if lane is None else _add_lane_order(workload, lane, times.start)
 
 
-def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[Int64Array, CallKey]]:
+def predicted_calls(
+    workload: Workload, meetings: Meetings, *, are_messages_measured: bool = True
+) -> Iterator[tuple[Int64Array, CallKey]]:
     """Yield the communications whose times must be predicted, as (nodes, key), in their order.
 
     The key is (kind, bytes, ranks). Yielded are:
 
     - collectives of a standard kind (not barriers, not unknown) with data among several ranks;
       the ranks are all of the group
-    - messages with data whose first node has no recorded time; the key is that of a broadcast
-      between both ranks, in ascending order
+    - messages with data; the key is that of a broadcast between both ranks, in ascending order.
+      With `are_messages_measured` only those whose first node has no recorded time
 
     Bytes are the largest number of any node of the communication.
     """
@@ -212,7 +215,8 @@ def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[In
         rows = meetings.members(meeting)
         first, size = int(rows[0]), int(nodes.bytes[rows].max())
         if nodes.kind[first] != NodeKind.COLLECTIVE:
-            if nodes.duration_ns[first] < 0 < size:
+            is_measured = are_messages_measured and nodes.duration_ns[first] >= 0
+            if size > 0 and not is_measured:
                 ends = int(nodes.rank[first]), int(nodes.peer[first])
                 yield rows, (JobCollective.BROADCAST, size, tuple(sorted(ends)))
             continue

@@ -42,8 +42,8 @@ def profile(folder: str | os.PathLike[str], name: str = "job") -> Iterator[torch
     Yields torch's profiler, whose `step()` marks iterations. When the body ends, writes
     `NAME.<rank>.pt.trace.json.gz` (Kineto profile) and `NAME.<rank>.et.json` (execution trace) into
     the folder, which is created. The rank is that of the default process group, 0 if it is not
-    initialized: such processes need different names. After an exception, neither file remains.
-    Raises `UsageError` if torch is not installed.
+    initialized: such processes need different names. After an exception of the body or of the
+    export, neither file remains. Raises `UsageError` if torch is not installed.
     """
     try:
         # Lazy import: torch is large, and only this function needs it.
@@ -58,13 +58,15 @@ def profile(folder: str | os.PathLike[str], name: str = "job") -> Iterator[torch
     distributed = torch.distributed
     is_joined = distributed.is_available() and distributed.is_initialized()
     stem = f"{name}.{distributed.get_rank() if is_joined else 0}"
-    trace = path / f"{stem}.et.json"
+    trace, profile_path = path / f"{stem}.et.json", path / f"{stem}.pt.trace.json.gz"
     observer = torch.profiler.ExecutionTraceObserver().register_callback(str(trace))
     profiler = torch.profiler.profile(record_shapes=True, execution_trace_observer=observer)
     try:
         with profiler:
             yield profiler
+        profiler.export_chrome_trace(str(profile_path))
     except BaseException:
-        trace.unlink(missing_ok=True)
+        for file in (trace, profile_path):
+            if file.is_file():
+                file.unlink()
         raise
-    profiler.export_chrome_trace(str(path / f"{stem}.pt.trace.json.gz"))

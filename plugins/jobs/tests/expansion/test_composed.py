@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from collhub_expansion.composed import Phase, PhaseSteps, composed, limit_concurrency, order_streams
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 import hub_core
 from hub_core import Algorithm
-from hub_core.model import Collective, CollectiveKind
+from hub_core.model import Buffer, Collective, CollectiveKind, StepKind, StepTable
 
 pytest.importorskip("collhub_astra_sim")
 AR, AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
@@ -53,6 +54,27 @@ def test_contents_are_right(
 def test_a_dimension_that_is_reduced_twice_is_found() -> None:
     found = hub_core.verify(_of(AR, (AR, 0), (AR, 0), (AR, 1), name="ring"))
     assert not found.ok
+
+
+def test_phases_follow_each_other_on_a_rank_without_steps_in_one_of_them() -> None:
+    """Rank 1 is idle in the second of three phases; its later steps wait for the first one."""
+    columns = {
+        "kind": [StepKind.COPY], "src_buffer": [Buffer.INPUT], "src_offset": [0],
+        "dst_buffer": [Buffer.OUTPUT], "dst_offset": [0], "count": [1],
+    }  # fmt: skip
+    phases = []
+    for ranks in ((0, 1), (0,), (0, 1)):
+        rows = {name: values * len(ranks) for name, values in columns.items()}
+        table = StepTable.from_columns(2, {**rows, "rank": list(ranks)})
+        algorithm = Algorithm(Collective(AR, 2, 2), table, np.zeros(2, np.int64))
+        phases.append(PhaseSteps(AR, 0, algorithm, (0, 1)))
+    table = composed(AR, phases).steps
+    parents, children = table.edges()
+    after = {int(np.flatnonzero(table.rank == 1)[0])}
+    for parent, child in sorted(zip(parents.tolist(), children.tolist(), strict=True)):
+        if parent in after:
+            after.add(child)
+    assert after == set(np.flatnonzero(table.rank == 1).tolist())
 
 
 def _streams(count: int, *levels: int, times: tuple[int, ...] = ()) -> list[list[Phase]]:

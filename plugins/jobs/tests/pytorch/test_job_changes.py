@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 from collhub_pytorch.analysis import match_communications, measured_timeline
 from collhub_pytorch.findings import count_bus_bytes, group_calls
 from collhub_pytorch.formats import ProfileOptions
+from collhub_pytorch.job import EXTENSION
 from collhub_pytorch.job_changes import find_changes, find_instant
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.predicted_times import CallKey, predict_job
@@ -337,6 +338,21 @@ def test_messages_take_the_time_of_a_broadcast_of_two_ranks() -> None:
     assert job_ns(predict_job(Workload(nodes), LinearPredictor())) == 5000 + 11_000 + 3000
     empty = NodeColumns.from_columns(2, {**columns, "bytes": [-1, 0, 0, -1]}, ([0, 2], [1, 3]))
     assert job_ns(predict_job(Workload(empty), LinearPredictor())) == 5000 + 3000
+
+
+def test_recorded_durations_of_messages_are_times_only_in_a_profile() -> None:
+    """Other jobs record the duration of a call, which may include waiting for the other rank."""
+    columns = {
+        "rank": [0, 1],
+        "kind": [int(NodeKind.SEND), int(NodeKind.RECV)],
+        "duration_ns": [400, 700_000],
+        "bytes": [1000, 1000],
+        "peer": [1, 0],
+    }
+    job = Workload(NodeColumns.from_columns(2, columns))
+    assert job_ns(predict_job(job, LinearPredictor())) == 11_000
+    profile = replace(job, extensions={EXTENSION: {}})
+    assert job_ns(predict_job(profile, LinearPredictor())) == 700_000
 
 
 def test_collectives_of_unknown_kind_are_not_predicted() -> None:

@@ -11,6 +11,7 @@ import pytest
 from collhub_pytorch import read_profiles
 from collhub_pytorch.execution_trace import workload_of as read_traces
 from collhub_pytorch.formats import ProfileOptions, RankOptions
+from collhub_pytorch.profiling import profile
 from collhub_pytorch.replay import measured, replay_job
 from collhub_pytorch.trace_files import list_files
 
@@ -48,6 +49,15 @@ def test_a_rank_writes_a_profile_and_an_execution_trace(folder: Path) -> None:
         "training.0.et.json", "training.0.pt.trace.json.gz",
         "training.1.et.json", "training.1.pt.trace.json.gz",
     ]  # fmt: skip
+
+
+@needs_torch
+def test_a_profile_that_cannot_be_written_leaves_no_execution_trace(tmp_path: Path) -> None:
+    """Readers take the files of a folder as those of a job: one of two would be a damaged job."""
+    (tmp_path / "job.0.pt.trace.json.gz").mkdir()
+    with pytest.raises(OSError, match="job.0.pt.trace.json.gz"), profile(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["job.0.pt.trace.json.gz"]
 
 
 @needs_torch

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _REDUCING_ROWS = frozenset(
     {Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.TOP_VALUES, Kind.TOP_INDICES, Kind.SCATTER}
 )
+# An Index only uses the shape of its operand; the rows that a Gather reads are counted separately.
+_UNREAD_FIRST_OPERANDS = frozenset({Kind.GATHER, Kind.INDEX})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +159,9 @@ def count_memory_bytes(
     read once, also by collectives. Each result that is an output, the new value of a state, or read
     outside the kernel is written once; the other values stay in registers. Views move no memory; a
     view in the kernel is read from memory by its readers. A Gather reads as many bytes as its
-    result has, and its indices. The first operand of an Index is not counted, even if another
-    operation of the kernel reads it. If the kernel has opaque operations, only their declared
-    traffic counts, divided by the ranks that slice their results and rounded up.
+    result has, and its indices. An Index does not read its operand. If the kernel has opaque
+    operations, only their declared traffic counts, divided by the ranks that slice their results
+    and rounded up.
 
     `same_kernel`: names of further operations of the kernel. Their own traffic is not counted;
     values that are exchanged with them stay in registers.
@@ -178,12 +180,11 @@ def count_memory_bytes(
     read = {
         name
         for operation in computing
-        for name in operation.reads[operation.kind is Kind.GATHER :]
+        for name in operation.reads[operation.kind in _UNREAD_FIRST_OPERANDS :]
         if name not in in_registers
     }
-    # A Gather reads as many rows as it writes, and an Index reads nothing.
+    # A Gather reads as many rows as it writes.
     gathered = [entry.name for entry in kernel if entry.kind is Kind.GATHER]
-    read -= {entry.reads[0] for entry in kernel if entry.kind is Kind.INDEX}
     written = {operation.name for operation in computing if _is_stored(program, operation, inside)}
     counted = [*gathered, *(read | written)]
     return sum(binding.bytes_of_rank(program.types[name]) for name in counted)
