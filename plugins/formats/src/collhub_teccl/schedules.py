@@ -427,7 +427,8 @@ class _ScheduleConversion:
     def _divide_demands(self) -> _PathShares:
         """Divide the units of every demand among its paths; each demand is one chunk of P units.
 
-        P is the result of `_count_parts`. Each path first gets floor(volume * P + `TOLERANCE`)
+        P is the result of `_count_parts`. The volumes are first divided by their sum in the demand,
+        which is 1 within the tolerance. Each path first gets floor(volume * P + `TOLERANCE`)
         units. If these are fewer than P for a demand, some of its paths get one more unit each.
         They are the paths with the largest values of (volume * P - units), the earlier path if
         equal. A path may have no units. Example: volumes (0.5, 0.5) with P = 2 give (1, 1).
@@ -439,9 +440,11 @@ class _ScheduleConversion:
         """
         paths = self._paths
         parts = self._count_parts()
-        exact = paths.volume * parts
-        count = np.floor(exact + TOLERANCE).astype(np.int64)
         demands = len(paths.at)
+        # The volumes of a demand may add up to 1 plus or minus the tolerance, many units of 1/P.
+        total = np.bincount(paths.demand, paths.volume, demands)
+        exact = paths.volume / total[paths.demand] * parts
+        count = np.floor(exact + TOLERANCE).astype(np.int64)
         lacking = parts - np.bincount(paths.demand, count, demands).astype(np.int64)
         # Method of largest remainders.
         order = np.lexsort((count - exact, paths.demand))

@@ -82,6 +82,14 @@ def test_volumes_that_six_digits_round_add_up_again():
     assert hub_core.verify(algorithm).ok
 
 
+@pytest.mark.parametrize("volumes", [(0.1259, 0.8735), (0.1037, 0.8971)])
+def test_volumes_that_add_up_within_the_tolerance_fill_the_chunk(volumes: tuple[float, float]):
+    # Sums of 0.9994 and 1.0008: 3 units too few and 4 too many of 5040.
+    algorithm = _read(_two_way(*volumes))
+    assert algorithm.collective.unit_count == 3 * 5040
+    assert hub_core.verify(algorithm).ok
+
+
 def test_the_latest_demand_that_is_claimed_is_kept():
     met = {"GPU 4": {"GPU 7": {"Chunk 0": 2e-6}}, "GPU 7": {"GPU 4": {"Chunk 0": 3e-6}}}
     algorithm = _read(_pair(), **{"6-Demand_Met": met})

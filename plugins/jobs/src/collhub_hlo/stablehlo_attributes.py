@@ -22,7 +22,7 @@ _HANDLE = re.compile(r"\bhandle\s*=\s*(-?\d{1,18})\b")
 _INTEGER = re.compile(r"\s*(-?\d{1,18})\b")
 _TARGET = re.compile(r'@("[^"]*"|[\w$.\-]+)\s*\(')
 _INDEX = re.compile(r"\[(\d{1,9})\]|\bindex\s*=\s*(\d{1,9})")
-_DENSE = re.compile(r"dense<(.*)>\s*:\s*tensor<((?:\d+\s*x\s*)*)([a-z]+)(\d+)>\s*\Z", re.DOTALL)
+_DENSE = re.compile(r"dense<(.*)>\s*:\s*tensor<((?:\d+\s*x\s*)*)([us]?i)(\d+)>\s*\Z", re.DOTALL)
 _DENSE_VALUES = re.compile(r"[\s\d,\[\]\-]*\Z")
 _MESH_OF_GROUPS = re.compile(r"\bmesh(?:_name)?\s*=\s*@(?:\"([^\"]*)\"|([\w$.\-]+))")
 _MESH_AXIS = re.compile(r'mesh_axis<\s*name\s*=\s*"([^"]*)"\s*,\s*size\s*=\s*(\d{1,9})\s*>')
@@ -40,6 +40,7 @@ COLLECTIVES = frozenset((
     "ragged-all-to-all", "recv", "reduce-scatter", "send",
 ))  # fmt: skip
 _MAX_IDS = 1 << 20
+_MAX_DIGITS = 18
 
 
 def rewrite_attributes(
@@ -115,8 +116,9 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
     - Hexadecimal text in quotes, `"0x..."`: little-endian signed integers of 8, 16, 32 or 64 bits,
       as in the type. A single one is repeated too.
 
-    Raises `ValueError` for any other text (also `true`) and for damaged hexadecimal text. Raises it
-    for types with more than 2^20 elements, and if type and text differ in the number of elements.
+    Raises `ValueError` for any other text (also `true`, and types of other elements than integers),
+    for elements of more than 18 digits, and for damaged hexadecimal text. Raises it for types with
+    more than 2^20 elements, and if type and text differ in the number of elements.
     """
     match = _DENSE.match(text.strip())
     if not match:
@@ -129,7 +131,10 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
     if values.startswith('"'):
         elements = _decode(values.strip('"'), int(match[4][:4]))
     elif _DENSE_VALUES.match(values):
-        elements = [int(value) for value in re.findall(r"-?\d{1,18}", values)]
+        texts = re.findall(r"-?\d+", values)
+        if any(len(digits.removeprefix("-")) > _MAX_DIGITS for digits in texts):
+            raise ValueError(f"an element has more than {_MAX_DIGITS} digits")
+        elements = list(map(int, texts))
     else:
         raise ValueError(f"{values[:40]!r} are no integers")
     if len(elements) == 1 and "[" not in values:

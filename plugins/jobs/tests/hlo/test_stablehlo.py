@@ -18,6 +18,7 @@ from collhub_hlo.samples import (
     TRAINING_LOOP,
     source_of,
 )
+from collhub_hlo.stablehlo_attributes import parse_dense
 
 from hub_core.model import HubError, InputError, JobCollective, NodeKind, Workload
 from hub_core.plugin_api import Source
@@ -566,3 +567,15 @@ def test_kinds_and_dtypes_reach_the_workload() -> None:
     rows = nodes.kind == NodeKind.COLLECTIVE
     kinds = {JobCollective.ALL_GATHER, JobCollective.ALL_REDUCE}
     assert set(nodes.collective[rows].tolist()) == kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dense<1> : tensor<2xf32>", "is no dense attribute of integers"),
+        ("dense<1234567890123456789> : tensor<2xi64>", "an element has more than 18 digits"),
+    ],
+)
+def test_other_elements_than_short_integers_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_dense(text)
