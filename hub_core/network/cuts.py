@@ -109,15 +109,18 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
     """Yield divisions of the nodes into blocks: a label per node, int64, equal within a block.
 
     The labels are arbitrary numbers, `NO_BLOCK` for nodes in no block; blocks may have no NPU.
-    The divisions are, in this order:
+    Components ignore the direction of links; a node without links is its own component. The
+    divisions are, in this order:
 
-    - if there are groups: the groups, with every other NPU as its own block; switches are in none
-    - for up to `_MAX_THRESHOLDS` (12) bandwidths, evenly chosen from the distinct ones in
-      ascending order (first and last included): the components of the links that are faster
-    - if there are switches: for every level but the highest, the components of the nodes up to
-      this level (0 for NPUs, otherwise the number of links to the nearest NPU); then the NPUs at
-      each first switch
-    - for every dimension: the coordinates
+    - If the topology has groups: its groups, and every other NPU as its own block. Switches are
+      in no block. An NPU in several groups is in the last one.
+    - Up to `_MAX_THRESHOLDS` (12) bandwidths are chosen evenly from the distinct ones, first
+      and last included. For each, ascending: the components of the links that are faster.
+    - If there are switches: the level of a node is the number of links to its nearest NPU, 0
+      for NPUs and for nodes that reach no NPU. For each level from 0 to the highest but one:
+      the components of the links whose ends are both at most at this level. After that: every
+      NPU in the block of its first switch, see `_first_switches`.
+    - For every dimension, the coordinates of the NPUs, see `_coordinates`.
     """
     if topology.groups:
         label = np.arange(topology.num_nodes) + len(topology.groups)
@@ -248,10 +251,14 @@ def _distances(topology: Topology) -> Iterator[Int64Array]:
 def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
     """Yield orders of the nodes by eigenvectors: the position of every node, int64[nodes].
 
-    The eigenvectors belong to the 2nd to (1 + `_EIGENVECTORS`)th smallest eigenvalues of the
-    Laplacian whose weights are the bandwidths, summed over both directions. Equal entries keep the
-    order of the nodes. Yields nothing for fewer than 3 or more than `_MAX_SPECTRAL_NODES` nodes,
-    because the cost is cubic.
+    The matrix is the Laplacian of the network. Its weights are the bandwidths, summed over both
+    directions and relative to the largest sum; a slope of at most 0.001 on the diagonal
+    separates equal eigenvalues. The eigenvectors belong to the 2nd, 3rd and 4th smallest
+    eigenvalues (a network of 3 nodes has only two of them). Nodes are ordered by their entries,
+    ascending; entries that are equal to 9 decimal places keep the order of the nodes.
+
+    Yields nothing for fewer than 3 or more than `_MAX_SPECTRAL_NODES` (256) nodes, because the
+    cost is cubic.
     """
     nodes = topology.num_nodes
     if not 3 <= nodes <= _MAX_SPECTRAL_NODES:

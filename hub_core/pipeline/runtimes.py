@@ -72,11 +72,14 @@ def list_runtimes(registry: Registry) -> list[ChosenRuntime]:
 def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
     """Return the runtimes of texts separated by commas, in their order; `ideal` gives none.
 
-    A text is a name, or a name with limits that replace those of the runtime, such as
-    `executor?blocks=16&block_operations=256`. Blanks around commas and `?` are ignored.
-    Repeated equal texts count once. Raises `UsageError` for an unknown name (`unknown-runtime`),
-    also an empty one, for `ideal` with limits, one runtime with different limits, an unknown or
-    repeated resource, and a limit that is not a positive integer.
+    A text is a name, or a name with limits, such as `executor?blocks=16&block_operations=256`.
+    Each limit replaces that of the runtime for this resource, and adds the writer's option for
+    it, if the writer has one. Other limits remain. Blanks around commas and `?` are ignored. A
+    runtime that is named several times with the same limits occurs once, at its first place.
+
+    Raises `UsageError` for an unknown name (`unknown-runtime`), also an empty one. Raises it
+    also for `ideal` with limits, for one runtime with different limits, and as `parse_limits`
+    does, for example for a `?` without limits.
     """
     known = {one.runtime.name: one for one in list_runtimes(registry)}
     chosen: dict[str, ChosenRuntime] = {}

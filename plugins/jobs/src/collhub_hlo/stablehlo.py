@@ -566,10 +566,14 @@ class _Lowering:
     ) -> Instruction:
         """Append an instruction to the innermost region, and return it.
 
-        Its name is the opcode and the first result (`state` for the tuple of a loop); without
-        results, the line of the operation. With `is_tuple` its shape is the tuple of all parts of
-        `shapes`, otherwise the first of them. Raises `ValueError` if the region already has this
-        name.
+        Its name is the opcode, a dot, and the first result without `%`: `add.3` for `%3`.
+        Without results, `line` and the line of the operation replace the result: `send.line12`.
+        The tuple of a loop's state has `state` in place of the opcode.
+
+        With `is_tuple` its shape is a tuple of the arrays of all `shapes`, which may be empty.
+        Otherwise it is the first of `shapes`, of which there must be one. Operands, attributes
+        and literal are taken as given. Raises `ValueError` if the region already has an
+        instruction of this name.
         """
         region = self._regions[-1]
         first = operation.results[0][0][1:] if operation.results else f"line{operation.line}"
@@ -599,12 +603,16 @@ class _Lowering:
             index += count
 
     def _use(self, value: str) -> str:
-        """Return the name by which the innermost region refers to a value.
+        """Return the name by which the innermost region refers to a value, such as `%3` or `%3#1`.
 
-        It is the name of the instruction that defines the value in this region. A value of an
-        enclosing region is captured by this region and all regions in between: each gets a
-        parameter for it, whose name is returned. Raises `ValueError` for a value that is not
-        defined up to the enclosing function.
+        The regions are searched from the innermost one outwards, up to the enclosing function,
+        by `_find`. A value of the innermost region keeps its name there. A value of an outer
+        region is captured: the innermost region, and all regions between, record its shape in
+        `captured` and its name in `values`. This name, `captured.` and the value without `%`,
+        is returned.
+
+        Raises `ValueError` for a value that is not defined up to the function, and for a part
+        that a result does not have.
         """
         level = len(self._regions) - 1
         while (name := self._find(value, self._regions[level])) is None:
@@ -751,11 +759,15 @@ class _Lowering:
         self._computations[region.name] = region
 
     def _order_computations(self, entry: str) -> list[str]:
-        """Return the computations that the entry executes, callees first and the entry last.
+        """Return the names of the computations that the entry executes, callees first.
 
-        Each computation occurs once; unreached ones are left out. Raises `InputError` for a
-        function without a body (`dangling`, with the line of the caller), and for functions that
-        call themselves, directly or not (`recursion`).
+        The entry is last. The order is that of a depth-first search: of several callees, the
+        one that is called last comes first. Each computation occurs once; computations that the
+        entry does not reach are left out.
+
+        Raises `InputError` for a function without a body (`dangling`, at the line where the
+        calling function or region begins). Raises it also for functions that call themselves,
+        directly or not (`recursion`, at the line of a function that calls itself).
         """
         order: list[str] = []
         is_done: dict[str, bool] = {}

@@ -154,10 +154,13 @@ class Value:
     def number(self) -> Decimal:
         """Return the value as a finite decimal number, exactly as the file states it.
 
-        A text that is a number is accepted, since YAML parses `1e3` as text. A number that the
-        parser made a float keeps only the digits of a double. Raises `InputError` for true and
-        false, for infinities and NaN, for texts with `_`, for numbers of more than 40 characters,
-        and for all other values.
+        Integers, floats and texts of numbers are accepted; YAML parses `1e3` as text. Blanks
+        around the number in a text are ignored. A number that the parser made a float keeps
+        only the digits of a double. The number may be negative.
+
+        Raises `InputError` with the code of the value for true and false, for null, lists and
+        objects, for infinities and NaN, for other texts, also with `_`, and for more than 40
+        characters.
         """
         # YAML parses 1e3, without point and sign, as text.
         is_number = isinstance(self.raw, int | float | str) and not isinstance(self.raw, bool)
@@ -364,13 +367,19 @@ def _find_misfit_line(root: Node) -> int | None:
 
 
 def _check_nodes(name: str, root: Node, code: str) -> None:
-    """Refuse aliases, repeated keys, keys that are no text, deep nesting, and long integers.
+    """Raise `InputError` if a YAML tree has content that is not read; otherwise do nothing.
 
-    Raises `InputError` with the line. An alias is the same node object again: composing the tree
-    takes memory only once per node of the file, and aliases are expanded only after this check. The
-    root has depth 0, and nodes of a depth above 64 are refused. Keys are compared as written, so
-    `1` and `"1"` are equal; only sequences and mappings are no text. `name`: of the file; `code`:
-    of the error.
+    Refused are, with the line:
+
+    - An alias, which is the same node object again. Aliases are not expanded before this check.
+    - Nodes of a depth above 64; the root has depth 0.
+    - An integer of more than 1000 characters, in any notation.
+    - A key that is a sequence or a mapping.
+    - A key that occurs twice in a mapping. Keys are compared as written, so `1` and `"1"` are
+      equal.
+
+    If there are several faults, any one of them is reported. `name`: of the file; `code`: of
+    the error.
     """
     seen: set[int] = set()
     stack = [(root, 0)]

@@ -51,12 +51,17 @@ def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
 
 
 def fused_reductions(request: LevelledRequest) -> Int64Array:
-    """Find receives whose message can be reduced at once into the final place.
+    """Return for each receive the reduction that can be fused with it: int64[records].
 
-    Otherwise a RECV fills a slot (a block of SCRATCH), which a REDUCE then reads. The two can be
-    fused if both implement one step in one level, and no other record of that level (of any rank)
-    accesses the destination of the REDUCE. Returns int64[records]: at a RECV the index of the
-    REDUCE to fuse with it, -1 for all other records.
+    At a RECV it is the index of its REDUCE, at all other records and for receives that cannot
+    be fused -1. Without fusion a RECV writes its message to a slot, which a REDUCE then reads.
+    With fusion the message is reduced directly into the destination of the REDUCE. All of this
+    must hold:
+
+    - Both records implement the same step of the algorithm, in the same level.
+    - The RECV writes the block of SCRATCH that the REDUCE reads. It is a slot: a block after
+      those of SCRATCH that the algorithm itself uses.
+    - No other record of that level, of any rank, reads or writes the destination of the REDUCE.
     """
     program, steps = request.program, request.algorithm.steps
     # A step has at most one RECV, which its row identifies.
@@ -128,10 +133,14 @@ def used_elements(
 ) -> Int64Array:
     """Return how many elements of its memory each rank uses in a run: int64[ranks].
 
-    They are counted from the start of the rank's memory up to the end of INPUT, OUTPUT and of the
-    last element that a record (operation) of the rank reads or writes. So blocks at the end that
-    only fused reductions would use are left out. `moves`: by record. `is_done`: mask of the REDUCE
-    records that do not run because they are fused with a receive. `elements`: per block.
+    They are counted from the start of the rank's memory to the last of these ends: of INPUT, of
+    OUTPUT, and of every region that a record (operation) of the rank reads or writes. Two kinds
+    of regions do not count: the source of a RECV, which is in the memory of its sender, and the
+    regions of REDUCE records in `is_done`. So blocks at the end that only fused reductions
+    would use are left out.
+
+    `moves`: by record, as from `fused_moves`. `is_done`: mask of the REDUCE records that do not
+    run, because they are fused with a receive. `elements`: number per block.
     """
     base, size = program.layout.base, program.layout.size
     outer = [Buffer.INPUT, Buffer.OUTPUT]

@@ -80,7 +80,9 @@ def list_entries(
 ) -> int:
     """List the algorithms of a catalogue.
 
-    Exit 1 if a card of the catalogue is invalid; the valid ones are listed.
+    The order is that of the catalogue. With several options, an entry must fit all of them. A
+    card without ranks fits any number, and a card without networks is intended for all machines
+    of the catalogue. Exit 1 if a card of the catalogue is invalid; the valid ones are listed.
     """
     from collhub_zoo.zoo_records import ZooListReport
 
@@ -112,7 +114,11 @@ def list_entries(
 @json_flag
 @click.pass_obj
 def show(context: CommandContext, name: str, source: str | None, as_json: bool) -> int:
-    """Show an algorithm: its origin, the command or file that creates it, published figures."""
+    """Show an algorithm: its origin, the command or file that creates it, published figures.
+
+    NAME must be exactly that of an entry; for another name, the error suggests the closest one.
+    Invalid cards are reported, but do not change the exit code.
+    """
     from collhub_zoo.zoo_records import ZooListReport
 
     catalogue = _open(context, source)
@@ -178,7 +184,12 @@ def get(
     out: str,
     output: OutputRequest,
 ) -> int:
-    """Create the algorithm NAME, verify it and write it to OUT."""
+    """Create the algorithm NAME, verify it and write it to OUT.
+
+    It is an error if the card excludes the collective or the network, or needs a file that
+    --fetched does not give. An algorithm that is not correct is not written, unless --verify
+    permits it. The written files and the losses of the format are reported.
+    """
     from collhub_zoo.catalogue import AlgorithmSource
 
     catalogue = _open(context, source)
@@ -265,9 +276,11 @@ def build(
 ) -> int:
     """Evaluate all entries on all machines, and write an index and pages to the folder OUT.
 
-    Each algorithm is verified, timed on nominal links and on the measured machine, compared with a
-    proven bound, and written for the runtimes that use it. Exit 1 if an entry failed or a curve
-    became worse; the remaining entries are built.
+    Each algorithm is verified, timed on nominal links and on the measured machine, compared
+    with a proven bound, and written for the runtimes that use it. A failed entry does not stop
+    the build: its failure is reported, and the other entries are built. Exit 1 if an entry
+    failed, a card is invalid, or a curve became worse than in --previous. OUT must be missing
+    or empty, unless --force is given. A zoo at an address cannot be built.
     """
     import os
 

@@ -68,10 +68,14 @@ def read_program(workload: Workload, options: StatedOptions) -> Inference:
 
 
 def record_fields(record: LegalityRecord, parent: Program, effect: Costs) -> dict[str, JsonValue]:
-    """Convert a legality record to the JSON fields of a workload's history.
+    """Return the JSON fields of a transformation in the history of a workload.
 
-    These are the transformation, its parameters, conditions, notes, the effect on the costs, and
-    `parent`: the program before the transformation as the hexadecimal SHA-256 of its document.
+    - `transformation`: its name
+    - `parameters`: values by name, with lists in place of tuples
+    - `conditions`, `notes`: the lists of the record
+    - `effect`: change of each cost by name, such as `sent bytes`
+    - `parent`: hexadecimal SHA-256 of the JSON text of `parent`, the program before the
+      transformation
     """
     parameters = {
         name: list(value) if isinstance(value, tuple) else value
