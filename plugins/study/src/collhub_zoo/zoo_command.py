@@ -117,7 +117,7 @@ def show(context: CommandContext, name: str, source: str | None, as_json: bool) 
     """Show an algorithm: its origin, the command or file that creates it, published figures.
 
     NAME must be exactly that of an entry; for another name, the error suggests the closest one.
-    Invalid cards are reported, but do not change the exit code.
+    Invalid cards of other entries are reported, but are no error.
     """
     from collhub_zoo.zoo_records import ZooListReport
 
@@ -277,10 +277,11 @@ def build(
     """Evaluate all entries on all machines, and write an index and pages to the folder OUT.
 
     Each algorithm is verified, timed on nominal links and on the measured machine, compared
-    with a proven bound, and written for the runtimes that use it. A failed entry does not stop
-    the build: its failure is reported, and the other entries are built. Exit 1 if an entry
-    failed, a card is invalid, or a curve became worse than in --previous. OUT must be missing
-    or empty, unless --force is given. A zoo at an address cannot be built.
+    with a proven bound, and written for the runtimes that use it. OUT must be missing or empty,
+    unless --force is given. A zoo at an address cannot be built.
+
+    Exit 1 if an entry failed, a card is invalid, or a curve became worse; the remaining entries
+    are built.
     """
     import os
 
