@@ -64,11 +64,12 @@ class LinkChanges:
 def split_link_changes(text: str) -> tuple[str, LinkChanges]:
     """Split a topology text into the text of the complete network and the changes of its links.
 
-    The parameters after the first `?` are separated by `&`. The values of all `without=` and
-    `degrade=`, divided at commas, are the changes, not checked and in their order; these parameters
-    are removed from the text, and also the `?` if no parameter remains. A text without them is
-    returned unchanged. In a text of several planes (`+`), the changes are part of the last plane's
-    text, but apply to all planes.
+    The parameters after the first `?` are separated by `&`. Those with the key `without` or
+    `degrade` are removed; their values, divided at commas and stripped, are the changes, in order
+    and not checked. So `ring:4?without=0-1,1-2&latency=1us` gives `ring:4?latency=1us` and the
+    failed links `0-1` and `1-2`. If no parameter remains, `?` is removed too. A text without such a
+    parameter is returned unchanged, with empty changes. In a text of several planes (`+`), the
+    changes are part of the last plane's text, but apply to all planes.
     """
     shape, mark, query = text.partition("?")
     items = query.split("&")
@@ -88,13 +89,16 @@ def split_link_changes(text: str) -> tuple[str, LinkChanges]:
 
 
 def remove_links(topology: Topology, links: Sequence[str]) -> Topology:
-    """Return the network without the named links and all links parallel to them.
+    """Return the network without the named links and all links parallel to them, on all planes.
 
-    A link is given as `3-4` (both directions, at least one of which must exist) or `3->4`. Planes
-    that have no links any more disappear, and the others are renumbered. The result has no
-    dimensions and the same name. Raises `UsageError` for a text that names no link. Raises it
-    (`not-connected`) if NPUs are separated; the message names them, and the remedy a link that
-    joins them again.
+    A link is given as `3-4` (both directions, at least one of which must exist) or `3->4`. All
+    nodes stay. Planes that have no links any more disappear, and the others are renumbered in
+    order. The result has the same name and no dimensions, also for an empty list.
+
+    Raises `UsageError` for the first text that names no link (`select_links`). Raises it
+    (`not-connected`) if the result does not connect all NPUs in both directions, also if the
+    complete network does not. The message has an example and the separated NPUs; the cure names
+    removed links that join them again, if there are any. `topology` is not changed.
     """
     fails = np.zeros(topology.num_links, np.bool_)
     for text in links:
@@ -238,15 +242,17 @@ class Separation:
 
 
 def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
-    """Find the NPUs that are separated from NPU 0 by failures; None if there are none.
+    """Find the NPUs that are separated from NPU 0 without some links; None if there are none.
 
-    `fails`: bool[links], the failed links. If there are NPUs that NPU 0 does not reach, they are
-    the result; only otherwise the NPUs that do not reach NPU 0 are searched (`is_backwards`).
+    `fails`: bool[links], the failed links. The result has the NPUs that NPU 0 does not reach over
+    the other links, ascending. If it reaches all, they are the NPUs that do not reach NPU 0, and
+    `is_backwards` is True. A network that is not connected even with all links has separated NPUs,
+    too.
 
-    `links_to_restore` is found in rounds, until NPU 0 reaches (is reached by) all NPUs: the first
-    failed link, in link order, from a reached node to a node that is not reached, is restored. With
-    `is_backwards`, it is a link in the opposite direction. It is empty if no such link exists in a
-    round.
+    `links_to_restore` is found in rounds, until NPU 0 reaches all NPUs: the first failed link, in
+    link order, from a reached node to a node that is not reached, is restored. With `is_backwards`,
+    it is the first failed link from a node that does not reach NPU 0 to one that does. If a round
+    has no such link, `links_to_restore` is empty.
     """
     for is_backwards in (False, True):
         reached = _reach(topology, ~fails, is_backwards)
@@ -321,15 +327,18 @@ def group_failures(
 ) -> list[LinkFailure]:
     """Return one failure of each class of failures that are proven to be equal by symmetry.
 
-    `failures`: all failures of single links. `weights`: arrays int64[links], such as the bytes per
-    link of a schedule, that a symmetry must preserve, in addition to bandwidths, latencies, planes
-    and abilities of switches. A class is represented by its first failure, with its size as
-    `num_equal`. Failures that are not proven to be equal stay in separate classes.
+    `failures`: all failures of single links (`list_failures`). A class is represented by its first
+    failure, with the size of the class as `num_equal`; the result has the order of `failures`.
+    Failures that are not proven to be equal stay in separate classes. If nodes times links exceed
+    2^24, no symmetry is searched, and every failure is a class.
 
-    Method: automorphisms (mappings of the nodes that preserve all links) are found by refinement of
-    node colours with individualization (McKay, Practical graph isomorphism, 1981). A mapping is
-    completed without backtracking and then checked. Every automorphism unites the classes of the
-    failures that it maps to one another.
+    A symmetry is a mapping of the nodes that preserves all links with their bandwidths, latencies
+    and planes, the kinds of nodes and abilities of switches, and `weights`: arrays int64[links],
+    such as the bytes per link of a schedule.
+
+    Method: mappings are found by refinement of node colours with individualization (McKay,
+    Practical graph isomorphism, 1981). A mapping is completed without backtracking and then
+    checked. It unites the classes of all failures that it maps to one another.
     """
     from hub_core.network.symmetry import ColouredNetwork
 

@@ -187,12 +187,22 @@ class _Lowering:
     def finish(self, line: int) -> Module:
         """Build the module from the function `main`, or from the only function, and its callees.
 
-        `line`: last line of the file, for errors. Replicas and partitions are those of the header,
-        1 for a missing one. If both are missing, they are the smallest numbers that the groups of
-        collectives allow, with a note if that is more than one device. The method consumes the
-        computations, so call it once. Raises `InputError` for a file without a function (`cut`),
-        several functions of which none is `main`, callees without a body (`dangling`), and
-        recursion (`recursion`).
+        The computations of the result are first the reducers of collectives, `reduce.OPCODE` in the
+        order of the opcodes. Then all computations follow that the function executes, callees
+        before callers, each once, and the function last, as the entry. Functions that it does not
+        execute are left out. The module has the name in the header, or "".
+
+        Replicas and partitions are those of the header, 1 for a missing one. If both are missing,
+        they are the smallest numbers that the groups of the executed collectives allow
+        (`count_devices`), with a note if that is more than one device. The losses are those counted
+        so far. If a text marked the module as sharded, `global_instructions` is the result of
+        `_count_global`, otherwise 0.
+
+        `line`: last line of the file, for errors. Call the method only once. Raises `InputError`
+        for a file without a function (`cut`), several functions of which none is `main`, a callee
+        without a body (`dangling`), recursion (`recursion`), and a number of devices that is out of
+        range (`rank-range`). Also raises the errors of `ModuleBuilder.add` for invalid
+        instructions.
         """
         if not self._functions:
             message = "the file has no function"
@@ -253,9 +263,18 @@ class _Lowering:
     def _begin(self, text: str, line: int) -> None:
         """Open an operation with regions: the module, a function, or an operation in a function.
 
-        `text`: the operation without the opening bracket of its region. Raises `InputError` for a
-        second module. Raises `ValueError` for a function without a name, a nested function, and
-        another operation outside of functions.
+        `text`: the operation without the opening bracket of its region. By its name:
+
+        - `module`, `builtin.module`: the text becomes the header.
+        - `func.func`: the region of a new function begins, with the name after `sym_name` or `@`.
+          The pretty form `@name(%a: type)` also gives its arguments; in the generic form they
+          follow in a label.
+        - Any other operation in a function: its first region begins, with the arguments of
+          `_arguments`.
+
+        Raises `InputError` for a second module. Raises `ValueError` for text that is no operation,
+        a function without a name or within another one, an operation outside of functions, more
+        than 1000 nested regions, and arguments that cannot be read or occur twice.
         """
         name = operation_name(text)
         if name in ("module", "builtin.module"):
@@ -283,10 +302,19 @@ class _Lowering:
     def _arguments(self, name: str, text: str, line: int) -> list[tuple[str, str]]:
         """Return (name, type) of region arguments that precede the region in the pretty form.
 
-        `text`: the operation up to its region. They are the assigned values of a loop, the values
-        in the parentheses after `reducer(` of a reduction, and those in the last parentheses of a
-        manual computation. Empty for other operations, and for the generic form, whose regions have
-        labels.
+        `text`: the operation up to its region. The names begin with `%`; the order is that of the
+        text. The first rule that applies:
+
+        1. The generic form (the name is in quotes): empty, because its regions have labels.
+        2. `stablehlo.while`: the assigned values, `%a` for `%a = %0`, with the types of the
+           operation in this order.
+        3. Text with ` reducer(`: the arguments in all parentheses from there on that begin with a
+           value.
+        4. `sdy.manual_computation`: those in its last parentheses, if these are not the first ones.
+        5. Any other operation: empty.
+
+        `line`: for the parser. Raises `ValueError` for a loop with fewer types than values, for an
+        argument without a type, and for a bracket that is not closed.
         """
         if f'"{name}"' in text:
             return []
@@ -348,13 +376,18 @@ class _Lowering:
         self._open[-1].regions.append(self._regions.pop())
 
     def _end(self, text: str) -> None:
-        """End the innermost operation with regions. `text`: the text after its last region.
+        """End the innermost operation with regions; `text` is the text after its last region.
 
-        For a module the text is added to the header. A function becomes a computation, whose result
-        is a tuple unless it returns exactly one value. Any other operation is added, with its
-        regions, to the enclosing region; in the pretty form its text from `reducer(` on is removed
-        first. Raises `ValueError` for a repeated function, an invalid operation, and one after the
-        end of its region.
+        - Module: the text is appended to the header.
+        - Function: it becomes a computation, whose result is the returned value, or a tuple for any
+          number other than one. The function is listed, so that it can be the entry.
+        - Any other operation: its last region ends. The operation is parsed from its begin and
+          `text`, without `cond` at the end of the begin and, in the pretty form, without the part
+          from ` reducer(` on. It is then added with all its regions to the enclosing region
+          (`_add`).
+
+        Raises `ValueError` for a function whose name is used, an operation that cannot be parsed,
+        and the errors of `_add`, such as one after the end of its region.
         """
         opened = self._open[-1]
         if opened.name == "module":
@@ -380,13 +413,21 @@ class _Lowering:
     def _add(self, operation: Operation, regions: list[_Region]) -> None:
         """Append the instructions of an operation to the innermost region, and name its results.
 
-        An operation that returns (for example `func.return`) sets the returned values and ends the
-        region. `regions`: the regions of the operation; those of loops, branches and calls become
-        computations, those of other operations are taken as reducers. An operation that only
-        declares where a value is placed becomes a `bitcast` with its name as `custom_call_target`.
-        Only constants of one scalar keep their value. The instruction is a tuple unless it has
-        exactly one result and is no loop. Raises `ValueError` for an operation after the end of the
-        region.
+        An operation of `_RETURNS`, such as `func.return`, appends nothing: it sets the values that
+        the region returns, and ends the region. Any other operation becomes one instruction:
+
+        - The opcode is that of `_opcode`. A placement, which only declares where a value is, has
+          the single attribute `custom_call_target`; others have those of `rewrite_attributes`.
+        - The regions of loops, conditionals, calls and async-starts become computations
+          (`_add_bodies`). Loops get a `tuple` instruction before them. Regions of other operations
+          are taken as reducers (`_add_reducer`), and must not contain collectives.
+        - A constant of a single integer keeps it as the literal; all other literals are "".
+        - The instruction is a tuple if it is a loop or has no result or several results. The parts
+          of a tuple become instructions when they are first used (`_find`).
+
+        Operands that enclosing regions define are captured (`_use`). Raises `ValueError` for an
+        operation after the end of the region, an undefined operand, a value that is defined twice,
+        an unknown type or unreadable attribute, and the errors of the methods that are named above.
         """
         region, name = self._regions[-1], operation.name
         if region.is_returned:
@@ -469,22 +510,30 @@ class _Lowering:
     ) -> tuple[list[str], tuple[Shape, ...]]:
         """Store the regions of an operation as computations; return its operands and result shapes.
 
-        `attributes` is modified: it gets the names of the computations (`condition` and `body` of a
-        loop, `branch_computations` of a conditional, `calls` of an async-start, else `to_apply`).
-        The names are also added to `called` of the innermost region. Values of enclosing regions
-        that the regions use (captured values) become further operands.
+        Captured values are those of enclosing regions that the regions use. They become further
+        operands: region by region, in the order of their first use. By the kind of the operation:
 
-        - A loop has two regions, the condition first. Its only operand is a new `tuple` instruction
-          of its state (the iterated and the captured values), and it has results for all of its
-          state.
-        - A conditional keeps its first operand and the captured values.
-        - An operation without regions must be a `call` of a named function; its operands and shapes
-          are unchanged.
-        - Any other operation has one region.
+        - Without regions it must be a `call` of a named function. Operands and shapes are
+          unchanged; `attributes` gets `to_apply`.
+        - A loop has two regions, the condition first. A new `tuple` instruction of its state (the
+          iterated values, then the captured ones) is appended. It is the only operand of the loop,
+          and the shapes are those of the state. `attributes` gets `condition` and `body`.
+        - A conditional has one region per branch. Its operands are its first operand and the
+          captured values; `attributes` gets `branch_computations`. Parameters of a branch are
+          numbered from 1, by captured value.
+        - Any other operation has one region. Its operands are followed by the captured values,
+          whose parameters follow the arguments of the region. `attributes` gets `calls` for an
+          async-start, else `to_apply`.
 
-        The name is added to `self._local` for a manual computation, and for a call with an operand
-        that is a placement of `_TO_LOCAL`: its shapes are those of one device. Raises `ValueError`
-        for a wrong number of regions, results, arguments or returned values.
+        Shapes change only for a loop. `attributes` is changed in place, and the names of the
+        computations are appended to `called` of the innermost region. A result of another number of
+        values than one is a tuple.
+
+        The name is added to `self._local`, because its shapes are those of one device, for a
+        `sdy.manual_computation`, and for a call of a function with an operand that is a placement
+        of `_TO_LOCAL`. Raises `ValueError` for a wrong number of regions, for a loop with wrong
+        numbers of results, arguments or returned values, for a call without a function name, and
+        for a computation whose name is used.
         """
         current = self._regions[-1]
         if not regions:

@@ -92,11 +92,18 @@ def build_dgx1v_smi(text: TopologyText) -> Topology:
 def build_dgx1_pcie(text: TopologyText) -> Topology:
     """Build `dgx1-pcie`, the PCIe tree of a DGX-1 with eight GPUs, or `dgx1-pcie:N`, N of them.
 
-    Two GPUs share a PCIe switch, and two PCIe switches a CPU; a link joins the two CPUs of a
-    machine. With several machines, every PCIe switch also has a NIC, which is a link to the one
-    network switch. Switch ids: PCIe switches, CPUs, network. Bandwidths in the text apply to the
-    classes of links in this order: PCIe (default 12 GB/s), between the CPUs (10 GB/s), and with
-    several machines NIC (12.5 GB/s). With several machines, each one is a group.
+    GPUs 2i and 2i + 1 are linked to PCIe switch i (`plx`), PCIe switches 2j and 2j + 1 to CPU j,
+    and CPUs 2m and 2m + 1 (of machine m) to each other. With several machines, every PCIe switch
+    also has a link, its NIC, to the one network switch. All links exist in both directions. Machine
+    m has the NPUs 8m to 8m + 7. The switch ids follow the NPUs: PCIe switches, CPUs, network.
+
+    The links have three classes, in this order: PCIe (default 12 GB/s), between the CPUs (10 GB/s),
+    and, only with several machines, NIC (12.5 GB/s). The text gives one bandwidth for all classes
+    or one per class, and likewise latencies (default 500 ns). With several machines each one is a
+    group `node M`; a single one has no groups.
+
+    Raises `UsageError` for another number of values, for an argument that is not one positive
+    number, and for too many NPUs.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     defaults = (12e9, 10e9) if machines == 1 else (12e9, 10e9, _EDR_NIC)
@@ -270,10 +277,18 @@ def _build_nvlink_machines(
 ) -> Topology:
     """Build machines of eight GPUs, each with one NVSwitch; a single one is a regular network.
 
-    With several machines, each GPU also has a link to one network switch, its NIC, and each machine
-    is a group. Defaults in bytes/s, which values in the text replace: `bytes_per_s` between GPU and
-    NVSwitch, `nic_bytes_per_s` of a NIC. The NVSwitches are declared to multicast and add up at the
-    measured rate `switch_bytes_per_s`. Nodes: NPUs, NVSwitches, network.
+    Every GPU is linked to the NVSwitch of its machine. With several machines, it also has a link,
+    its NIC, to the one network switch, and each machine is a group `node M`. Machine m has the NPUs
+    8m to 8m + 7. The NVSwitches follow the NPUs, by machine, then the network. A single machine
+    equals `switch:8`, without groups.
+
+    The classes of links are GPU to NVSwitch (default `bytes_per_s`) and, only with several
+    machines, NIC (default `nic_bytes_per_s`), both in bytes/s. The text gives one bandwidth or
+    latency for all classes, or one per class in this order. The NVSwitches are declared as measured
+    switches, which multicast and add up at `switch_bytes_per_s` in bytes/s.
+
+    Raises `UsageError` for another number of values, for an argument that is not one positive
+    number, and for too many NPUs.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:
@@ -296,11 +311,17 @@ def _build_machines_of_shared_nics(
 ) -> Topology:
     """Build machines of `gpus` GPUs, each with one NVSwitch; every two GPUs share a NIC.
 
-    A single machine has no NICs and is a regular network. With several, a NIC is a switch between
-    its two GPUs and the one network switch, and each machine is a group. Defaults in bytes/s, which
-    values in the text replace: `bytes_per_s` between GPU and NVSwitch, `nic_bytes_per_s` for the
-    links from a GPU to its NIC and from the NIC to the network. Nodes: NPUs, NVSwitches, NICs,
-    network.
+    A single machine equals `switch:GPUS`, a regular network without NICs and groups. With several
+    machines, NIC i is a switch that is linked to GPUs 2i and 2i + 1 and to the one network switch,
+    and each machine is a group `node M`. `gpus` must be even. Machine m has the NPUs from `gpus` *
+    m on. The switch ids follow the NPUs: NVSwitches, NICs, network.
+
+    The classes of links are GPU to NVSwitch (default `bytes_per_s`) and, only with several
+    machines, GPU to NIC and NIC to network together (default `nic_bytes_per_s`), both in bytes/s.
+    The text gives one bandwidth or latency for all classes, or one per class in this order.
+
+    Raises `UsageError` for another number of values, for an argument that is not one positive
+    number, and for too many NPUs.
     """
     machines = _parse_machine_count(text, gpus)
     if machines == 1:
@@ -359,13 +380,21 @@ def _build_machines(
 ) -> Topology:
     """Build machines whose GPUs are connected by lanes; one network switch joins several machines.
 
-    `lanes`: number of lanes by pair of GPUs of a machine. Defaults in bytes/s, which values in the
-    text replace: `lane_bandwidth` of one lane, `nic_bandwidth` of a NIC.
+    `lanes`: number of lanes by pair of GPUs of a machine (lower, higher). Each pair has one link
+    per direction, with the bandwidth of all its lanes. A single machine has only these links, no
+    switches and no groups. With several, each machine is a group `node M`, and:
 
-    A single machine has no NICs. With several, each machine is a group. If `gpus_per_nic` is 1, the
-    NIC is the link from the GPU to the network. Otherwise a NIC is a switch, with a link from each
-    of its GPUs and one to the network, all of the NIC's bandwidth. Nodes: NPUs, NICs (if they are
-    switches), network.
+    - If `gpus_per_nic` is 1, every GPU has a link, its NIC, to the network switch.
+    - Otherwise NIC i is a switch. It is linked to the GPUs from i * `gpus_per_nic` on and to the
+      network switch; each of these links has the bandwidth of the NIC.
+
+    Machine m has the NPUs from `gpus` * m on. NICs (if they are switches) and the network follow
+    the NPUs. Links are sorted by source.
+
+    The classes of links are lane (default `lane_bandwidth` of one lane) and, only with several
+    machines, NIC (default `nic_bandwidth`), both in bytes/s. The text gives one bandwidth or
+    latency for all classes, or one per class. Raises `UsageError` for another number of values, for
+    an argument that is not one positive number, and for too many NPUs.
     """
     machines = _parse_machine_count(text, gpus)
     if machines == 1:
@@ -417,10 +446,10 @@ def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: fl
 def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
     """Build the links between GPUs within all machines, machine by machine.
 
-    Within a machine they are sorted by source and destination. `lanes`: number of lanes (physical
-    connections) by pair of GPUs (lower, higher). Each pair gets one link per direction with the
-    bandwidth of all its lanes. `gpus`: of each machine. `lane`: (bandwidth in bytes/s, latency in
-    s) of one lane.
+    Within a machine they are sorted by source and destination. GPU g of machine m is node m *
+    `gpus` + g. `lanes`: number of lanes (physical connections) by pair of GPUs (lower, higher), not
+    empty. Each pair gets one link per direction. `lane`: (bandwidth in bytes/s, latency in s) of
+    one lane. A link has this bandwidth times the number of its lanes, and the latency of one lane.
     """
     forward = [(*pair, count) for pair, count in lanes.items()]
     reverse = [(high, low, count) for low, high, count in forward]

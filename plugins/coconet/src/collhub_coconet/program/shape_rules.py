@@ -370,10 +370,24 @@ def type_contraction(operands: Operands) -> TensorType:
 def _find_roles(
     kind: Kind, x_rank: int, w_rank: int, rank: int
 ) -> tuple[tuple[tuple[Role, ...], ...], tuple[Role, ...]]:
-    """Return the roles of the dimensions of both operands, and those of the result.
+    """Return the roles of the dimensions of a contraction's operands x and w, and of its result.
 
-    `x_rank`, `w_rank`, `rank`: numbers of their dimensions. Dimensions that the rules of
-    contractions do not mention, such as those of a window, have the role `whole`.
+    The result is ((roles of x, roles of w), roles of the result), with one (name, number) per
+    dimension. `x_rank`, `w_rank`, `rank`: numbers of their dimensions. Dimensions with equal roles
+    correspond:
+
+    - `row`: a dimension of x at the same position in the result, which is also the role's number.
+      These are all but the last of x in a MatMul, the last but one in a BatchMatMul, and dimension
+      0 (batch) in a Conv.
+    - `sum` (number 0): the contracted dimension. In x it is the last one, in a Conv dimension 1. In
+      w it is dimension 0 in a MatMul, the last but one in a BatchMatMul, 1 in a Conv.
+    - `free` (number 0): the remaining dimension of w. In w it is the last one, in a Conv dimension
+      0. In the result it is the last one, in a Conv dimension 1.
+    - `batch`: all but the last two dimensions of a BatchMatMul, in x, w and the result. The number
+      is the position.
+    - `whole`: all others, such as positions and windows of a Conv. The number is the position.
+
+    The sizes are not checked; results are cached.
     """
     axes = find_axes(kind, x_rank)
     x: list[Role] = [("whole", index) for index in range(x_rank)]
