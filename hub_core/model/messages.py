@@ -102,10 +102,11 @@ def pair_in_order(
     """Match the k-th of `sends` with the k-th of `receives`, separately for every key.
 
     `sends`, `receives`: row numbers in the order of matching. `send_keys`, `receive_keys`: the key
-    of each row, for example from `connection_keys`. The pairs of the result (`send[i]`,
-    `receive[i]`, row numbers) are ordered by key, then k. Rows without a partner are the unmatched
-    (lonely) rows of the result, also by key. Takes two sorts, or linear time if the keys are sorted
-    and equal on both sides.
+    of each row, for example from `connection_keys`. `receive[i]` of the result is the partner of
+    `send[i]`. Pairs ascend by the row number of the send, whatever their keys. Rows without a
+    partner are in `lonely_sends` and `lonely_receives`, both ascending. Columns of the result may
+    be arguments themselves. Takes linear time if all columns are sorted and the keys of both sides
+    are equal, otherwise a few sorts.
     """
     sends, send_keys = _sorted_by_key(sends, send_keys)
     receives, receive_keys = _sorted_by_key(receives, receive_keys)

@@ -33,16 +33,18 @@ _MAX_ROUNDS = 64
 def partitions(topology: Topology) -> Iterator[Int64Array]:
     """Yield partitions of the nodes: the block of every node (0, 1, ...) as int64[nodes].
 
-    Every NPU is in a block; a switch in no block has `NO_BLOCK`. The first partition has single
-    NPUs, and no switch is in a block. The other ones come twice: with each switch in the block
-    that has at least half of its bandwidth, and with NPUs only. One that has a single block
-    with NPUs, or as many blocks as NPUs, is left out. They are, in this order:
+    Every NPU is in a block; a node in no block has `NO_BLOCK`, which only switches have. In the
+    first partition, NPU i is block i, and no switch is in a block. Then each division of
+    `_node_labels`, in its order, gives two partitions with the same blocks of NPUs:
 
-    - groups of the topology
-    - components of the links faster than each of up to `_MAX_THRESHOLDS` bandwidths
-    - components of the lower levels of switches
-    - NPUs with the same first switch
-    - coordinates of every dimension
+    1. Switches belong to the blocks of the division. Other switches join a block that at least
+       half of their incoming bandwidth comes from (`_with_switches`).
+    2. Switches are in no block.
+
+    Blocks are numbered by ascending label of the division; only those with an NPU count. A
+    division with a single block, or with as many blocks as NPUs, is skipped. Equal partitions from
+    several divisions are not removed. The divisions come from groups, faster links, lower levels
+    of switches, first switches and coordinates.
     """
     npus = topology.num_npus
     alone = np.full(topology.num_nodes, NO_BLOCK, np.int64)

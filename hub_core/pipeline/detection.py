@@ -192,14 +192,14 @@ def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
 
 
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
-    """Find the writer for the suffix of an output path.
+    """Find the writer for the suffix of an output path; upper and lower case count as equal.
 
     Only formats with a suffix of the path compete. Each counts with its longest declared suffix,
     and only formats with the maximum length remain: `.program.json` takes precedence over `.json`.
     If no format has a suffix of the path and the path has none at all (and is not `-`), it means
     traces: the only writer of traces or, if there are several or none, the writer `chakra`. Raises
-    `UsageError` (`undecided-format`) if not exactly one writer remains, and `HubError` if that
-    writer `chakra` is not installed.
+    `UsageError` (`undecided-format`) if not exactly one writer remains. If the writer `chakra` is
+    needed and not installed, the `UsageError` or `PluginError` of `Registry.find` is raised.
     """
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
@@ -319,12 +319,11 @@ def _create_json_error(
 
     `head`: the scanned start of the file. If it is None, the file is not JSON: the code is
     `not-json`, and the message has the start of the file's first line, or states that it is UTF-16.
-    Otherwise the code is `unknown-format`, and the message names an unknown schema of the hub, or
-    the first six members of an object, or states that it is a list.
-
-    The remedy is a suitable version of the program for another version of a known schema; otherwise
-    the format that shares most members, if there is one; otherwise `--from`. If a topology is
-    needed and the nearest format is none, or conversely, the remedy says so.
+    Otherwise the code is `unknown-format`. The message names an unknown schema of the hub, or the
+    first six members of an object, or states that it is a list. The remedy is the first of these:
+    an upgrade, if a schema of the hub has another version; the nearest format
+    (`_find_nearest_format`) with its members; `--from`. A remark on topologies is added if only
+    one of `kind` and the nearest reader is about topologies.
     """
     noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"

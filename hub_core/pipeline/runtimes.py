@@ -187,11 +187,16 @@ def select_runtime(
 ) -> dict[str, str]:
     """Return the options of a writer that select the runtime `name` and the limits in it.
 
-    `name`: as in `find_runtimes`; of several, the first is selected. `options`: options of the
-    writer that the user gives. The result is empty if `writer` is None (`name` is not checked
-    then), if `name` is `ideal`, or if the runtime belongs to another writer. Raises `UsageError`
-    for an unknown runtime, and if an option in `options` sets a limit to another value than `name`
-    does.
+    `name`: text as in `find_runtimes`; of several runtimes, the first one counts. `options`:
+    options of the writer that the user gives. The first rule that applies decides:
+
+    - `writer` is None: {}. `name` is not checked then.
+    - `name` has an unknown runtime or invalid limits: `UsageError` of `find_runtimes`.
+    - `name` is `ideal`, or the runtime belongs to another writer: {}.
+    - `options` contains an option for a limit of the runtime with another value than `name`
+      selects: `UsageError`, for the first such option in alphabetical order.
+    - Otherwise a new dictionary with all options that select the runtime. Options that are not for
+      limits may have other values in `options`; the caller decides which ones count.
     """
     if writer is None:
         return {}

@@ -161,10 +161,13 @@ class _ProfileNodes:
         return number_field(_MICROS_TAG, micros, micros > 0)
 
     def message(self) -> list[Piece]:
-        """Return the attributes that all readers of messages need: size, both ends and tag.
+        """Return the attributes that all readers of messages need, in the order of the profile.
 
-        Only messages have them; the size in bytes is omitted in the symbolic dialect. The first
-        attribute is `is_cpu_op` with the value False, which all nodes have.
+        Every node has `is_cpu_op` with the value False. Only messages have the other attributes:
+
+        - `comm_size` (INT64): size in bytes; omitted for all nodes in the symbolic dialect.
+        - `comm_src`, `comm_dst` (INT32): sending and receiving rank.
+        - `comm_tag` (INT32): tag.
         """
         nodes, is_message = self._nodes, self._is_message
         peer = nodes.peer[self._rows]
@@ -207,10 +210,12 @@ class _ProfileNodes:
     def triple(self) -> list[Piece]:
         """Return the attributes of messages for their chunk index, chunk count and total (INT32).
 
-        They are the offset and count of the message and the size of the buffer, in units, for a
-        branch of ASTRA-sim. All three are -1 if sizes in chunks are meaningless for the algorithm.
-        Returns [] in the absolute dialect, which has sizes only in bytes. Other nodes than messages
-        have none of these attributes.
+        In this order: `msg_chunk_idx`, the offset of the data at the sender (of a send) or at the
+        receiver (of a receive); `msg_chunk_cnt`, the number of units of the message;
+        `total_chunk_cnt`, the number of units of the collective. A branch of ASTRA-sim reads them.
+        All three are -1 if the plan has no meaningful chunk counts (`has_triple`). Returns [] in
+        the absolute dialect, which has sizes only in bytes. Other nodes have none of these
+        attributes.
         """
         if self._plan.dialect == "absolute":
             return []
@@ -230,10 +235,18 @@ class _ProfileNodes:
     def placement(self) -> list[Piece]:
         """Return the attributes for channel and lane of a step, and the region of a message.
 
-        Lane -1, and channel 0 of steps other than messages, are omitted. If a step has two nodes,
-        only the first one has channel and lane. `region` is (buffer, offset, units). The receiving
-        half of a receive-reduce is marked by `is_rrc`, and has the region (UNKNOWN, 0, units)
-        because it stores no data.
+        In this order; a node without the condition lacks the attribute:
+
+        - `channel` (INT32): every message, and every other first node of a step with a channel
+          other than 0.
+        - `lane` (INT32): the first node of a step with a lane other than -1.
+        - `is_rrc` (True): the receiving node of a receive-reduce, which is the first of its two
+          nodes.
+        - `region` (buffer, offset, units): every message. A send has the region that it reads, a
+          receive the one that it writes. The receiving node of a receive-reduce has (UNKNOWN, 0,
+          units), because it stores no data.
+
+        The placeholder node of a rank without steps has none of them.
         """
         is_message = self._is_message
         lane, channel = self._get_column("lane", -1), self._get_column("channel", 0)

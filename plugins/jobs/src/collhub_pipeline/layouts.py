@@ -159,11 +159,16 @@ def sides_of(
     tensor: TensorType,
     stages: int,
 ) -> list[Side]:
-    """Parse the meshes and specs of all stages, separated by `;`; stages have consecutive devices.
+    """Parse the meshes and specs of all stages, which `;` separates; return one side per stage.
 
-    A single one applies to every stage. Raises `UsageError` for another number than `stages`, for
-    device numbers (`@`), and for partial placements (sums). Raises `HubError` for invalid specs,
-    and for more tiles than elements.
+    Each side has the mesh and the spec of a stage. A single text applies to every stage. Devices
+    are numbered from 0 without gaps, stage by stage: with the text `mesh(2,2): S0 R` and two
+    stages, the first has the devices 0 to 3 and the second 4 to 7.
+
+    Raises `UsageError` (`option-value`) if the number of texts is neither 1 nor `stages`, and if a
+    text has device numbers (`@`). Then the texts are parsed in order. The first fault raises
+    `HubError` for an invalid spec, `UsageError` (`option-value`) for partial placements (sums), or
+    `HubError` for more tiles than elements of `tensor`.
     """
     texts = [part.strip() for part in text.split(";")]
     if len(texts) == 1:
@@ -284,10 +289,14 @@ class MeshLayout:
     def _resharded(self, sender: int, receiver: int) -> Iterator[Leg]:
         """Yield the messages that bring the activations of one device to the tiles of another one.
 
-        First are all direct messages, then the messages between ranks of the receiver that forward
-        data. Both are ordered by source and destination, with one message per pair of ranks, which
-        has the sum of its bytes. The ranks along the last dimension of the receiver's mesh count as
-        one host, within which data are forwarded.
+        `sender`, `receiver`: stage numbers; the messages are between ranks of the first replica.
+        First are all direct messages, then those between ranks of the receiver that forward data.
+        Both are ordered by source, then destination. There is one message per pair of ranks and
+        form, with the sum of its bytes over all boxes of data; messages of 0 bytes are left out.
+
+        A host is a row of the receiver's mesh along its last dimension. Each host gets a box as
+        `_add_host` describes, and data are forwarded only within it. Holders are chosen by the
+        bytes that they send in all boxes so far.
         """
         units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
         size = self.sides[receiver].mesh.shape[-1]

@@ -106,11 +106,17 @@ def create_format(
 def write_folder(
     context: CommandContext, folder: str, outcome: TuningOutcome, *, force: bool
 ) -> list[Path]:
-    """Write all files of the tuning into a folder, or none; return their paths.
+    """Write all files of the tuning into a folder, or none, and return their paths.
 
-    With `force`, files in the folder may be replaced, and files that only its previous report lists
-    are removed afterwards. Without it, a folder that is not empty is an error. Raises `UsageError`,
-    also if an old file cannot be removed; the new files are then written.
+    The paths are those of the report, the page, and `FORMAT/FILE` of all formats in the order of
+    `outcome`. A missing folder is created. Without `force`, a folder that is not empty gives
+    `UsageError`. With it, existing files of these names are replaced. Afterwards files are removed
+    that the previous report of the folder lists and that were not written; other files remain. A
+    missing or invalid previous report lists none.
+
+    Raises `UsageError` if the folder cannot be written. It is also raised for the first listed file
+    that cannot be removed, in the order of names; the new files are then written, and the
+    following ones are not removed.
     """
     target = Path(folder)
     stale = _list_declared_files(target) if force else set()
@@ -138,10 +144,14 @@ def check_folder(context: CommandContext, folder: str) -> list[CheckedFormat]:
 
 
 def read_declared_formats(folder: Path) -> list[DeclaredFormat]:
-    """Read the formats that a folder's report `REPORT_FILE` declares.
+    """Read the formats that a folder's report `REPORT_FILE` declares, in the order of the report.
 
-    Raises `InputError` (`not-a-tuned-folder`) if the report cannot be read, is not JSON, or does
-    not have the schema `SCHEMA`.
+    Only the report is read; the files need not exist. Every format has the sizes and the number of
+    ranks of the report. Raises `InputError` (`not-a-tuned-folder`):
+
+    - if the report cannot be read or is not JSON
+    - if its schema is not `SCHEMA`, or a member is missing or has a wrong value
+    - if the name of a format or file is not a relative path inside its folder (`_check_name`)
     """
     file = folder / REPORT_FILE
     try:

@@ -39,10 +39,12 @@ _LAST_GROUP = 499
 def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
     """Return the inputs on which ASTRA-sim hangs, aborts or computes wrong results, as diagnostics.
 
-    There is one diagnostic per check with affected nodes, in the order of the checks. It is located
-    at the first such node, and has the number of nodes if there are several. ASTRA-sim aborts on
-    those with codes in `ABORTS`. The checks are described in `_list_hardware_checks` and
-    `_list_network_checks`; the job is not simulated.
+    There is one diagnostic for each check that affects a node, in the order of the checks; () if
+    none does. It is located at the affected node with the lowest row, and has the number of
+    affected nodes if there are several. The checks are those of `_list_hardware_checks`, and then
+    those of `_list_network_checks`. The latter are left out with `system.is_replay_only`, where
+    every node is a timer. ASTRA-sim aborts on diagnostics whose code is in `ABORTS`. The job is not
+    simulated.
     """
     diagnostics = []
     for code, is_affected, message, severity, cure in _list_checks(workload, system):
@@ -114,18 +116,22 @@ def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]
     """Yield the checks for nodes that ASTRA-sim never finishes, aborts on, or runs in no time.
 
     A check is (code, bool[nodes] of affected nodes, message, severity, cure); all nine are yielded
-    in this order, even if no node is affected. Unknown bytes are negative.
+    in this order, even if no node is affected. The severity is error unless noted. Unknown bytes
+    are negative. Native kinds are all-reduce, all-gather, reduce-scatter and all-to-all.
 
-    - `h3` (warning): markers, and computations of a device with 0 bytes if the system has a
-      roofline
-    - `h6`: collectives of a kind that is neither native nor a broadcast, or of the host
+    - `h3` (warning): all markers, and computations of a device with exactly 0 bytes if the system
+      has a roofline
+    - `h6`: collectives of a kind that is neither native nor a broadcast, and all collectives of
+      the host
     - `no-size`: native collectives of the device with unknown bytes
     - `no-size`: loads and stores with unknown bytes, also of the host
-    - `no-tag`: SENDs and RECVs whose extra attributes, if they have any, lack `comm_tag`
-    - `foreign-end`: SENDs whose `comm_src`, or RECVs whose `comm_dst`, is not their own rank
-    - `h7`: all-gathers with fewer bytes (or unknown bytes) than `system.splits`
-    - `h8` (warning): collectives that a rank runs in several groups smaller than the job, if the
-      system has exactly one algorithm for their native kind
+    - `no-tag`: SENDs and RECVs with extra attributes but without `comm_tag`; messages without
+      extra attributes are not affected
+    - `foreign-end`: SENDs whose `comm_src`, or RECVs whose `comm_dst`, is not their own rank; a
+      missing or negative value does not count
+    - `h7`: all-gathers with fewer bytes than `system.splits`, also with unknown bytes
+    - `h8` (warning): collectives that `_has_other_group` marks: of a rank that runs one native
+      kind in several groups smaller than the job
     - `h9` (warning): collectives of a group whose name is a decimal number above `_LAST_GROUP`
     """
     nodes = workload.nodes

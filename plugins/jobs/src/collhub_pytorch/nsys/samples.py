@@ -177,11 +177,15 @@ def parquet_exports() -> Sequence[Source]:
 
 
 def parquet_parts(content: bytes, folder: str) -> Iterator[SourcePart]:
-    """Yield the tables of a SQLite export as Parquet files, as nsys writes them.
+    """Yield the tables of a SQLite export as Parquet files in memory, as nsys writes them.
 
-    `content`: the bytes of the database. The files are `FOLDER/TABLE.parquet` and have the format
-    of `nsys export --type parquetdir`. Raises `KeyError` for a column of a type other than INTEGER,
-    TEXT and BLOB. Requires pyarrow.
+    `content`: the bytes of the database. A file is `FOLDER/TABLE.parquet` in the format of `nsys
+    export --type parquetdir`. Tables are in the order in which the database lists them, also
+    without rows. Rows and columns keep their order; NULL becomes null.
+
+    Raises `KeyError` for a column whose declared type is not INTEGER, TEXT or BLOB in capital
+    letters, an error of `sqlite3` for other content, and `ImportError` without pyarrow. Errors are
+    raised when the files are requested.
     """
     # Imported here: an optional library, which only this format needs.
     import pyarrow

@@ -168,13 +168,18 @@ class _Chooser:
         self._source_blocks = int(np.bincount(ranks).max(initial=0))
 
     def try_attempt(self, attempt: Attempt) -> ChosenProgram | None:
-        """Build and evaluate the program of an attempt; None if there is none.
+        """Build and evaluate the program of an attempt; return None if it cannot be used.
 
-        None if the program exceeds a limit or deadlocks at every size; the reason is stored for
-        `build_error`. Safety and times are computed from the program as the reader reads it,
-        without completed data dependencies. Scratch is allocated again if the attempt has new
-        thread blocks or the task requests it. `has_channels` of the result is False if the program
-        uses more channels than the task permits.
+        - The program exceeds a limit, or its connections wait for each other (`assemble`): None.
+          The reason is stored for `build_error` and replaces an earlier one.
+        - The program deadlocks at every size: None. This is stored for `build_error`, too.
+        - Otherwise the program is returned with its figures, link times and safety. It may deadlock
+          at some sizes or have more thread blocks than a GPU can run at once.
+
+        Safety and link times are computed from the program as the reader reads it, but only with
+        the data dependencies that the file declares. Scratch is allocated again if the attempt has
+        new thread blocks or the task requests it. `has_channels` of the result is False if the
+        program uses more channels than the task requests, and True if the task requests none.
         """
         task = self._task
         # New thread blocks change the order of execution, so scratch must be allocated again.
@@ -200,12 +205,16 @@ class _Chooser:
         return ChosenProgram(program, figures, times, safety, has_channels, self._source_blocks)
 
     def build_error(self) -> InputError:
-        """Return the error that no attempt gave a program; it is not raised here.
+        """Return the error that no attempt gave a program; the caller raises it.
 
-        If any attempt deadlocked at every size, the code is `fifo-deadlock`; the message has the
-        number of transfers that a connection holds, and the cure is another protocol (for Simple)
-        or another order of steps. Otherwise the code is `runtime-limit`, with the last recorded
-        reason.
+        - If any attempt deadlocked at every size, the code is `fifo-deadlock`. The message has the
+          number of transfers that a connection holds. The cure is another protocol (`LL` or
+          `LL128`) for the protocol Simple, otherwise another order of steps.
+        - Otherwise it is a `LimitError` (`runtime-limit`) with the reason and the resource of the
+          last attempt. Without a stored reason, the message states that steps wait for each other
+          in a circle.
+
+        The error is located at the source file of the algorithm, if that is known.
         """
         task = self._task
         title = task.limits.title
@@ -278,13 +287,16 @@ def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
 def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Attempt]:
     """Yield attempts with thread blocks from list scheduling, at most two for each kind of fusion.
 
-    `capacity`: transfers that a connection holds. The first attempt of a kind lets steps finish as
-    early as possible, the second one uses few new blocks. An attempt that the limits do not permit
-    is omitted. A rank gets at most `RESIDENT_BLOCKS` thread blocks, or the runtime's limit if that
-    is lower. Channels are chosen freely only if the task gives their number. The kinds are tried in
-    the order of `Fusing`, or reversed if the steps of a rank fill more than half of its blocks;
-    only NONE if the runtime has no fused steps. A kind that fuses the same pairs as an earlier one
-    is skipped.
+    `capacity`: transfers that a connection holds. The kinds of fusion are tried in the order ALL,
+    PROMPT, NONE. The order is reversed if the rank with the most steps has more than half of what
+    its blocks can contain (blocks per rank times steps per block). Without fused steps in the
+    runtime, only NONE is tried. A kind that fuses the same pairs as an earlier one is skipped.
+
+    The first attempt of a kind lets steps finish as early as possible, the second one uses few
+    new blocks. An attempt that does not fit into the limits is omitted, so that there may be
+    none. A rank gets at most `RESIDENT_BLOCKS` thread blocks, or the runtime's limit if that is
+    lower. If the task gives a number of channels, the channel of every message is chosen anew
+    among them; otherwise the steps keep their channels. All attempts are new and may be cut.
     """
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
@@ -320,10 +332,12 @@ def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> 
 def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attempt:
     """Build the attempt with the thread blocks that MSCCLang's public compiler would choose.
 
-    There is one block for each side of a connection, or one for two sides if all received data are
-    only forwarded. It is marked `limits_time`: if it gives a safe program, candidates with a longer
-    makespan are excluded. MSCCLang's assignment of channels is not reproduced, so the channels must
-    be given.
+    Each side of a connection gets a thread block. An incoming and an outgoing connection of a rank
+    share a block if data of the first are forwarded on the second by fused steps (PROMPT fusion).
+    Without fused steps in the runtime, no connections share a block. Fusable pairs of steps are
+    fused if both are in one block. Steps keep their channels, because MSCCLang's assignment of
+    channels is not reproduced. The attempt is new, may be cut, and is marked `limits_time`: if it
+    gives a safe program, candidates with a longer makespan are excluded.
     """
     fusing = Fusing.PROMPT if task.limits.has_fused_steps else Fusing.NONE
     first, second = find_fusable_pairs(draft, False, fusing, _compute_latency(task))
@@ -386,9 +400,11 @@ def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
 def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
     """Return the steps with data dependencies only, as a draft; `full` if these do not suffice.
 
-    They suffice if the verification succeeds without program order, which would cause unnecessary
-    waits between new thread blocks. `full`, the draft with program order, is also returned if there
-    is no program order. Steps are cut to at most `MAX_COUNT` units.
+    `full`: the draft with control dependencies, such as program order, which would cause
+    unnecessary waits between new thread blocks. It is returned itself if the algorithm has no
+    control dependencies, or if the algorithm without them fails the verification. Otherwise the
+    result is a new draft, whose steps are cut to at most `MAX_COUNT` units. Raises the errors of
+    `build_draft`. The algorithm is not changed.
     """
     steps = algorithm.steps
     if not len(steps.control_indices):
