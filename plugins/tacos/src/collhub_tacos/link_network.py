@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Int64Array, csr, group_of_entry, group_pointer, row_pointer
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    csr,
+    group_of_entry,
+    group_pointer,
+    row_pointer,
+    run_mask,
+)
 from hub_core.model import UsageError
 from hub_core.network import Links, Occupancy, Routes, Topology, link_times_ns, link_times_ps
 
@@ -74,8 +82,9 @@ class LinkNetwork:
     """Directed links grouped by destination: in-links of node v are `indptr[v]:indptr[v + 1]`.
 
     `source`: int64 source of each link. `row`: int64 row of the link in the topology. Nodes from
-    `num_npus` on are switches. Of parallel links only the first in link order is kept, because
-    simulators use no other.
+    `num_npus` on are switches. Of parallel links out of an NPU only the first in link order is
+    kept, because simulators use no other. All parallel links out of a switch are kept: switches
+    spread routes over them (`Topology.routes`).
     """
 
     topology: Topology
@@ -87,16 +96,23 @@ class LinkNetwork:
 
     @classmethod
     def of(cls, topology: Topology) -> LinkNetwork:
-        """Group the links of a topology by destination, then by source.
+        """Group the links of a topology by destination, then by source, then in link order.
 
-        Of parallel links between two nodes only the first is kept. `row` of the result has the row
-        of each kept link in the topology; all other arrays are indexed by kept links.
+        Of parallel links from an NPU to a node only the first is kept. `row` of the result has the
+        row of each kept link in the topology; all other arrays are indexed by kept links.
+        """
+        order = np.lexsort((topology.source, topology.destination))
+        source, destination = topology.source[order], topology.destination[order]
+        is_used = run_mask(destination, source) | (source >= topology.num_npus)
+        return cls.of_rows(topology, order[is_used].astype(np.int64))
+
+    @classmethod
+    def of_rows(cls, topology: Topology, row: Int64Array) -> LinkNetwork:
+        """Build the network of some links of a topology.
+
+        `row`: int64 rows of the links, sorted by destination, then by source.
         """
         nodes = topology.num_nodes
-        key = topology.destination * nodes + topology.source
-        # The first row of every pair: other parallel links are dropped.
-        _, first_rows = np.unique(key, return_index=True)
-        row = first_rows.astype(np.int64)
         indptr = group_pointer(topology.destination[row], nodes)
         return cls(topology, topology.num_npus, nodes, indptr, topology.source[row], row)
 

@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes, PathNetwork
-from hub_core.columns import Arcs, Int64Array, counted_positions, group_pointer, row_pointer
+from hub_core.columns import (
+    Arcs,
+    Int64Array,
+    counted_positions,
+    group_pointer,
+    inverse,
+    row_pointer,
+)
 from hub_core.model import Collective, CollectiveKind, InputError
 from hub_core.network import Routes, Topology
 from hub_core.network import unreachable_error as network_error
@@ -175,18 +182,21 @@ def transpose_network(network: LinkNetwork) -> LinkNetwork:
     """Return the network with every link, and every route over switches, reversed.
 
     Links are sorted again by destination, then by source. Multicast and reduction of switches are
-    exchanged. `network` is not modified.
+    exchanged. The result has the opposite of every link of `network`, which is not modified.
     """
-    reversed_links = LinkNetwork.of(_transpose_topology(network.topology))
+    links = network.links if isinstance(network, PathNetwork) else network
+    # Stable: parallel links keep their order.
+    order = np.lexsort((links.destination, links.source))
+    reversed_links = LinkNetwork.of_rows(_transpose_topology(network.topology), links.row[order])
     if not isinstance(network, PathNetwork):
         return reversed_links
+    opposite = inverse(order)
     # Sort arcs by their new destination, then by their new source, as `LinkNetwork` does.
     order = np.lexsort((network.destination, network.source))
     # The routes of the arcs `order`, each reversed over the opposite links.
     lengths = np.diff(network.paths.indptr)[order]
     last = network.paths.indptr[1:][order] - 1
     backwards = np.repeat(last, lengths) - counted_positions(lengths)
-    opposite = find_opposite_links(network.links, reversed_links)
     paths = Routes(row_pointer(lengths), opposite[network.paths.links[backwards]])
     return PathNetwork(
         topology=reversed_links.topology,

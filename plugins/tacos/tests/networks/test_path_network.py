@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from collhub_tacos.link_network import LinkNetwork, PathNetwork, contract_switches
 from collhub_tacos.routing.routes import route_all, spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.retiming import retime
+from collhub_tacos.symmetry import transpose_network
 from hypothesis import given
 from switched_networks import reached, switched_networks
 
+import hub_core
 from hub_core import (
     Collective,
     CollectiveKind,
@@ -88,6 +92,43 @@ def test_pair_that_only_switches_join_is_an_arc_over_its_route() -> None:
     assert (0, 2) in pairs
     assert (0, 3) not in pairs
     assert set(np.diff(network.paths.indptr).tolist()) == {2}
+
+
+def parallel_cables() -> Topology:
+    """Return two leaf switches (4, 5) of two NPUs each, joined by two parallel links each way."""
+    ends = [(0, 4), (1, 4), (2, 5), (3, 5)]
+    links = [*ends, *((switch, npu) for npu, switch in ends), *[(4, 5), (5, 4)] * 2]
+    source, destination = np.asarray(links, np.int64).T
+    rate, latency_s = np.full(len(links), 50e9), np.full(len(links), 500e-9)
+    return Topology("cables", 4, 6, source, destination, rate, latency_s)
+
+
+def test_arcs_use_the_parallel_links_over_which_a_switch_spreads_routes() -> None:
+    """A parallel link that the network lacks would be replaced by another one."""
+    topology = parallel_cables()
+    for network in (contract_switches(topology), contract_switches(_reversed(topology))):
+        assert isinstance(network, PathNetwork)
+        routes = network.topology.routes(network.source, network.destination)
+        rows = network.links.row[network.paths.links]
+        assert rows.tolist() == routes.links.tolist()
+        back = transpose_network(transpose_network(network))
+        assert isinstance(back, PathNetwork)
+        assert back.links.row[back.paths.links].tolist() == routes.links.tolist()
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_TO_ALL, CollectiveKind.REDUCE_SCATTER])
+def test_parallel_links_of_switches_are_counted_in_times_and_bounds(kind: CollectiveKind) -> None:
+    topology, size = parallel_cables(), 1 << 20
+    result = hub_core.synthesize(Collective(kind, 4, 4), topology, size, name="tacos")
+    assert simulate(result.algorithm, topology, size).time_ns == result.time_ns
+    bound = hub_core.network.lower_bound_ns(result.algorithm.collective, topology, size)
+    # Four messages each way between the leaves, of 1/4 of the data, on two links.
+    assert result.bounds_ns["fluid"] == pytest.approx(bound, rel=0.1)
+    assert not result.diagnostics
+
+
+def _reversed(topology: Topology) -> Topology:
+    return replace(topology, source=topology.destination, destination=topology.source)
 
 
 def test_time_of_an_arc_is_the_sum_of_its_links() -> None:
