@@ -100,10 +100,12 @@ def _create_variation(topology: Topology, name: str) -> Variation:
 
 
 def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
-    """Parse a value, or a range `A..B` into values that double from A on, and B.
+    """Parse a value, or a range `A..B` into the values A, 2A, 4A and so on below B, and B.
 
-    B is always the last value; A..A is a single value. `parse` converts the texts and may raise.
-    Raises `UsageError` if the range ends below its start or begins at 0.
+    `10..35` gives 10, 20, 35, and `10..40` gives 10, 20, 40, here without units. A single value,
+    and `A..A` with A above 0, give one value. `parse` converts the texts on both sides of the first
+    `..`, and its errors are raised. Raises `UsageError` if the range ends below its start, or
+    begins at 0 (also `0..0`).
     """
     first, dots, last = text.partition("..")
     values = [parse(first)]
@@ -188,12 +190,20 @@ class Robustness:
 def evaluate_robustness(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome], size: int
 ) -> Robustness | None:
-    """Evaluate on all variations of the network how good the base network's winner of a size is.
+    """Evaluate on all variations how good the base network's winner of a size is; None without one.
 
-    The result has the number of variations on which it has the winner's time, its largest slowdown
-    compared with the winner of a variation, and the first variation with this slowdown (1.0 and ""
-    if it is never slower). Variations on which it has no time are listed as missing. None if no
-    algorithm has a time on the base network.
+    The winner is the first of `base.ranking(size)`: it has the fewest messages within 1 % of the
+    best time. Its slowdown on a variation is its time there, divided by that of the variation's
+    first. It can be slightly below 1, since that one need not be the fastest.
+
+    - `wins`: number of variations with a slowdown of exactly 1
+    - `worst_ratio`, `worst_variation`: the largest slowdown, and the name of the first variation
+      with it; 1.0 and "" if no slowdown is above 1
+    - `missing`: names of the variations on which it has no time, or one of both times is 0, in
+      order; they do not count above
+
+    None if no algorithm has a time on the base network. Without variations the numbers are 0 and
+    1.0.
     """
     ranking = base.ranking(size)
     if not ranking:
@@ -247,10 +257,13 @@ def sensitivity_lines(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) 
 def list_variations(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome]
 ) -> list[VariationItem]:
-    """Return the record of every variation for reports.
+    """Return the record of every variation for reports, in the order of `varied`.
 
-    It has the name, the results, and, for each size of the base comparison, the bound in ns and the
-    winner (None without a time).
+    It has the variation's name, the results of all its measurements in order, and one entry per
+    size of the base comparison in `bounds_ns` and `winners`. A bound is in ns, None if unknown. A
+    winner is the algorithm with the fewest messages within 1 % of the best time on the variation
+    (`ranking`), None if no algorithm has a time. The list is empty without variations. Raises
+    `KeyError` for a size that a variation does not have.
     """
     items = []
     for variation in varied:

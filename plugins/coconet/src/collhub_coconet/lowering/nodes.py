@@ -166,12 +166,18 @@ class Producers:
     ) -> tuple[Int64Array, Int64Array]:
         """Find the nodes that produce chunks of a value; return pairs (i, node) as two arrays.
 
-        Node j is returned with i if it produces a part of chunk `chunk[i]` on rank `rank[i]`.
-        `grid`: division of the reader, to whose chunks the numbers refer. `region`: number of the
-        reader's chain or stage. If the value is in another region, or one of both grids is None or
-        has other blocks, all nodes are returned that produce the complete value on the rank (or a
-        MARKER that waits for them). Arguments of the program have no producers: both arrays are
-        empty.
+        `grid`: division of the reader, to whose chunks the numbers in `chunk` refer. `region`:
+        number of the reader's chain or stage. The first rule that applies:
+
+        1. A value without producers, such as an argument of the program: both arrays are empty.
+        2. The value is in another region, a grid is None, or both grids have different blocks. Then
+           i has all nodes that produce the value on rank `rank[i]`; `chunk` is ignored. If some
+           rank has more than 4 of them, a MARKER per rank is added that waits for them, and i has
+           the MARKER of its rank. This is done once per value.
+        3. Otherwise i has every node that produces, on rank `rank[i]`, a chunk that overlaps chunk
+           `chunk[i]`. The numbers of chunks per block may differ. A node can occur repeatedly.
+
+        The pairs are sorted by i. An i without producing nodes has no pair.
         """
         ready = self.ready.get(value)
         if ready is None:

@@ -78,13 +78,22 @@ class TreeJobs:
         return cls(link, is_forwarded, *times, edges, number, topology.num_links)
 
     def orders(self, passes: int) -> Iterator[Int64Array]:
-        """Yield several schedules of the jobs: the start times in ps, int64[jobs].
+        """Yield several schedules of the jobs: the start times in ps, int64[jobs] each.
 
-        The first schedule orders jobs by piece number, then by the longest remaining path. The
-        second orders them only by the longest remaining path. Each of `passes` passes then
-        schedules the jobs backward in time, late arrivals first, and forward again, and yields the
-        forward schedule; it may be slower than earlier ones. Ties are broken in a fixed
-        pseudo-random order. With more than `_MAX_JOBS_FOR_PASSES` jobs there are no passes.
+        Each is a list schedule (`_compute_starts`): a free link starts its ready job of the highest
+        priority. Only the jobs of links from switches start in the order of arrival. The priorities
+        are:
+
+        1. The lowest piece number first, then the job with the longest path from its start to the
+           last arrival that depends on it.
+        2. Only the longest path.
+        3. In each of `passes` passes, the jobs are scheduled backward in time, those that arrive
+           last in the previous schedule first. They are then scheduled forward, those that start
+           first according to the backward schedule first. The forward schedule is yielded, and is
+           the previous one of the next pass. It may be slower than earlier ones.
+
+        With more than 60 000 jobs (`_MAX_JOBS_FOR_PASSES`) there are only the first two. Equal
+        priorities are ordered by a fixed pseudo-random order. The jobs are not changed.
         """
         # Compute the longest path from the start of each job to an arrival, in picoseconds.
         from collhub_flows.groups.kernels import compute_longest_tails
@@ -152,12 +161,19 @@ class TreeJobs:
 
 
 def _list_dependencies(trees: Trees, first: Int64Array) -> _Edges:
-    """List which job must wait for which other one, as (before, after) jobs.
+    """List which job must wait for which other one, as two arrays (before, after) of jobs.
 
-    `first`: first job of every entry (edge of a tree), and the number of jobs at the end. The jobs
-    of an edge follow one another along its route. In inward trees a node waits for its children, in
-    outward trees children wait for their parent. The sum of a piece must be complete before it is
-    distributed: every outward edge at the root waits for every inward edge there.
+    `first`: first job of every entry (edge of a tree), and the number of jobs at the end. The pairs
+    are, in this order:
+
+    - Along the route of each edge, from each job to the next one.
+    - Between an edge and its parent edge. In an outward tree, the first job of the edge waits for
+      the last job of the parent. In an inward tree, the first job of the parent waits for the last
+      job of the edge.
+    - For a piece with an inward and an outward tree (a sum that is distributed): the first job of
+      every outward edge at the root waits for the last job of every inward edge at the root.
+
+    Both arrays are empty without edges.
     """
     head, last = first[:-1], first[1:] - 1
     inner = np.flatnonzero(np.diff(group_of_entry(first)) == 0)
@@ -200,9 +216,12 @@ class GroupSchedule:
     def algorithms(self, wishes: Sequence[GroupWish]) -> tuple[Algorithm, ...]:
         """Create the algorithm of every group, in the order of `wishes`.
 
-        Every algorithm has one rank per NPU of the network. It contains only the pieces and
-        transfers of its group, with pieces numbered from 0 in their order. Its start and finish
-        times remain those of the joint schedule.
+        Entry i of `wishes` is the wish of group i. Every algorithm has one rank per NPU of the
+        network; ranks outside of the group only relay. It contains only the pieces and transfers of
+        its group. Its chunks are the pieces of the group, numbered from 0 in their order, then the
+        shares that stay on their rank, which are only copied. The steps have no times; their order
+        on ranks and links follows from the times of the joint schedule. Raises `InputError`
+        (`schedule-acausal`) for a piece that is sent before its source has it.
         """
         transfers = self._create_transfers()
         group = self.shares.group[self.trees.pieces.share]
@@ -234,9 +253,11 @@ class GroupSchedule:
         """Return the order of all steps of the joint algorithm, and that of the messages of links.
 
         `algorithms`: those of this schedule, one per group; their steps are numbered one algorithm
-        after the other. The steps of messages are in the order of the schedule; all copies come
-        after them, by group. The order of the messages on each link consists of pairs (earlier
-        step, later step).
+        after the other. `order` first has the sends and receives of all groups, by rank, then by
+        time in the joint schedule (receives before simultaneous sends). All copies follow, by
+        group, then in the order of its steps. `earlier` and `later` have the pairs of steps that
+        `order_links` requires: each later step, a send, waits for the earlier step of the same
+        rank. Without transfers and copies all arrays are empty.
         """
         transfers = self._create_transfers()
         pieces = self.trees.pieces.share

@@ -43,11 +43,14 @@ def build_initial_state(
     needed: BoolArray,
     seed: int,
 ) -> SpreadState:
-    """Return the state in which chunk x is at `origin[x]` and all links are free.
+    """Return the state in which chunk x is only at node `origin[x]`, and all links are free.
 
-    `distance[x]`: distance of chunk x from every node, which the search modifies. `needed`:
-    bool[nodes], nodes that must receive the chunks. Nothing has been sent, and the clock is 0.
-    `seed`: initial state of the random numbers.
+    `distance`: [chunks, nodes], distance of each node from the chunk's origin, 0 for nodes that
+    need no chunks. It is stored without a copy, and the search changes it. `needed`: bool[nodes],
+    nodes that must receive all chunks. The number of missing pairs is chunks times needed nodes,
+    without the origins that are needed nodes. The columns of messages have room for one message per
+    chunk and node. All other counters and the clock are 0. `seed`: initial state of the random
+    numbers, 0 to 2^64 - 1.
     """
     from collhub_tacos.spreading.matching_kernel import SpreadState
 
@@ -224,8 +227,8 @@ class _MatchedSpread:
         times that they allow (`retime`).
 
         Messages are in the order of sending; none reduces. `progress` gets the fraction of the
-        needed deliveries that have been sent, at least every 2^20 examined chunks; an exception
-        that it raises ends the search. Equal seeds give equal schedules.
+        needed deliveries that have been sent, about every 2^20 examined chunks; an exception that
+        it raises ends the search. Equal seeds give equal schedules.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.spreading.matching_kernel import InLinks, advance
