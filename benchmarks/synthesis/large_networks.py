@@ -26,26 +26,32 @@ from processes import PROGRAM, process_cost
 CASES = (
     *((1024, name, "all-reduce", "64MiB") for name in ("fat-tree:16", "rail:128x8", "torus:32x32")),
     *(
+        (1024, name, "all-reduce", size)
+        for name in ("fat-tree:16", "leaf-spine:32,32,8")
+        for size in ("1KiB", "64KiB")
+    ),
+    *(
         (1024, name, "all-to-all", "64MiB")
         for name in (
             *("fat-tree:16", "leaf-spine:32,32,8", "rail:128x8", "torus:32x32", "torus:8x8x16"),
-            "mesh:32x32",
+            *("mesh:32x32", "ring:1024", "mesh:1024"),
         )
     ),
     (1024, "torus:8x8x16", "all-reduce", "64MiB"),
     *(
         (1024, "torus:32x32", kind, "64MiB")
-        for kind in ("all-gather", "reduce-scatter", "broadcast")
+        for kind in ("all-gather", "reduce-scatter", "broadcast", "reduce")
     ),
+    *((1024, "mesh:32x32", kind, "64MiB") for kind in ("broadcast", "reduce")),
     *(
         (10240, name, kind, "1GiB")
         for name in ("rail:1280x8", "leaf-spine:320,32,32")
-        for kind in ("all-reduce", "all-gather", "reduce-scatter", "broadcast")
+        for kind in ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce")
     ),
     (10240, "torus:32x20x16", "all-reduce", "1GiB"),
     *(
         (10240, "torus:32x20x16", kind, "64MiB")
-        for kind in ("all-gather", "reduce-scatter", "broadcast")
+        for kind in ("all-gather", "reduce-scatter", "broadcast", "reduce")
     ),
 )
 

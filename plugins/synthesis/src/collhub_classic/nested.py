@@ -41,6 +41,7 @@ from collhub_classic.nested_shapes import (
     NestedShape,
     choose_levels,
     choose_shape,
+    choose_small_shape,
     find_forwarding_group,
     find_grid,
     find_rings,
@@ -193,29 +194,36 @@ def _generate_nested(
             _MAX_CHUNKS,
             max_steps // shape.count_steps(kind),
             request.collective_bytes // (ranks * shape.units_per_rank * MIN_UNIT_BYTES),
+            1 if shape.is_one_shot else _MAX_CHUNKS,
         )
         chunk_counts = [1 << power for power in range(max(1, most.bit_length()))]
         if shape.count_steps(kind) > _MAX_TRIED_STEPS:
             chunk_counts = chunk_counts[-1:]
     for chunks in chunk_counts:
         candidate = replace(shape, chunks=chunks)
-        units = ranks * candidate.units_per_rank
+        units = candidate.count_units()
         _check_size(request, units, ", or fewer chunks" if chunks > 1 else "")
         collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
-        scratch_units = units if kind is CollectiveKind.REDUCE_SCATTER else 0
+        has_scratch = kind is CollectiveKind.REDUCE_SCATTER or shape.is_one_shot
+        scratch_units = units if has_scratch else 0
         rounds, ports = _compute_cost(candidate)
-        bytes_text = f"{phases * (ranks - 1)}/{ranks * ports} m beta"
+        rounds *= phases
+        sent = f"{phases * (ranks - 1)}/{ranks * ports}"
+        if shape.is_one_shot:
+            rounds -= 1
+            sent = f"{2 * (units - 1) + shape.sizes[-1] - 1}/{units}"
         statistics: dict[str, JsonValue] = {
             "sizes": "x".join(map(str, shape.sizes)),
             "parts": len(shape.parts),
             "moved": shape.is_moved,
             "chunks": chunks,
-            "rounds": phases * rounds,
-            "cost": f"{phases * rounds} alpha + {bytes_text}, "
-            f"{'one port' if ports == 1 else 'many ports'}",
+            "rounds": rounds,
+            "cost": f"{rounds} alpha + {sent} m beta, {'one port' if ports == 1 else 'many ports'}",
         }
         if shape.is_forwarded:
             statistics["forwarded"] = True
+        if shape.is_one_shot:
+            statistics["one shot"] = True
         yield collective, build_nested_steps(candidate, kind), scratch_units, statistics
 
 
@@ -399,7 +407,8 @@ def _estimate_ns(
 
     alpha and beta are the latency and time per byte of `_find_link`, m the bytes. A collective on
     `trees` takes depth * alpha + m / trees * beta. Without `trees` (None), each phase takes the
-    latencies of `_compute_cost` plus (n - 1) / n * m beta / links; an all-reduce has two phases.
+    latencies of `_compute_cost` plus (n - 1) / n * m beta / links; an all-reduce has two phases, or
+    takes the time of `choose_small_shape`.
     An all-to-all takes `estimate_torus_exchange_s`. Raises `UsageError` as `choose_shape`, and the
     errors of `_find_exchange_grid`.
     """
@@ -416,6 +425,10 @@ def _estimate_ns(
     if trees is not None:
         total_s = trees.depth * alpha_s + size / len(trees.parents) * beta_s_per_byte
         return max(1, ceil(total_s * 1e9))
+    if kind is CollectiveKind.ALL_REDUCE:
+        small = choose_small_shape(request.topology, options.sizes, size)
+        if small is not None:
+            return max(1, ceil(small[1] * 1e9))
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
     rounds, ports = _compute_cost(choose_shape(request.topology, kind, options.sizes, size))
     sent_bytes = (ranks - 1) / ranks * size / ports

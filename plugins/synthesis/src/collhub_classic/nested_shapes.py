@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -25,6 +26,8 @@ MIN_UNIT_BYTES = 64
 MANY_RANKS = 4096
 # From so many ranks on, forwarded ranges are an alternative, which is slow for small sizes.
 _MIN_FORWARDING_RANKS = 512
+# A shape for small sizes is simulated only if its estimated gain is above 10 %.
+_SMALL_GAIN = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,9 @@ class NestedShape:
     reduce-scatter moves the results from these ranks at the end. `is_forwarded`: in the level that
     is gathered last, the ranges of the level before it are separate messages, so that a range moves
     on while others arrive, over other links; only for one part whose messages are ranges, and at
-    least two levels.
+    least two levels. `is_one_shot`: in the level that is gathered first, the ranks of an all-reduce
+    send their complete partial sums to each other, once instead of a reduction and a gathering;
+    only for at least two levels without rings, with one part that is not forwarded.
     """
 
     sizes: tuple[int, ...]
@@ -48,6 +53,7 @@ class NestedShape:
     chunks: int = 1
     is_moved: bool = False
     is_forwarded: bool = False
+    is_one_shot: bool = False
 
     @classmethod
     def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
@@ -66,6 +72,16 @@ class NestedShape:
         """Chunks of all parts."""
         return len(self.parts) * self.chunks
 
+    def count_units(self) -> int:
+        """Return the number of units of all ranks, in an all-reduce those of the vector."""
+        return prod(self.unit_sizes) * self.units_per_rank
+
+    @property
+    def unit_sizes(self) -> tuple[int, ...]:
+        """Numbers of ranges into which each level divides the data: its ranks, 1 in one shot."""
+        once = self.parts[0][0][0] if self.is_one_shot else -1
+        return tuple(1 if level == once else size for level, size in enumerate(self.sizes))
+
     def count_steps(self, kind: CollectiveKind) -> int:
         """Return the number of send and receive steps of all ranks in a collective of this shape.
 
@@ -74,7 +90,8 @@ class NestedShape:
         by (b - 1) * (l - 1): l is the size of the level that is gathered last, b that of the
         level before it. The first rule that applies gives M:
 
-        1. 2 * N for an all-reduce.
+        1. 2 * N for an all-reduce; with `is_one_shot`, the size of the level gathered first - 1
+           less.
         2. 1 + N with `is_moved`.
         3. ranks - 1, if there are several units per rank, or the levels of the first part are
            not gathered in the order 0, 1, 2 and so on. Then every unit is a message of its own.
@@ -85,7 +102,7 @@ class NestedShape:
             before, last = (self.sizes[level] for level in self.parts[0][0][-2:])
             nested += (before - 1) * (last - 1)
         if kind is CollectiveKind.ALL_REDUCE:
-            messages = 2 * nested
+            messages = 2 * nested - self.is_one_shot * (self.sizes[self.parts[0][0][0]] - 1)
         elif self.is_moved:
             messages = 1 + nested
         elif self.units_per_rank > 1 or self.parts[0][0] != tuple(range(len(self.sizes))):
@@ -180,17 +197,79 @@ def list_shapes(
 ) -> list[NestedShape]:
     """List the shapes to compare: that of `choose_shape`, and a second one if ranges may help.
 
-    The second one forwards ranges. It exists for an all-reduce of at least `_MIN_FORWARDING_RANKS`
-    and less than `MANY_RANKS` ranks whose closest level has links of its own.
+    Others exist only for an all-reduce of at least `_MIN_FORWARDING_RANKS` ranks: that of
+    `choose_small_shape`, which replaces the first one if that has more units than bytes, and with
+    less than `MANY_RANKS` ranks whose closest level has links of its own, one that forwards ranges.
     """
     shape = choose_shape(topology, kind, text, size)
-    if shape.is_forwarded or kind is not CollectiveKind.ALL_REDUCE:
+    if kind is not CollectiveKind.ALL_REDUCE:
         return [shape]
+    shapes = [shape]
+    if small := choose_small_shape(topology, text, size):
+        shapes = [*shapes, small[0]] if size >= shape.count_units() else [small[0]]
     group = find_forwarding_group(topology, text, _MIN_FORWARDING_RANKS)
-    if group == 1 or group != shape.sizes[0]:
-        return [shape]
+    if shape.is_forwarded or group == 1 or group != shape.sizes[0]:
+        return shapes
     forwarded = _choose_forwarded(shape, kind, _MAX_RANGES_OF_FEW)
-    return [shape, forwarded] if forwarded.is_forwarded else [shape]
+    return [*shapes, forwarded] if forwarded.is_forwarded else shapes
+
+
+def choose_small_shape(
+    topology: Topology, text: str, size: int
+) -> tuple[NestedShape, float] | None:
+    """Choose a shape with few latencies for a small all-reduce; return (shape, estimated time, s).
+
+    The i-th level, closest first, has s_i ranks and the latency a_i, and M_i = m / (s_1 ... s_i)
+    bytes per message, of m bytes of the vector. Both phases of a level take 2 (a_i + (s_i - 1)
+    t_i), and one shot in the last level (`is_one_shot`) a_i + (s_i - 1) s_i t_i, where t_i is the
+    time of M_i bytes, at least 1 ns, which simulated messages take.
+
+    The levels are those of `choose_levels` for `auto`, or neighbouring ones as one. Latency and
+    bandwidth are those of the route from NPU 0 to the last rank of the level; narrow links above
+    several ranks are not known. Of all shapes with at least two levels, at most
+    `MAX_STEPS_OF_PARTS` steps and at most one unit per byte, the one with the smallest time is
+    chosen. Returns None if its time is not below `_SMALL_GAIN` times that of two phases in all
+    levels, unless these have more units than bytes; also with fewer than `_MIN_FORWARDING_RANKS`
+    ranks, on a torus, and with an option `sizes` (`text`) other than `auto`.
+    """
+    kind, ranks = CollectiveKind.ALL_REDUCE, topology.num_npus
+    if ranks < _MIN_FORWARDING_RANKS or text != "auto" or find_rings(topology):
+        return None
+    levels = choose_levels(topology, text)
+    last = np.cumprod(np.asarray(levels)) - 1
+    routes = topology.routes(np.zeros(len(last), np.int64), last)
+    links = np.split(routes.links, routes.indptr[1:-1])
+    latency_s = [float(topology.latency_ns[each].sum()) / 1e9 for each in links]
+    beta_s = [1 / float(topology.bandwidth_bytes_per_s[each].min()) for each in links]
+    plain = NestedShape.direct(levels)
+    plain_s = float("inf")
+    choices: list[tuple[float, int, NestedShape]] = []
+    for boundaries in product((False, True), repeat=len(levels) - 1):
+        ends = [level for level, is_end in enumerate((*boundaries, True)) if is_end]
+        starts = [0, *(end + 1 for end in ends[:-1])]
+        sizes = [prod(levels[start : end + 1]) for start, end in zip(starts, ends, strict=True)]
+        for is_one_shot in (False, True):
+            shape = replace(NestedShape.direct(sizes), is_one_shot=is_one_shot)
+            time_s, inside = 0.0, 1
+            for end, count in zip(ends, sizes, strict=True):
+                inside *= count
+                is_once = is_one_shot and end == ends[-1]
+                message_bytes = size / inside * (count if is_once else 1)
+                message_s = max(message_bytes * beta_s[end], 1e-9)
+                time_s += (2 - is_once) * (latency_s[end] + (count - 1) * message_s)
+            if shape == plain:
+                plain_s = time_s
+            elif (
+                len(sizes) > 1
+                and shape.count_steps(kind) <= MAX_STEPS_OF_PARTS
+                and shape.count_units() <= size
+            ):
+                choices.append((time_s, len(choices), shape))
+    if not choices:
+        return None
+    time_s, _, shape = min(choices)
+    is_faster = time_s < _SMALL_GAIN * plain_s
+    return (shape, time_s) if is_faster or size < plain.count_units() else None
 
 
 def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -> int:

@@ -42,6 +42,8 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     - A reduction uses the levels from the last to the first, a gathering from the
       first to the last. Partial sums are in SCRATCH in a reduce-scatter, in OUTPUT in an
       all-reduce.
+    - With `is_one_shot`, the ranks of the level gathered first exchange their partial sums instead;
+      these are in SCRATCH until then.
     - If a level is a ring, the messages of all streams are interleaved; otherwise all messages
       of one stream in a level come before those of the next.
     - Each level of a gathering waits for the level before in all streams, if there are several
@@ -64,14 +66,16 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     levels = range(len(shape.sizes))
     merge = _interleave if any(shape.is_ring) else _concatenate
     if kind is not CollectiveKind.ALL_GATHER:
-        for phase in reversed(levels):
+        for phase in reversed(levels[shape.is_one_shot :]):
             merge([stream.reduce_level(phase) for stream in streams])
+    if shape.is_one_shot:
+        merge([stream.exchange_sums() for stream in streams])
     if kind is not CollectiveKind.REDUCE_SCATTER:
         # After reductions of different duration, large messages of one part would delay the small
         # ones that other parts need before their own large messages.
         is_uneven = kind is CollectiveKind.ALL_REDUCE and len(set(shape.sizes)) > 1
         has_barriers = is_uneven or shape.is_moved
-        for phase in levels:
+        for phase in levels[shape.is_one_shot :]:
             if has_barriers and len(shape.parts) > 1:
                 columns.barrier = [stream.last_row for stream in streams]
             merge([stream.gather_level(phase) for stream in streams])
@@ -137,10 +141,10 @@ class _Stream:
         # Messages of several ranks are one range only if the level gathered first varies fastest.
         self._is_contiguous = True
         if kind is CollectiveKind.ALL_REDUCE or shape.is_moved:
-            self._base, self._widths = stream * len(number), [0] * len(sizes)
+            self._base, self._widths = stream * prod(shape.unit_sizes), [0] * len(sizes)
             for position, level in enumerate(self._order):
                 gathered = self._order[:position]
-                self._widths[level] = prod(sizes[each] for each in gathered)
+                self._widths[level] = prod(shape.unit_sizes[each] for each in gathered)
         else:
             self._base = stream
             self._widths = [stride * shape.units_per_rank for stride in self._strides]
@@ -239,6 +243,44 @@ class _Stream:
         if self._is_contiguous and not self._is_forwarded(phase):
             for displacement in range(1, self._shape.sizes[level]):
                 del self._writers[self._with(own, level, displacement)]
+
+    def exchange_sums(self) -> Iterator[None]:
+        """Add the rows in which the ranks of the level of phase 0 exchange their partial sums.
+
+        Every rank sends the sum of its own range in all other levels, in SCRATCH, to every other
+        rank of the level, and adds those it receives. The result is in OUTPUT. Yields after every
+        message. The generator must be exhausted.
+        """
+        level = self._order[0]
+        key = next(iter(self._list_keys(1, 0)))
+        hops = [hop for hop, _, _ in self._list_hops(level)]
+        for hop in hops:
+            self._add_send(key, self._get_peer(level, hop), Buffer.SCRATCH)
+            yield None
+        buffer, receives = Buffer.SCRATCH, []
+        for hop in hops:
+            receives.append(self._add_addition(key, self._get_peer(level, -hop), buffer))
+            buffer = Buffer.OUTPUT
+            yield None
+        self._end_phase(receives)
+
+    def _add_addition(self, key: _Key, source: Int64Array, operand: Buffer) -> int:
+        """Add the row that receives the range `key` from `source` and adds it to that in `operand`.
+
+        The sum is written to OUTPUT. The row depends on the writers of the range and becomes its
+        only writer. Returns the position of the row.
+        """
+        offset = self._compute_offset(key)
+        row = self._columns.add(
+            StepKind.RECV_REDUCE,
+            source,
+            self._count_units(key),
+            self._writers.get(key, []),
+            {"src_buffer": operand, "dst_buffer": Buffer.OUTPUT},
+            {"src_offset": offset, "dst_offset": offset},
+        )
+        self._writers[key] = [row]
+        return row
 
     def _limit_messages(self, phase: int, receives: Sequence[int], row: int) -> None:
         """Let a send wait for an earlier receive of its level, if levels are forwarded.
@@ -392,24 +434,24 @@ class _Stream:
         """
         offset = np.full(self._columns.num_ranks, self._base)
         for level, displacement in enumerate(key):
-            if displacement is not None:
+            if displacement is not None and self._shape.unit_sizes[level] > 1:
                 size = self._shape.sizes[level]
                 offset += (self._place[level] + displacement) % size * self._widths[level]
         return offset
 
     def _count_units(self, key: _Key) -> int:
-        sizes = self._shape.sizes
+        sizes = self._shape.unit_sizes
         return prod(size for size, each in zip(sizes, key, strict=True) if each is None)
 
     def _get_partial_buffer(self, key: _Key) -> Buffer:
         """Return the buffer that holds the current sum of the range `key`.
 
         It is INPUT until the first addition to the range, then OUTPUT in an all-reduce and
-        SCRATCH in a reduce-scatter.
+        SCRATCH in a reduce-scatter, and before an exchange of sums.
         """
         if not self._writers.get(key):
             return Buffer.INPUT
-        is_all_reduce = self._kind is CollectiveKind.ALL_REDUCE
+        is_all_reduce = self._kind is CollectiveKind.ALL_REDUCE and not self._shape.is_one_shot
         return Buffer.OUTPUT if is_all_reduce else Buffer.SCRATCH
 
     def _add_send(self, key: _Key, peer: Int64Array, buffer: Buffer) -> int:
@@ -430,8 +472,9 @@ class _Stream:
 
         The other operand is the current sum of the range (`_get_partial_buffer`), on whose writer
         it depends. The result is written to OUTPUT in an all-reduce, to SCRATCH in a
-        reduce-scatter; but with `is_last` and without moves of units to OUTPUT, at the offset of
-        the rank's own unit. The row becomes the only writer of the range.
+        reduce-scatter and before an exchange of sums; but with `is_last` and without moves of units
+        to OUTPUT, at the offset of the rank's own unit. The row becomes the only writer of the
+        range.
         """
         offset = target_offset = self._compute_offset(key)
         target = Buffer.OUTPUT
@@ -440,6 +483,8 @@ class _Stream:
             target = Buffer.OUTPUT if is_last else Buffer.SCRATCH
             if is_last:
                 target_offset = np.full_like(offset, self._own_offset)
+        elif self._shape.is_one_shot:
+            target = Buffer.SCRATCH
         row = self._columns.add(
             StepKind.RECV_REDUCE,
             source,

@@ -21,6 +21,7 @@ from collhub_classic.nested_shapes import (
     NestedShape,
     choose_levels,
     choose_shape,
+    choose_small_shape,
     find_forwarding_group,
     find_grid,
     list_shapes,
@@ -55,9 +56,10 @@ def make(
 def is_correct(shape: NestedShape, kind: CollectiveKind) -> bool:
     """Whether the steps of a shape are a correct algorithm in place and out of place."""
     ranks = prod(shape.sizes)
-    units = ranks * shape.units_per_rank
+    units = shape.count_units()
     collective = Collective(kind, ranks, units, in_place=True, out_of_place=True)
-    scratch = np.full(ranks, units if kind is CollectiveKind.REDUCE_SCATTER else 0)
+    has_scratch = kind is CollectiveKind.REDUCE_SCATTER or shape.is_one_shot
+    scratch = np.full(ranks, units if has_scratch else 0)
     steps = build_nested_steps(shape, kind)
     return verify(Algorithm(collective, steps, scratch, Provenance("test"))).ok
 
@@ -102,6 +104,58 @@ def test_forwarded_ranges_gather_and_reduce(
     steps = build_nested_steps(shape, kind)
     local = int(steps.is_kind(StepKind.COPY).sum())
     assert len(steps) + local == shape.count_steps(kind)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (4, 3), (3, 2, 2), (2, 2, 2, 3)])
+def test_one_shot_in_the_outermost_level_is_a_correct_all_reduce(sizes: tuple[int, ...]) -> None:
+    shape = replace(NestedShape.direct(sizes), is_one_shot=True)
+    assert is_correct(shape, _ALL_REDUCE)
+    steps = build_nested_steps(shape, _ALL_REDUCE)
+    # Two messages per partner of the inner levels, one per partner of the outermost.
+    messages = prod(sizes) * (2 * sum(size - 1 for size in sizes[:-1]) + sizes[-1] - 1)
+    assert int(steps.sends.sum()) == messages == shape.count_steps(_ALL_REDUCE) // 2
+    # The outermost level does not divide the data.
+    assert shape.count_units() == prod(sizes[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "sizes", "is_one_shot"),
+    [
+        ("fat-tree:16", 1 << 10, (8, 128), True),
+        ("fat-tree:16", 1 << 16, (64, 16), True),
+        ("rail:128x8", 1 << 16, (8, 128), False),
+        ("leaf-spine:320,32,32", 1 << 10, (32, 320), True),
+    ],
+)
+def test_a_small_all_reduce_has_few_latencies(
+    text: str, size: int, sizes: tuple[int, ...], is_one_shot: bool
+) -> None:
+    """More levels have fewer messages, but two latencies each; one shot has one, but more bytes."""
+    topology = hub_core.parse_topology(text)
+    chosen = choose_small_shape(topology, "auto", size)
+    assert chosen is not None
+    assert (chosen[0].sizes, chosen[0].is_one_shot) == (sizes, is_one_shot)
+    assert chosen[0] in list_shapes(topology, _ALL_REDUCE, "auto", size)
+
+
+def test_large_all_reduces_and_few_ranks_have_no_shape_for_small_sizes() -> None:
+    fat_tree = hub_core.parse_topology("fat-tree:16")
+    assert choose_small_shape(fat_tree, "auto", 1 << 26) is None
+    assert choose_small_shape(fat_tree, "8x128", 1 << 10) is None
+    assert choose_small_shape(hub_core.parse_topology("fat-tree:8"), "auto", 1 << 10) is None
+
+
+def test_fewer_bytes_than_ranks_are_not_divided_by_all_ranks() -> None:
+    """Two phases in all levels would need 1 024 units of less than a byte."""
+    topology = hub_core.parse_topology("fat-tree:16")
+    (shape,) = list_shapes(topology, _ALL_REDUCE, "auto", 512)
+    assert shape.count_units() == 8
+
+
+def test_small_all_reduce_of_a_thousand_ranks_takes_three_latencies() -> None:
+    """1 us within leaves, twice, 3 us between them once, and 0.4 us of data."""
+    result = make("fat-tree:16", 1 << 10)
+    assert result.time_ns < 5_400
 
 
 def test_servers_forward_ranges_while_rails_deliver_others() -> None:
