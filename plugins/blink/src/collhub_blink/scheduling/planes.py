@@ -102,14 +102,17 @@ def find_planes(
     options: BlinkOptions,
     packings: Callable[[PackingTask], list[PlacedPacking]],
 ) -> list[Plane]:
-    """Find the planes of a topology on which all ranks reach each other, each with its packings.
+    """Return the planes of a topology on which all ranks reach each other, each with its packings.
 
-    The planes are in order of their numbers. `packings`: computes the packings of a plane's task.
-    Planes on which data cannot reach some rank (`InputError` `disconnected` of the task) are left
-    out; if no plane is left, this error of plane 0 is raised. All other errors are raised at once,
-    and so are all errors of `packings`. The option `within` is ignored, because it applies to the
-    entire data. Raises `UsageError` if the option `setup` has neither one time per plane nor a
-    single 0.
+    The planes are in order of their numbers, which remain those of the topology. `count` of
+    each is the number of all planes. `packings`: computes the packings of a plane's task. The
+    option `setup` gives the start-up time of each plane, or a single 0 for all. The option
+    `within` is ignored, because it applies to the entire data.
+
+    A plane on which data cannot reach some rank (`InputError` `disconnected` of the task) is
+    left out. If no plane is left, the first of these errors is raised. All other errors of a
+    task, and all errors of `packings`, are raised at once. Before that, raises `UsageError` for
+    an invalid time in `setup`, and unless it has one time per plane or is a single 0.
     """
     startup_ns = _parse_startup_times(options.setup, request.topology.num_planes)
     # The known time holds for the full data; a slower plane gets a smaller share.
@@ -189,14 +192,20 @@ class Share:
 
 
 def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
-    """Join the schedules of several planes to one schedule in common units.
+    """Return one schedule that joins the schedules of several planes in common units.
 
-    Each rank's share of the collective is divided among the planes in the same proportions, in the
-    order of `shares`, into the smallest number of units in which the units of each plane's schedule
-    are whole numbers. The result has `collective` with this unit count. Start and finish of a
-    plane's transfers are delayed by its start-up time. Link n of plane p becomes n * planes + p,
-    likewise channels. The time (ps) is that of the slowest plane with its start-up. `shares` must
-    not be empty (`IndexError`).
+    - Units: a share of `collective` is the data of one rank, or all data of a rooted
+      collective. Each share is divided among the planes in the order of `shares`, in proportion
+      to `part`. It has the smallest number of units for which the units of every plane's
+      schedule are whole numbers. The result has `collective` with this number of units. The
+      parts must add up to 1; this is not checked.
+    - Chunks and transfers: those of the first plane, then those of the next one. Chunks are
+      renumbered. Start and finish are delayed by the start-up time of the plane.
+    - Links and channels: those of different planes get different numbers, see
+      `_place_on_plane`.
+    - Time in ps: that of the plane that finishes last, with its start-up.
+
+    Raises `IndexError` without `shares`.
     """
     ratios = [share.part / share.units for share in shares]
     # Least number of units that makes the units of all planes whole numbers.
@@ -239,8 +248,10 @@ def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> C
 def _place_on_plane(share: Share, first_chunk: int) -> Transfers:
     """Return the transfers of a share, renumbered and delayed for the joint schedule.
 
-    Times are delayed by the start-up time of the plane, in ps. Chunks are shifted by `first_chunk`.
-    A link or channel n becomes n * planes + plane, so that those of different planes differ.
+    `first_chunk` is added to the numbers of the chunks, and the start-up time of the plane, in
+    ps, to start and finish. With P planes, link n of plane p becomes n * P + p. The channel
+    becomes c * P + p. Here c numbers, from 0, the links that transfers of the same pair of NPUs
+    use (`link_channels`). Earlier channels are ignored. All other columns remain.
     """
     plane, transfers = share.plane, share.pipeline.transfers
     startup_ps = plane.startup_ns * _PS_PER_NS

@@ -225,16 +225,30 @@ def extract_program(workload: Workload) -> BoundProgram:
 
 
 def build_program(workload: Workload, statements: Mapping[int, Fields]) -> BoundProgram:
-    """Build a program from its statements; `statements` has them by the first row that has each.
+    """Return the program that statements describe, with its sizes and its history.
 
-    The header is the object `program` of the first statement that has one. Fields that the header
-    lacks get these defaults: the outputs are all results of operations that no operation reads, in
-    the order of the operations; all ranks of the workload form one group; no symbol has a size;
-    there are no stages, chains, axes of a mesh and transformations. The name is that of the source
-    file up to the first dot, "workload" if it is empty. Other headers are ignored. Raises
-    `InputError` for statements that contradict each other or the typing rules, and
-    (`tensor-attributes`) for cycles and for numbers of ranks or sizes that are no integers. Sizes
-    are not compared with their bounds.
+    `statements`: fields of each statement by the first row that has it, in the order of rows.
+    The header is the object `program` of the first statement that has one; other headers are
+    ignored. Fields that it lacks get these defaults:
+
+    - name: the name of the source file up to the first dot, "workload" if that is empty
+    - outputs: results of operations that no operation reads, in the order of the operations
+    - ranks of a group: all ranks of the workload
+    - arguments: all that statements declare, in the order of the first declarations
+    - sizes of symbols, stages, chains, axes of a mesh and history: none
+
+    Each operation occurs once, after its operands. An operation may leave its `result` out.
+
+    Raises `InputError`:
+
+    - `tensor-attributes`: Statements give an operation or an argument in different ways.
+      Operations read each other in a cycle. A `result` is not the derived type. Numbers of
+      ranks, mesh sizes or sizes of symbols are no integers.
+    - `schema` and the codes of the typing rules: the program violates them.
+    - `ranks`: a group has fewer than 2 ranks. `size`: a size is below 1. `mesh`: the mesh has
+      another number of ranks.
+
+    Whether sizes of symbols are within their bounds is not checked.
     """
     header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}
@@ -299,11 +313,15 @@ def create_error(
 
 
 def parse_statement(workload: Workload, row: int, text: str) -> Fields:
-    """Parse the statement of a node, a JSON object as text, and return its fields.
+    """Return the fields of the statement of a node from its text, a JSON object.
 
-    `row`: the node, for messages. `operations` and `arguments` must be lists of named objects and
-    `program` an object; each may be missing, and other fields are not checked. Raises `InputError`
-    with the node if the text is empty, is no JSON object, or one of these fields is malformed.
+    `row`: the node, for messages. Each of three fields may be missing: `operations` and
+    `arguments` must be lists of objects, `program` an object. Each object in the lists must
+    have a text as `name`, and a list as `operands` if it has this field. Nothing else is
+    checked, and no default is added.
+
+    Raises `InputError` (`tensor-attributes`) with the node for an empty text and for a
+    malformed field. For a text that is no JSON object, raises the error of `parse_json_object`.
     """
     if not text:
         lacks = "operation, operands, element type, shape and layout"
@@ -364,13 +382,17 @@ def _collect_arguments(
 
 
 def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fields]:
-    """Collect the operations of all statements, each once, with operands before their readers.
+    """Return the operations of all statements, each once, after their operands.
 
-    `statements`: by row of the node. Several nodes may contain the same operation; all of its
-    fields except `place` and `result`, which are dropped, must then be equal. Operations that do
-    not depend on each other are ordered by their `place` in the first node that has them, or by the
-    row of this node if they have none. Raises `InputError` for an operation without `kind` or
-    `operands`, for two different operations with one name, and for a cycle.
+    `statements`: by row of the node. Several nodes may contain the same operation. Its fields
+    `place` and `result` are dropped; all other fields must then be equal.
+
+    Operations are sorted by the `place` in the first node that has them (without one, by the
+    row of this node), then by this row. From this order an operation is moved only as far as
+    its operands require.
+
+    Raises `InputError` (`tensor-attributes`) for an operation without `kind` or `operands`, for
+    two different operations with one name, and for operations that read each other in a cycle.
     """
     fields_by_name: dict[str, Fields] = {}
     places: dict[str, tuple[int, int]] = {}
@@ -396,10 +418,11 @@ def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) ->
 
 
 def _sort_operations(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
-    """Sort operations after their operands, as far as possible in the given order.
+    """Return the operations sorted after their operands, as far as possible in the given order.
 
-    Of several operations whose operands are all available, the first in the given order comes next.
-    Raises `InputError` for operations that read each other in a cycle.
+    Of several operations whose operands are all available, the first in the given order comes
+    next. Operands that are no operations, such as arguments and numbers, are always available.
+    Raises `InputError` (`tensor-attributes`) for operations that read each other in a cycle.
     """
     by_name = {operation["name"]: operation for operation in operations}
     # Only the names and operands matter here.

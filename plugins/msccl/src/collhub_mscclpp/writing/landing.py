@@ -35,14 +35,23 @@ class Landing:
 
 
 def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
-    """Choose where messages arrive: at their destination if possible, otherwise in scratch.
+    """Return the range where each message arrives: its destination if possible, otherwise scratch.
 
-    A message arrives at its destination if it is a plain receive, the written chunks have no
-    initial data and no other writer in any mode (in place, out of place), and the sender computes
-    the right address. Ranges in scratch follow the algorithm's own scratch. `is_pulled`:
-    bool[rows], messages that the receiver reads from the sender's memory; their range is the source
-    of the send. The ranges of multicasts are chosen later. Offsets are in chunks. Both rows of a
-    message have the range; of a pulled message only the receive.
+    Offsets are in chunks. `is_pulled`: bool[rows], messages that the receiver reads from the
+    memory of the sender, as from `find_pulled`. The first case that applies:
+
+    - A message arrives at its destination (`is_direct`) if all of this holds: It is a receive
+      without reduction. In every supported mode (in place, out of place), the chunks that it
+      writes have no initial data and no other writer. The destination buffer has the same
+      offset on both ranks, so that the sender computes the right address.
+    - Of a pulled message, the receive gets the source range of the send. The send keeps the
+      destination range of the receive, which is not used.
+    - The receive of a multicast keeps its destination range; its real range is chosen later.
+    - Any other message gets a new range in scratch of its receiver. These ranges follow the
+      scratch of the algorithm itself, one after another in the order of the messages.
+
+    Except for pulled messages, both rows of a message have the range. `scratch` of the result
+    is the number of chunks of scratch of each rank after that.
     """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive

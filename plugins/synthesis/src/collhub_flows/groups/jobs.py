@@ -54,13 +54,22 @@ class TreeJobs:
     def of(
         cls, network: FlowNetwork, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
     ) -> TreeJobs:
-        """Create the jobs of all trees, each of which sends the data of a tree edge over one link.
+        """Create the jobs of all trees: each job sends the data of one tree edge over one link.
 
-        An edge has one job per link of its route. `share_bytes`: bytes of every share (part of a
-        group's data with one root); a tree carries a piece of a share, whose bytes are in
-        proportion to its units. Times are in picoseconds, by the occupancy model. Jobs are sorted
-        by edge of the trees, then along the route. A job whose link starts at a switch is marked as
-        forwarded.
+        An edge has one job per link of its route. Jobs are sorted by edge of the trees, then
+        along the route. A job whose link starts at a switch is marked as forwarded.
+
+        `share_bytes`: bytes of every share (part of a group's data with one root). A tree
+        carries a piece of a share, and a piece has the fraction units / units of the share of
+        its bytes. Busy and arrival times are in whole picoseconds, see `link_times_ps`;
+        `occupancy` decides whether a link is busy during its latency.
+
+        A job waits for the job before it on the route. The first job of an edge waits for the
+        edges that bring its data: in a tree towards the root, those from the children; in a
+        tree away from the root, the one from the parent. At the root, each edge away from it
+        waits for all edges of the same piece towards it.
+
+        Raises `InputError` (`too-long`) for a latency or a transmission above 5e16 ps.
         """
         topology, routes = network.topology, network.routes
         lengths = np.diff(routes.indptr)[trees.arcs]
