@@ -30,10 +30,17 @@ _MAX_PASSES = 10**6
 def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Workload:
     """Generate one training step of a pipeline on all ranks as a workload.
 
-    `budget`: limits of the search, if the schedule is searched. Each rank of a replica has a
-    separate program, because the ranks of a stage differ in their messages; the program is repeated
-    for all replicas. Raises `UsageError` for invalid options, and (`too-large`) if 3 x stages x
-    chunks x microbatches x slices x ranks of the widest stage exceeds 10^6.
+    Ranks are ordered by replica, then stage, then member of the stage. Each rank of a replica has
+    its own program: the passes of its device in the order of the schedule, with messages and
+    all-reduces, and at the end the reduction of gradients. All replicas repeat these programs.
+    `budget`: limits of the search, if the schedule is searched.
+
+    The errors, in the order of the checks:
+
+    - the errors of `shape_of` (`UsageError`) and `layout_of` (`UsageError`, `HubError`)
+    - `UsageError` (`too-large`) if 3 x stages x chunks (1 if not given) x micro-batches x slices x
+      ranks of the widest stage exceeds 10^6
+    - the errors of `schedule_from`, such as `InputError` for an invalid file
     """
     shape, layout = shape_of(options), layout_of(options)
     widths = layout.ranks.widths
@@ -276,12 +283,17 @@ class _Writer:
             self.program.collective("gradients", kind, size, "data", self._before[:1])
 
     def _find_inputs(self, operation: Operation) -> list[int]:
-        """Return the rows of this rank whose results a pass reads.
+        """Return the rows of this rank whose results a pass reads, in this order.
 
-        A weight gradient reads the input gradient of its stage and microbatch; an input gradient or
-        full backward pass reads the forward pass. All except weight gradients also read the result
-        of the previous stage (in their direction) if it is on the same device; otherwise a message
-        brings it.
+        1. A weight gradient reads the input gradient of the same stage, direction and unit
+           (`operation` calls it `micro`). An input gradient or full backward pass reads the forward
+           pass. A forward pass reads no pass of its stage.
+        2. A forward pass also reads the forward pass of stage - 1. An input gradient or full
+           backward pass reads the backward pass of stage + 1. Both only if that stage exists and is
+           on the same device; otherwise a message brings the result.
+
+        The row of a pass is that of its all-reduce, if it has one. Raises `KeyError` if a pass that
+        is read has not been added yet, which means that the schedule has a wrong order.
         """
         kind, direction, stage, micro = operation
         keys = []
@@ -357,11 +369,18 @@ class _Writer:
         legs: Sequence[Leg],
         after: Sequence[int],
     ) -> list[int]:
-        """Add the sends or receives of this rank among `legs`; return the rows in order.
+        """Add the sends or receives of this rank among `legs`; return their rows in that order.
 
-        `kind`: SEND or RECV; `sender`: the stage that sends; `after`: rows that the messages wait
-        for. Legs of other ranks are skipped. The tag is unique for direction of the pipeline,
-        forward or backward pass, sending stage, and unit. Peers are relative to the rank.
+        `kind`: SEND or RECV. Of each leg only the side of this rank counts: its source for SEND,
+        its destination for RECV; other legs are skipped. `after`: rows whose data every message
+        needs.
+
+        The name is `gradient` for a backward pass, otherwise `activation`. The size is that part of
+        the leg's bytes that belongs to the token slice of the unit (`_cut`). Peers are given as the
+        number of the peer minus that of this rank. The tag is (f * stages + `sender`) * units +
+        unit, with f = 2 * direction + 1 for a backward pass, 2 * direction otherwise. `sender`: the
+        stage that sends. Units are micro-batches times slices. So both sides of a message have
+        equal tags.
         """
         name = "gradient" if operation.kind.is_backward else "activation"
         units = self._options.micro_batches * self._schedule.slices

@@ -277,11 +277,15 @@ class WaitGraph:
         return self._has_left[key]
 
     def _is_overdue(self, row: int) -> bool:
-        """Check whether an operation timed out, or was completed by others too long ago.
+        """Check whether an operation timed out, or was completed by other ranks too long ago.
 
-        It timed out if its entry says so, or if the latest time in the dumps is more than the
-        timeout after its creation. "Too long" is more than `MAX_SKEW_NS` (60 s) before the latest
-        time; a completion at time 0 is unknown.
+        True in each of these cases, otherwise False:
+
+        - The entry of the operation states that it timed out.
+        - Its timeout is above 0, and the latest time in all dumps is more than the timeout after
+          its creation.
+        - Another rank completed it more than `MAX_SKEW_NS` (60 s) before the latest time. A
+          completion time of 0 is unknown and does not count.
         """
         operation = self.records.operation(row)
         latest = self.records.latest_ns

@@ -283,9 +283,17 @@ def list_variations(
 def list_robustness(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome]
 ) -> list[RobustnessItem | None]:
-    """Return how robust the winner of every size is; None for a size without a winner.
+    """Return the records of how the winner of every size performs on all variations of the network.
 
-    `worst_variation` is None if the winner is the fastest everywhere.
+    One entry per size of `base`, in its order; None for a size at which no algorithm has a time.
+    Otherwise the winner is that of `base`. Its slowdown on a variation is its time divided by the
+    time of the winner there. The fields of a record:
+
+    - `wins`: number of variations on which the slowdown is exactly 1.
+    - `worst_ratio`, `worst_variation`: the largest slowdown, and the name of the first variation
+      with it. They are 1.0 and None if no slowdown is above 1.
+    - `missing`: names of the variations on which it has no slowdown, because it has no time or a
+      time is 0. They do not count for the other fields.
     """
     rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
     return [
@@ -378,14 +386,21 @@ def evaluate_failures(
 ) -> FailureTimes:
     """Simulate an algorithm without each link of the network, with blocked messages rerouted.
 
-    Returns the worst time in ns and its link, starting with `time_ns`, the time on the
-    complete network (link ""), and the numbers of simulated, possible and separating failures.
-    Of failures that are equal by a symmetry of the network, which also keeps the bytes and
-    messages of the algorithm on every link, only the first is simulated. Failures that
-    separate NPUs are only counted; those of unused links are skipped, as they have `time_ns`.
-    A failure whose simulation never finishes does not change the worst time. Ends, incomplete,
-    once the worst time exceeds `limit_ns`, if given. Raises `HubError` if the algorithm cannot
-    be rerouted or simulated.
+    A failure takes all links between two nodes, in both directions. Failures that are equal by a
+    symmetry form a class. The symmetry also keeps the bytes and messages of the algorithm on every
+    link. Only the first failure of each class is examined, in the order of the links:
+
+    1. If it separates NPUs, all failures of its class are added to `separating`.
+    2. If no message uses its links, it is skipped, because the time remains `time_ns`.
+    3. Otherwise the repaired algorithm is simulated (`tried` + 1). If its time in ns is above the
+       worst time so far (at first `time_ns`, with the link ""), it becomes the worst time. A
+       simulation without a time changes nothing.
+    4. After a simulation, the evaluation ends with `is_complete` False if the worst time is above
+       `limit_ns`. None means no limit.
+
+    `total` is the number of all failures. The simulator is that of the request, otherwise the
+    default. Raises the `HubError` of the repair or of the simulation, such as for a message
+    without a path. The arguments are not changed.
     """
     topology, size = request.topology, request.collective_bytes
     messages = MessageRoutes.of(algorithm, topology)

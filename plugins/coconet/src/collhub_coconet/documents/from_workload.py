@@ -56,13 +56,18 @@ class Statements:
         self._views.append(operation)
 
     def add(self, operations: Iterable[Operation]) -> int:
-        """Add the JSON statement of the workload node that performs these operations.
+        """Add the JSON statement of the node that performs these operations; return its number.
 
-        Returns the number of the statement, from 0. Views (operations without computation) that
-        were added with `view` since the last statement are written before `operations`. An argument
-        of the program is declared in the first statement that reads it. If some operations are in
-        fused stages, the field `fused_group` is the name of that one of these stages that the
-        program lists first.
+        Statements are numbered from 0 in the order of the calls. The statement has the fields:
+
+        - `operations`: first the views (operations without a node) that were added with `view`
+          since the last statement, then `operations`. Both keep their order and may be empty.
+        - `arguments`: declarations of the program's arguments that these operations read and that
+          no earlier statement declares, in the order of reading.
+        - `fused_group`, only if some of these operations are in fused stages: the name of a stage.
+          Of several stages, it is the first in the program's list.
+
+        The object records the statement and the declared arguments, and forgets the views.
         """
         # Several nodes may state one operation. Results serve tools without typing rules.
         operations_of_node = [*self._views, *operations]
@@ -206,9 +211,13 @@ def find_program(workload: Workload) -> BoundProgram:
 def extract_program(workload: Workload) -> BoundProgram:
     """Build the program that the JSON statements of a workload's nodes describe.
 
-    Nodes with equal text count as one, the one of the lowest row. Raises `InputError` with the node
-    if a statement is missing, malformed or contradicts another one, and for a program that violates
-    the typing rules.
+    Every node must have a statement. Nodes with equal text count as one, at the lowest row. The
+    statements are combined as in `build_program`, which also gives the defaults of missing fields.
+
+    Raises `InputError` with the node for the first statement, by row, that is missing, is no JSON
+    object or is malformed. It is also raised if statements contradict each other, for operations
+    that read each other in a cycle, and for a program that violates the typing rules. The errors
+    on arguments and cycles have no node.
     """
     # Parse all distinct statements, by the first row of each, in the order of rows.
     nodes = workload.nodes

@@ -224,12 +224,17 @@ class Streams:
     def append(
         self, nodes: NodeList, numbers: Int64Array, rank: Int64Array, stage: Stage | None
     ) -> None:
-        """Order new computations of a rank one after the other, after earlier kernels of the rank.
+        """Order new computations of each rank one after the other by control dependencies.
 
-        `numbers`: the nodes, by rank in `rank`, in the order of execution. Adds control
-        dependencies to `nodes`. A kernel that communicates (`stage` of another family than
-        pointwise) runs concurrently with other kernels; only its own computations are ordered.
-        `stage` None: a single operation without communication.
+        `numbers`: the nodes of one kernel, `rank`: the rank of each; nodes of one rank are in the
+        order of execution, and ranks may be mixed. On each rank:
+
+        - Each node waits for the one before it.
+        - If `stage` is None (a single operation without communication) or of the family
+          `pointwise`, the first node also waits for the last node of the previous such kernel of
+          the rank. The last node is recorded, so that the next such kernel waits for it.
+        - With any other family, the kernel communicates and runs concurrently with other kernels.
+          Nothing is recorded, so that no other kernel waits for it here.
         """
         ranks, first_nodes, last_nodes = rank, numbers, numbers
         if not is_ascending(rank):
@@ -302,9 +307,12 @@ class Tiles:
 def cut_tiles(ranks: Int64Array, orders: Sequence[Int64Array], max_tiles: int | None) -> Tiles:
     """Divide the chunks of each rank into at most `max_tiles` tiles of nearly equal length.
 
-    `orders`: chunks of each rank, in the order of `ranks`; a tile has consecutive ones. Lengths
-    of the tiles of a rank differ by at most one. `max_tiles` None gives one chunk per tile. A
-    rank without chunks has no tile.
+    `orders`: chunks of each rank, one array per entry of `ranks`. A tile has consecutive chunks of
+    one array. A rank with n chunks gets t = min(`max_tiles`, n) tiles, or n with None. Tile k has
+    the positions k * n // t to (k + 1) * n // t - 1: 5 chunks in 2 tiles give 2, then 3 chunks. A
+    rank without chunks has no tile. Tiles are ordered by rank as in `ranks`, then by k.
+
+    Raises `ValueError` if `ranks` and `orders` have different lengths.
     """
     rank, chunks = [], []
     for number, order in zip(ranks.tolist(), orders, strict=True):
@@ -328,11 +336,16 @@ def compute_tile_costs(
     stage: Stage | None,
     tiles: Tiles,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (operations, bytes) of every tile, its share of the costs of the rank: int64 each.
+    """Return (operations, bytes) of every tile, its share of the costs of its rank: int64[tiles].
 
-    The share is the tile's number of chunks divided by that of all tiles of the rank. It is rounded
-    so that the sum is the total of the rank. `stage`: values that only its members read cause no
-    memory traffic.
+    The total of a rank is equal for all ranks: the computing operations of `operations`, and the
+    bytes that they read and write in memory (`count_memory_bytes`). Values that are exchanged with
+    other members of `stage` cause no memory traffic; None means no other members.
+
+    The tiles of a rank must be adjacent. If the tiles before a tile have a of the n chunks of the
+    rank, and the tile has b chunks, its share is total (a + b) // n minus total a // n (products,
+    rounded down). So the shares add up to the total: 10 operations and tiles of 1, 1 and 1 chunks
+    give 3, 3 and 4.
     """
     members = stage.members if stage else ()
     count = sum(count_operations(program, operation, binding) for operation in operations)
