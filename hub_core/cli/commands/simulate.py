@@ -181,11 +181,12 @@ def _simulate_algorithm(
 ) -> int:
     """Simulate an algorithm for every size (bytes), write the outputs and print the findings.
 
-    `options`: those of the simulator `backend`. With `has_failures`, the first size is also
-    simulated once per link without this link. The files in `outputs` and the report are written and
-    printed even if a run does not finish. After them follow the note on the source of the times and
-    the distinct findings of all sizes. Returns DONE if all runs finish, else INVALID. Raises the
-    `HubError` of the simulator or of the writing.
+    `options`: those of the simulator `backend`. `sizes`: at least one. With `has_failures`, the
+    first size is also simulated for each pair of linked nodes, without all links between them. The
+    files in `outputs` (of the first size) and the report are written even if a run does not finish.
+    Then the note on the source of the times and the distinct findings, last those of times below a
+    bound, are printed on stderr. Returns DONE if the runs of all sizes finish (failures do not
+    count), otherwise INVALID. Raises the `HubError` of the simulator or of the writing.
     """
     timings = _simulate_sizes(
         session,
@@ -231,11 +232,12 @@ def _simulate_job(
 ) -> int:
     """Read a workload, apply the rules of `--collective`, simulate it and print the result.
 
-    `options`: by component (`reader`, `simulator`). Rules use `given_topology`, else the network in
-    IN; without both they raise `UsageError` (`no-topology`). Findings of the checks on the workload
-    are printed as warnings. Raises `UsageError` if `outputs.has_overlap` is requested and the
-    simulator cannot compute the overlap, and other `HubError` of reading and simulating. Returns
-    the exit code of `simulate_and_report`: INVALID if a rank never finishes.
+    `options`: by component (`reader`, `simulator`). Findings of the checks are only printed as
+    warnings. Rules use `given_topology`, otherwise the network in IN; without both they raise
+    `UsageError` (`no-topology`). The simulator gets `given_topology`, and on demand the network in
+    IN. Raises `UsageError` if `outputs.has_overlap` is requested and the simulator has no option
+    `slots` or it is `unlimited`, and other `HubError` of reading, rules, simulation and writing.
+    Returns INVALID if a rank never finishes, otherwise DONE.
     """
     from hub_core.pipeline.inputs import require_workload
 
@@ -278,11 +280,11 @@ def _write_outputs(
     outputs: SimulationOutputs,
     failures: Sequence[FailureTime] | None,
 ) -> None:
-    """Write the requested files of the first run, draw them, and print the report of all runs.
+    """Write the requested files of the first run, and print the report of all runs on stdout.
 
-    `outputs` has the paths of the files: times of steps (CSV), timeline and page. The report is
-    JSON if `outputs.as_json`; otherwise it is a table of times, and a table of `failures` unless
-    these are None.
+    Files with a path in `outputs`: times of steps (CSV), timeline, page. The report is JSON if
+    `outputs.as_json`, otherwise a single run or a table of runs, and a table of `failures` unless
+    these are None. Raises `UsageError` for unreported times of steps, and other `HubError`.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.reports.timing import (
@@ -367,8 +369,7 @@ def _refuse_several(options: Mapping[str, bool]) -> None:
 def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology:
     """Read the network that IN contains and print a note that it is used.
 
-    Raises `UsageError` (`no-topology`) if IN contains no network, and `HubError` if it cannot be
-    read.
+    Raises `UsageError` (`no-topology`) if IN has no network, and `HubError` if it is unreadable.
     """
     topology = _find_network_of_input(session, opened)
     if topology is None:
@@ -381,10 +382,9 @@ def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topolog
 
 
 def _find_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology | None:
-    """Read the network that IN contains; None if it contains none.
+    """Read the network that IN contains and print a note that it is used; None if it contains none.
 
-    If it exists, a note says that it is used, because the user did not name it. Raises `HubError`
-    if it cannot be read.
+    Raises `HubError` if it cannot be read.
     """
     topology = session.own_topology(opened)
     if topology is not None:

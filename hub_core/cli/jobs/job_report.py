@@ -164,10 +164,11 @@ class _Table:
     def _sum_calls(self, members: Int64Array, calls: int) -> Spent:
         """Sum the times in ns of rows that are calls of one kind.
 
-        `members`: the rows, at least one; `calls`: the number of calls that they belong to. Kind
-        and number of ranks are those of the first row. The size in bytes is -1 if it differs
-        between rows. Total time, exposed time (in which the rank does not compute) and waiting time
-        are sums over all rows; the exposed time per rank is that of the rank with the most.
+        `members`: indices of rows of this table, at least one. `calls`: reported as the number of
+        calls. The kind is that of the first row; so is the number of ranks, which is the size of
+        its group, 2 for a message. The size in bytes is -1 if it differs between rows. Total time,
+        exposed time (in which the rank does not compute) and waiting time are sums over all rows.
+        `most_ns` is the maximum over the ranks of the sum of their exposed times.
         """
         first = members[0]
         exposed = self._exposed_ns[members]
@@ -253,11 +254,12 @@ def create_group_item(group: str, spent: Spent) -> GroupCommunicationItem:
 
 
 def create_path_item(workload: Workload, report: JobReport) -> CriticalPathItem:
-    """Return the critical path for the JSON report.
+    """Return the critical path of `report` for the JSON report.
 
-    The number of nodes and ranks and the shares by kind in ns count the entire path; of its nodes,
-    only the `LISTED_NODES` (20) longest are listed, longest first and ties in the order of the
-    path.
+    `nodes`, `ranks` (those with a node on the path) and `ns_by_kind` (total time of the nodes of
+    each kind, the longest first) count the entire path. `longest` has only the `LISTED_NODES` (20)
+    nodes with the longest time, longest first, ties in the order of the path. Node numbers in it
+    are identities of the source, not rows. An empty path gives 0 nodes, 0 ranks and no entries.
     """
     nodes = workload.nodes
     top = sorted(report.path, key=lambda node: -node.duration_ns)[:LISTED_NODES]

@@ -35,12 +35,15 @@ class AllocationClass:
 def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[AllocationClass]:
     """Group the connected sets of NPUs of the given `sizes` into isomorphism classes.
 
-    A set is connected if links between its NPUs lead from its lowest NPU to all others. Two sets
-    are in one class if an isomorphism preserves all bandwidths between their NPUs. Links to
-    switches are ignored, and of parallel links only the first counts. A class has its first set, as
-    ascending NPUs, and the number of its sets. Classes are sorted by size, then by the first set. A
-    size that occurs twice in `sizes` is counted twice; there are no sets of a size above the number
-    of NPUs. All sets of each size are tested, so use it for one host only.
+    A set is connected if links between its NPUs lead, in link direction, from its lowest NPU to all
+    others. Two sets are in one class if an isomorphism preserves all bandwidths between their NPUs,
+    which must be exactly equal. Links to switches are ignored, and of parallel links only the first
+    counts. A class has its lexicographically first set, as ascending NPUs, and the number of its
+    sets. Classes are sorted by size, then by the first set.
+
+    A size that occurs twice in `sizes` is counted twice. Size 0 gives one class with the empty set.
+    There are no sets of a size above the number of NPUs. A negative size raises `ValueError`. All
+    sets of each size are tested, so use it for one host only.
     """
     # The bandwidth between NPUs in bytes/s, 0 without a link: float64[NPUs, NPUs].
     bandwidth = np.zeros((topology.num_npus, topology.num_npus))
@@ -65,11 +68,15 @@ def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Al
 def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
     """Add a set of NPUs to its isomorphism class, or to a new class; skip unconnected sets.
 
+    `bandwidth`: bytes/s, float64[from, to] of all NPUs, 0 without a link. A set is connected if all
+    of its NPUs can be reached from its first one by links within the set. For an unconnected set
+    nothing changes. The empty set is connected.
+
     Two sets are of one class if an isomorphism preserves all bandwidths between their NPUs.
-    `bandwidth`: float64[from, to] of all NPUs, 0 without a link. A set is connected if all of
-    its NPUs can be reached from its first one. `classes` is changed: it has lists of classes by
-    signature (number of NPUs and sorted colours), which is equal for isomorphic sets. A class
-    is the list of its sets in the order in which they were added.
+    `classes` is changed: a class is the list of its sets in the order in which they were added, and
+    a new class is appended to the classes of its signature. Sets with different signatures are not
+    isomorphic. The signature is the number of NPUs, and the sorted colours of the NPUs. The colour
+    of an NPU is the pair of its ascending bandwidths to the NPUs of the set, and from them.
     """
     restricted = _restrict(bandwidth, npus)
     if not _is_connected(restricted):
@@ -129,9 +136,14 @@ def _generate_isomorphisms(
 ) -> Iterator[list[int]]:
     """Yield all isomorphisms of two networks that begin with the images `chosen`, by backtracking.
 
-    An isomorphism is the list of the images of nodes 0, 1, ... All bandwidths between nodes of
-    `source` and between their images in `target` are equal, in both directions. `images[v]`:
-    candidates for the image of node v, in the order in which they are tried.
+    An isomorphism is a new list with the image in `target` of nodes 0, 1 and so on of `source`.
+    Images are different. The bandwidth from one node to another equals the one between their
+    images, in both directions. `images[v]`: candidates for the image of node v, in the order in
+    which they are tried, so the isomorphisms are in the lexicographic order of these candidates.
+
+    `chosen`: images of the first nodes, which are not checked; [] for none. If it has an image of
+    every node, only `chosen` itself is yielded; two empty networks yield []. Both networks should
+    have equal sizes: a larger `target` has nodes that are no images.
     """
     node = len(chosen)
     if node == len(source):

@@ -107,10 +107,15 @@ def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
 def write_job(workload: Workload, options: NoOptions) -> WriteResult:
     """Write a job as one GOAL file, in which every node is one operation.
 
-    Computations, markers, and loads and stores with a duration become `calc`. The losses, each
-    reported only if the content exists, are: names, process groups, numbers of operations, kinds of
-    nodes, and control dependencies. Raises `UsageError` for collectives (code `collective`), which
-    GOAL does not have, and for work without a duration (code `duration`).
+    Sends and receives stay messages. All other nodes become a `calc` of their duration, 0 for a
+    marker without one. Raises `UsageError` for the first collective (code `collective`), which GOAL
+    does not have, otherwise for the first computation, load or store without a duration (code
+    `duration`).
+
+    The losses are, in this order, each only if the content exists: names; process groups; numbers
+    of operations; kinds of loads, stores and markers; control dependencies, which are written like
+    data dependencies. The result has one artifact named "", whose text is formatted when it is
+    loaded. A job without nodes gives empty blocks of all ranks.
     """
     schedule = build_job_schedule(workload)
     # List the kinds of content of a job that the schedule does not represent, each only if present.
@@ -133,14 +138,20 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
     """Build the GOAL schedule of an algorithm for a collective of `size` bytes.
 
     Operations are in the order of the steps. A step becomes one operation: a send, a recv, or for
-    local work a calc with its time in ns (`work_times_ns`: its own, else from the bandwidths of the
-    options, else 1). A reducing receive becomes a recv followed by a calc; the recv waits for the
-    predecessors of the step, and its successors wait for the calc.
+    local work a calc. A reducing receive becomes a recv followed by a calc. The recv waits for the
+    predecessors of the step and the calc for the recv; the successors of the step wait for the
+    calc. Data and control dependencies become `requires`. There are no `irequires` and no line
+    numbers.
 
-    The tags are those of `assign_tags`, 0 for a calc. cpu and nic follow the options, -1 for none;
-    both operations of a reducing receive have one cpu, and a calc has no nic. Data and control
-    dependencies become `requires`; there are no `irequires` and no lines. Raises `InputError` if
-    sends and receives do not match, and `UsageError` if a step has more than `MAX_BYTES` bytes.
+    A message has ceil(count * `size` / unit count) bytes. A calc has a time in ns
+    (`work_times_ns`): the duration of the step if given. Otherwise the bytes of a COPY or a
+    reduction are divided by the bandwidth in the options, at least 1 ns. All else takes 1 ns. The
+    tags are those of `assign_tags`. cpu and nic follow the options, -1 for none. Both operations of
+    a reducing receive have one cpu. A calc has peer -1, tag 0 and nic -1.
+
+    Raises `UsageError` if count * `size` // unit count of a step, also of local work, exceeds
+    `MAX_BYTES`. Raises `InputError` if sends and receives do not match (`unmatched-message`), for
+    2^63 bytes in total (`size-range`), and for work of 2^62 ns (`too-long`).
     """
     steps = algorithm.steps
     # Bytes of every step, for `size` bytes in total.

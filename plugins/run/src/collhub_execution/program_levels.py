@@ -310,12 +310,19 @@ class _RendezvousGraph:
         return self._rows + int(np.count_nonzero(self._arrival >= 0))
 
     def edges(self) -> Edges:
-        """Return all edges of the graph as (parent nodes, child nodes).
+        """Return all edges of the graph as (parent nodes, child nodes), int64.
 
-        The order is: dependencies, conflicts, messages. A dependency or conflict on a SEND starts
-        at the receive of its message (staged: at its arrival), on any other row at the row. A
-        relaxed dependency starts at the SEND itself. A message leads from its SEND to its receive;
-        a staged one to its arrival node, and from there to its receive.
+        Nodes 0 to rows - 1 are the steps. The arrivals of staged messages follow, in the order of
+        their receives. The edges are, in this order:
+
+        - dependencies of `relation`, each to the waiting step
+        - conflicts, each to the later step
+        - messages, each from its SEND to its receive, or to its arrival if it is staged
+        - for each staged message, an edge from its arrival to its receive
+
+        A dependency or conflict on a SEND starts at the receive of its message, or at the arrival
+        if it is staged. Only a relaxed dependency (`relax`) starts at the SEND itself. All others
+        start at their own step.
         """
         before, after = self._dependencies
         first, second = self._conflicts
@@ -355,10 +362,13 @@ class _RendezvousGraph:
     def stage(self, in_core: BoolArray) -> None:
         """Stage the messages that keep cycles closed: they arrive in a slot before their receive.
 
-        Staged are those whose receive waits for another node of the core, other than the SEND.
-        `in_core`: mask of the nodes on or between cycles. The arrival gets a separate node; the
-        receive then only moves the data, so that the sender does not wait for earlier work of the
-        receiver. Call this once, after `relax`.
+        `in_core`: mask of the nodes on or between cycles of the current graph. A message is staged
+        if its receive is in this core and has an edge from a core node, not counting the edge of
+        the message itself. Its arrival becomes a new node; these are numbered after the steps, in
+        the order of the receives. The receive then only moves the data. Successors of the SEND wait
+        for the arrival instead of the receive, so that the sender does not wait for earlier work of
+        the receiver. Without such messages nothing changes. Changes the graph; call this once,
+        after `relax`.
         """
         before, after = self.edges()
         is_message = np.zeros(len(before), np.bool_)
@@ -374,12 +384,15 @@ class _RendezvousGraph:
         self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
 
     def levels(self, order: Order) -> StepLevels:
-        """Return the level of each step: the most messages on any path of waits to it.
+        """Return the level of each step: the maximum number of messages on a path of waits to it.
 
-        `order`: complete order of the nodes of `edges`. A message counts at its receive, or at its
-        arrival in SCRATCH if it is staged there. A SEND has the level of its message. The result
-        has, by row: the level of the step, that of its message (-1 without one), the position in
-        the order, and whether a receive is staged.
+        A path follows `edges`. A message counts at its receive, or at its arrival if it is staged.
+        The step itself counts too: a first receive has level 1, a local step without predecessors
+        level 0. A SEND has the level of its message instead.
+
+        The result has, by step: its level; the level of its message, which is that of the arrival
+        if it is staged, and -1 for a local step; the position in `order`; and whether it is a
+        staged receive. `order`: complete order of the nodes.
         """
         # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0

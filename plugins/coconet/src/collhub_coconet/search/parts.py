@@ -60,19 +60,24 @@ class PartClass:
 
 
 def divide(program: Program) -> list[PartClass]:
-    """Divide a program into classes of equal parts, in the order of their first operations.
+    """Divide a program into classes of equal parts, in the order of their first parts.
 
-    - Parts share no operations, and no states that may become slices.
-    - Operations without common values are in separate parts.
-    - Scalars that are computed from several parts separate parts too (`_divide_at_scalars`), unless
-      no two parts are equal: then parts that are connected by scalars are one part.
-    - A part of more than `_LARGE` (40) operations is divided further: each collective stays
-      together with the operations that may move before its AllGather, and with the product before
-      it.
-    - A value that another part reads is an output of its part with a fixed layout.
-    - Parts may wait for scalars of each other (`is_stand_in`).
+    A program without operations, or with stages or chains, is one part. For all others:
 
-    A program without operations, or with stages or chains, is one part.
+    1. Operations are divided into sets that exchange no values except scalars
+       (`_divide_at_scalars`).
+    2. Sets of more than `_LARGE` (40) operations are divided further at their collectives
+       (`_divide_at_collectives`). Each set becomes a part.
+    3. If there are shared scalars (computed from none or several sets, and read by none or
+       several), but no two parts are equal, the division is repeated. All operations that exchange
+       a value are then in one set, as are the readers of a state; step 2 applies again.
+
+    Parts share no operations, and no states that may become slices. Two parts are equal if a
+    renaming of values, arguments and seeds maps one to the other; types, outputs and bounds of
+    sizes must be equal. A value of another part is an argument. The outputs of a part are its
+    values that are outputs of `program` or that another part reads. Parts are ordered so that each
+    reads earlier ones. If parts wait for scalars of each other, these are replaced by stand-ins
+    (`is_stand_in`). The program is not changed.
     """
     if program.stages or program.chains or not program.operations:
         return [PartClass(program, (_identity(program),))]
@@ -93,11 +98,16 @@ def divide(program: Program) -> list[PartClass]:
 def _classify(program: Program, members: list[list[str]], shared: set[str]) -> list[PartClass]:
     """Divide large sets of operations further, and find the classes of equal sets.
 
-    `members`: the sets, as lists of names. Sets of more than `_LARGE` (40) operations are divided
-    at their collectives, unless they contain a scalar of `shared` (scalars that are computed from
-    several sets). Two sets are equal if a renaming maps one to the other. A class has the program
-    of its first set and one copy per set, with the names in that set. Classes are in the order of
-    their first sets. A single set gives one class with the entire program.
+    `members`: the sets, as lists of names. Sets of more than `_LARGE` (40) operations without a
+    scalar of `shared` (scalars that are computed from several sets) are divided at their
+    collectives. If one set remains, the result is one class with the entire program.
+
+    The sets are then ordered so that each reads only earlier ones; of ready sets, that of the first
+    operation in the program is next. If sets wait for each other, they keep their order. Two sets
+    are equal if a renaming of values, arguments and seeds maps one to the other. A class has the
+    program of its first set. It also has one copy per set, the first one included: names and seeds
+    of that set, by those of the first set, and the position of the set. Classes are in the order of
+    their first sets.
     """
     if any(len(group) > _LARGE and shared.isdisjoint(group) for group in members):
         members = _divide_at_collectives(program, members, shared)
@@ -175,15 +185,19 @@ def assemble(
 ) -> tuple[Program, dict[str, Origin]]:
     """Assemble the entire program from one rewritten program per class; also return origins.
 
-    A class consists of equal parts (copies) of `program`; `chosen` has their rewritten programs in
-    the order of `classes`. The operations of the copies follow each other by `position` of the
-    copy; if a chosen program has stand-ins, which are left out, all operations are sorted so that
-    operands precede their readers. Names of `program` remain; new values and stages have the name
-    in `chosen`, with a number if it is taken. Declarations of arguments and types are those of the
-    chosen programs; an argument that no part reads keeps its own. The second result is the origin
-    of every value, by name: the index of its class, its name in the chosen program, and whether it
-    is in the first copy. Raises `InputError` if stages of different parts would wait for each
-    other.
+    A class consists of equal parts (copies) of `program`; `chosen` has their rewritten programs,
+    one per class. The copies follow each other by their `position`, with operations, stages and
+    chains in the order of the chosen program. If a chosen program has stand-ins, these are left
+    out, and all operations are sorted so that operands precede their readers.
+
+    Names of `program` remain. A new value or stage has its name in `chosen`; if that is taken, the
+    first free one of `NAME_2`, `NAME_3` and so on. Arguments and types are declared as in the
+    chosen programs (the last one that has the argument); an argument that no part reads keeps its
+    declaration. Arguments stay in the order of `program`.
+
+    Origins: for every operation, by its new name, the index of its class, its name in the chosen
+    program, and whether it is in the first copy. Raises `InputError` if stages of different parts
+    would wait for each other, and `ValueError` unless there is one chosen program per class.
     """
     types: dict[str, TensorType] = {}
     is_interleaved = False
@@ -406,10 +420,11 @@ def _divide_at_collectives(
 def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
     """Return a level for every operation in `loose`; those of one level can be fused safely.
 
-    Safely means without a cycle of dependencies. The basic level is the largest number of
-    operations outside of `loose` on a path to the operation. If the operation is no output, has
-    readers, and all of these are in `loose`, its level is instead the lowest level of its readers,
-    because it can be computed together with them.
+    Safely means without a cycle of dependencies. The level is usually the maximum number of
+    operations outside of `loose` on a path of reads to the operation. An operation that is no
+    output of the program, has readers, and is read only by operations in `loose`, has the lowest
+    level (from the same rules) of its readers instead, because it can be computed together with
+    them. Keys are in reverse program order. Empty if `loose` is empty.
     """
     early: dict[str, int] = {}
     for operation in program.operations:
@@ -430,14 +445,16 @@ def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
 def _find_neighbours(program: Program, operation: Operation) -> list[str]:
     """Return the names of the operations that a decision about a communication concerns.
 
-    First the contractions (such as a MatMul) that produce its operands. Then:
+    First come the contractions (MatMul, batched MatMul, convolution) whose results it reads
+    directly. Then follow:
 
-    - AllGather: all operations that can move before it
-    - AllReduce: the same after a split into ReduceScatter and AllGather, for every dimension of
-      the result along which it can be split
-    - other communications: all operations that read the result
+    - for an AllGather, the operations that can move before it together (`movable`)
+    - for an AllReduce, the same after a split into ReduceScatter and AllGather, for each dimension
+      of the result in ascending order; dimensions whose split is refused are skipped
+    - for other communications, the direct readers of the result
 
-    Each name occurs once, in this order. Operations that only the split creates are left out.
+    Each name occurs once, at its first position in this order. The communication itself, and
+    operations that only the split creates, are left out.
     """
     names = [
         read

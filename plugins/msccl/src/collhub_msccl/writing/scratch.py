@@ -196,8 +196,11 @@ class _Lifetime:
 def _compute_lifetimes(segments: _ScratchSegments, knowledge: Knowledge) -> list[_Lifetime]:
     """Compute the lifetime of every segment from its accesses, in the order of the segments.
 
-    Each access contributes its thread block, the position of its step in the block, and the time of
-    the step.
+    Lifetime i belongs to segment i. `first` and `last` map the number of each thread block that
+    accesses the segment to the lowest and the highest position of such a step in the block. Blocks
+    without access have no entry. `time` is the minimum of `knowledge.time` over these steps of all
+    blocks: a position in a possible order of execution, not ns. Reads and writes count equally.
+    Returns [] without segments.
     """
     lifetimes = [_Lifetime({}, {}) for _ in range(len(segments.start))]
     steps = knowledge.step_of_row[segments.row]
@@ -242,11 +245,19 @@ def _find_free_range(
 def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
     """Return the algorithm with separate scratch for every value, so that steps wait less.
 
-    The data dependencies are computed again: dependencies between steps that share no scratch
-    location are kept, and in the new memory conflicting steps are ordered by row number. This is
-    correct if the algorithm orders all conflicting steps and its rows are in a possible order.
-    Control dependencies are dropped. None if there are too many accesses to analyse. The argument
-    is not changed.
+    A value of a unit of SCRATCH begins with a write that does not depend on the old content
+    (`_find_accesses`). It ends before the next such write. Values that one access covers together
+    move together. Only offsets in SCRATCH, `scratch_units` and the dependencies change; the rows
+    and their order remain.
+
+    The data dependencies are: those of the algorithm between steps that access no common unit of
+    SCRATCH (in the old memory), and those from earlier to later rows that conflict in the new
+    memory. Conflicts are computed for all buffers, in every mode (in place, out of place) that the
+    collective supports. This is correct if the algorithm orders all conflicting steps. All control
+    dependencies are dropped, also without SCRATCH.
+
+    Returns None if there are too many accesses for this analysis (`find_accesses`). The argument is
+    not changed.
     """
     columns = {name: getattr(algorithm.steps, name) for name in COLUMN_DTYPES}
     accesses = _find_accesses(columns)
@@ -280,9 +291,13 @@ class _ScratchAccesses:
 def _find_accesses(columns: Columns) -> _ScratchAccesses:
     """List all accesses to SCRATCH: first the reads, then the writes, each in the order of rows.
 
-    A step that reads and writes SCRATCH has two accesses. Offsets and counts are in units. The last
-    column is True for writes that begin a new value. A write continues the old value if its step is
-    a REDUCE, or if the step also reads a range of SCRATCH that overlaps the written one.
+    SEND, RECV_REDUCE, COPY and REDUCE read their source. RECV, RECV_REDUCE, COPY and REDUCE write
+    their destination; for REDUCE this is one write, although it reads the destination too. A step
+    that reads and writes SCRATCH has two accesses. `start` and `count` are in units.
+
+    `is_defining` is True for a write that begins a new value, and False for reads. A write
+    continues the old value if its step is a REDUCE, or if it reads a range of SCRATCH that overlaps
+    the written range. Without accesses all columns are empty. `columns` are those of a step table.
     """
     kind, count = columns["kind"], columns["count"].astype(np.int64)
     source, target = columns["src_offset"].astype(np.int64), columns["dst_offset"].astype(np.int64)
@@ -308,9 +323,15 @@ def _find_accesses(columns: Columns) -> _ScratchAccesses:
 def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Array, Int64Array]:
     """Return the new first unit of every access to SCRATCH, and the scratch units of every rank.
 
-    Different values get separate locations. Accesses that share a value, directly or transitively,
-    form one range and keep their relative positions. The ranges of a rank begin at 0 and are
-    consecutive, in the order of their first accesses.
+    Both are int64: one entry per access in the order of `accesses`, and one per rank. A value of a
+    unit begins with a defining write of the unit, or with its first access. Later accesses use it,
+    up to the next defining write. They are ordered by row; a read of a step precedes its write.
+
+    Accesses that use a common value, directly or through other accesses, form one range, keep their
+    relative positions, and share no unit with other ranges. The ranges of a rank begin at unit 0
+    and are consecutive. They are ordered by the lowest index in `accesses` of one of their
+    accesses, so a range with a read precedes all ranges that are only written. An access of 0 units
+    forms an empty range. A rank without accesses needs 0 units.
     """
     # Accesses that share a value, directly or transitively, are one group, numbered by its first
     # access.
@@ -396,9 +417,16 @@ def _order_by_memory(
 ) -> StepTable | None:
     """Build the table of the steps with the given dependencies, and with conflicts ordered by row.
 
-    `kept_keys`: dependencies as parent * rows + child. A dependency is added from the earlier to
-    the later row of conflicting steps, in every mode that the collective supports. The table has no
-    control dependencies. Returns None if there are too many accesses to analyse.
+    `columns`: one entry per row of a step table, in its order. `kept_keys`: dependencies as parent
+    * rows + child; they stay. Two rows of a rank conflict if they access a common unit of any
+    buffer and at least one writes it. Each conflicting pair is ordered, directly or through other
+    pairs, by a data dependency of the later row on the earlier one. Conflicts are computed in every
+    mode (in place, out of place) that the collective supports, where buffers can share memory. If
+    it supports none, only the kept dependencies remain.
+
+    `scratch_units`: int64[ranks], the size of SCRATCH, which gives the addresses of buffers. The
+    table has no control dependencies, and a dependency occurs once. Returns None if a mode has too
+    many accesses to analyse (`find_accesses`).
     """
     collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
     keys = [kept_keys]
