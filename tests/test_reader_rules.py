@@ -512,6 +512,7 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "measurements": {
         "wrong-results": ("plugins/study/tests/machines/test_measurement_readers.py", "FAILED"),
         "few-repeats": ("plugins/study/tests/machines/test_calibrate.py", "have fewer than"),
+        "waits": ("plugins/study/tests/machines/test_framework_results.py", "[waits]"),
         "mixed-versions": (
             "plugins/study/tests/machines/test_calibrate.py",
             "only NCCL 2.29.2 is fitted",

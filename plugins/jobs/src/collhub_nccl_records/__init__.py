@@ -18,7 +18,11 @@ if TYPE_CHECKING:
         input_bytes,
         read_lines,
     )
-    from collhub_nccl_records.deepspeed import read_deepspeed_lines
+    from collhub_nccl_records.deepspeed import (
+        DeepSpeedTime,
+        read_deepspeed_lines,
+        read_deepspeed_times,
+    )
     from collhub_nccl_records.log import (
         Choice,
         ChoiceLine,
@@ -38,6 +42,7 @@ __all__ = [
     "ChoiceLine",
     "CommunicatorFacts",
     "Connection",
+    "DeepSpeedTime",
     "Member",
     "NcclLog",
     "SkippedLine",
@@ -47,6 +52,7 @@ __all__ = [
     "input_bytes",
     "parse_choice",
     "read_deepspeed_lines",
+    "read_deepspeed_times",
     "read_inspector_lines",
     "read_lines",
     "read_profiler_events",
@@ -54,7 +60,7 @@ __all__ = [
 
 _HOMES = {
     "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
-    "collhub_nccl_records.deepspeed": "read_deepspeed_lines",
+    "collhub_nccl_records.deepspeed": "DeepSpeedTime read_deepspeed_lines read_deepspeed_times",
     "collhub_nccl_records.log": (
         "Choice ChoiceLine CommunicatorFacts Connection NcclLog TreeNode describe_ring_defect"
         " describe_tree_defect parse_choice"

@@ -3,7 +3,8 @@
 Only rank 0 writes them. Source: deepspeedai/DeepSpeed `deepspeed/utils/comms_logging.py`
 (Apache-2.0): `comm op: NAME | time (ms): 9.46 | msg size: 678.86 MB | algbw (Gbps): ... | busbw
 (Gbps): ...`, and a table with a row per operation and size. Times include the wait for the other
-ranks, because the logger synchronizes the device after each call. Groups are not recorded.
+ranks, because the logger synchronizes the device after each call. Groups are not recorded. With
+`show_straggler`, a second table has the minimum over the ranks of each call, and what it exceeds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from collhub_nccl_records.calls import CallRecord, Member, SkippedLine
 from hub_core.model import InputError, Location
@@ -24,6 +26,7 @@ _LINE = re.compile(
     + rb"\s*\| algbw \(Gbps\): " + _NUMBER + rb"\s*\| busbw \(Gbps\): " + _NUMBER
 )  # fmt: skip
 _TABLE = re.compile(rb"Comm\. Op\s+Message Size\s+Count\s+Total Latency\(ms\)\s")
+_STRAGGLERS = re.compile(rb"Comm\. Op\s+Message Size\s+Count\s+Total comm lat\(ms\)\s")
 _ROW = re.compile(
     rb"\s+" + _SIZE + rb"\s+(\d{1,12})\s+" + _NUMBER + rb"\s+" + _NUMBER + rb"\s+" + _NUMBER
     + rb"\s+" + _NUMBER + rb"\s*\Z"
@@ -46,6 +49,7 @@ _OPERATIONS = {
 _SCALED = frozenset(("AllReduce", "AllGather", "ReduceScatter", "AlltoAll"))
 # The logger gives the size of the whole input; records have the segment of one rank.
 _LOGGED_WHOLE = frozenset(("ReduceScatter", "AlltoAll"))
+_MEASURED = _SCALED | {"Broadcast", "Reduce"}
 _ROUNDING_GBPS = 0.005
 _MAX_RANKS = 1 << 14
 # Of all ranks together: readers of jobs repeat the calls for each rank.
@@ -54,14 +58,79 @@ _MAX_CALLS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One line, or one row of the table with `count` calls. `bandwidths`: of algorithm and bus."""
+    """One line, or one row of a table with `count` calls of `duration_ms` in all.
+
+    `bandwidths`: of algorithm and bus; zeros in the table of minima.
+    """
 
     line: int
     operation: str
     bytes: int
     duration_ms: float
+    average_ms: float
     bandwidths: tuple[float, float]
     count: int = 1
+
+
+class _Log(NamedTuple):
+    """Contents of a log: single calls, and the rows of the last summary and of its minima."""
+
+    calls: list[_Entry]
+    table: list[_Entry]
+    minima: list[_Entry]
+    skipped: list[SkippedLine]
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedTime:
+    """Time of an operation of one size, in the order of the log.
+
+    `bytes`: those of the full buffer of the collective. `count`: calls, of which `duration_us` is
+    the average. `is_minimum`: of each call, the minimum over the ranks counts; otherwise it is the
+    time of rank 0, which includes the wait for the other ranks.
+    """
+
+    line: int
+    operation: str
+    bytes: int
+    duration_us: float
+    count: int
+    is_minimum: bool
+
+
+def read_deepspeed_times(
+    lines: Iterable[tuple[int, bytes | None]], file: str, rank_count: int | None
+) -> tuple[int, list[DeepSpeedTime], list[SkippedLine]]:
+    """Return the ranks, the times of collectives by operation and size, and skipped lines.
+
+    The first of these that the log has counts: the minima of the last summary, the last summary,
+    single calls (one time each). The average of a summary is that of the logger, which leaves out
+    outliers. `rank_count`: ranks of the job; None derives them from the bandwidths of summary or
+    calls (`_find_rank_count`). Operations other than those of `_SCALED`, `Broadcast` and `Reduce`
+    are left out. Raises `InputError` if no number of ranks fits (`ranks`, `rank-range`).
+    """
+    log = _parse(lines)
+    skipped = list(log.skipped)
+    entries = log.minima or log.table or log.calls
+    if not entries:
+        return rank_count or 0, [], skipped
+    if rank_count is None:
+        rank_count, note = _find_rank_count([*log.table, *log.calls], file)
+        if note:
+            skipped.append(SkippedLine(entries[0].line, note, is_assumption=True))
+    times = [
+        DeepSpeedTime(
+            entry.line,
+            entry.operation,
+            entry.bytes * rank_count if entry.operation == "AllGather" else entry.bytes,
+            entry.average_ms * 1000,
+            entry.count,
+            bool(log.minima),
+        )
+        for entry in entries
+        if entry.operation in _MEASURED
+    ]
+    return rank_count, times, skipped
 
 
 def read_deepspeed_lines(
@@ -81,7 +150,7 @@ def read_deepspeed_lines(
     raises `InputError` if no number of ranks fits (`ranks`, `rank-range`), and if the calls of all
     ranks exceed `_MAX_CALLS` (`too-large`).
     """
-    calls, table, skipped = _parse(lines)
+    calls, table, _, skipped = _parse(lines)
     entries = calls or table
     yield from skipped
     if not entries:
@@ -106,44 +175,61 @@ def read_deepspeed_lines(
             yield CallRecord(member, entry.line, entry.operation, -1, size, duration_us=duration_us)
 
 
-def _parse(
-    lines: Iterable[tuple[int, bytes | None]],
-) -> tuple[list[_Entry], list[_Entry], list[SkippedLine]]:
-    """Return the logged calls, the rows of the last summary, and the skipped lines of a log.
+def _parse(lines: Iterable[tuple[int, bytes | None]]) -> _Log:
+    """Parse a log.
 
     `lines`: (line number, content), None for a line that is too long. A summary begins with its
-    heading, which discards the rows of the previous summary. It ends at the first other line that
-    is neither an operation, a row, a logged call, nor too long. Rows belong to the operation before
-    them. Lines that are no records are ignored. Too long lines, records of an unknown operation,
-    without calls or with invalid values are skipped lines.
+    heading, which discards the rows of the previous summary, and a table of minima with its own.
+    Text before a heading, such as the host that a launcher names, is left out of its rows. A table
+    ends at the first other line that is neither an operation, a row, a logged call, nor too long.
+    Rows belong to the operation before them. Lines that are no records are ignored. Too long lines,
+    records of an unknown operation, without calls or with invalid values are skipped lines; those
+    of a table of minima are ignored, because the summary has them too.
     """
-    calls: list[_Entry] = []
-    table: list[_Entry] = []
-    skipped: list[SkippedLine] = []
+    log = _Log([], [], [], [])
     operation: bytes | None = None
-    is_table = False
-    for number, line in lines:
-        if line is None:
-            skipped.append(SkippedLine(number, "the line is too long"))
-        elif match := _LINE.search(line):
-            entry = _to_entry(number, match[1], match[3], match[2], match[4], match[5])
-            (calls if isinstance(entry, _Entry) else skipped).append(entry)  # type: ignore[arg-type]
-        elif _TABLE.search(line):
-            is_table, operation = True, None
-            table.clear()
-        elif is_table and operation is not None and (match := _ROW.match(line)):
-            entry = _to_entry(number, operation, match[1], match[3], match[5], match[6], match[2])
-            (table if isinstance(entry, _Entry) else skipped).append(entry)  # type: ignore[arg-type]
-        elif is_table and _OPERATION.match(line.rstrip()):
+    rows: list[_Entry] | None = None
+    prefix = b""
+    for number, raw in lines:
+        if raw is None:
+            log.skipped.append(SkippedLine(number, "the line is too long"))
+            continue
+        line = raw if rows is None else raw.removeprefix(prefix)
+        if match := _LINE.search(line):
+            entry = _to_entry(number, match[1], match[3], match[2], match[2], (match[4], match[5]))
+            _add(log, log.calls, entry)
+        elif match := _TABLE.search(raw):
+            rows, operation, prefix = log.table, None, raw[: match.start()]
+            log.table.clear()
+            log.minima.clear()
+        elif match := _STRAGGLERS.search(raw):
+            rows, operation, prefix = log.minima, None, raw[: match.start()]
+        elif rows is not None and operation is not None and (match := _ROW.match(line)):
+            if rows is log.table:
+                _add(log, rows, _to_entry(number, operation, match[1], match[3], match[4],
+                                          (match[5], match[6]), match[2]))  # fmt: skip
+            else:
+                # Columns: total and average of the minima alternate with those of the excess.
+                entry = _to_entry(number, operation, match[1], match[3], match[5], (), match[2])
+                if isinstance(entry, _Entry):
+                    rows.append(entry)
+        elif rows is not None and _OPERATION.match(line.rstrip()):
             operation = line.rstrip()
         else:
-            is_table = False
-    return calls, table, skipped
+            rows = None
+    return log
+
+
+def _add(log: _Log, entries: list[_Entry], entry: _Entry | SkippedLine) -> None:
+    if isinstance(entry, _Entry):
+        entries.append(entry)
+    else:
+        log.skipped.append(entry)
 
 
 def _to_entry(
-    line: int, name: bytes, size: bytes, time: bytes, algorithm: bytes, bus: bytes,
-    count: bytes = b"1",
+    line: int, name: bytes, size: bytes, time: bytes, average: bytes,
+    bandwidths: tuple[bytes, ...], count: bytes = b"1",
 ) -> _Entry | SkippedLine:  # fmt: skip
     # With `debug`, the name is followed by the calling function.
     text = name.partition(b" | ")[0].decode("ascii", "replace").strip()
@@ -156,9 +242,9 @@ def _to_entry(
         return SkippedLine(line, "the row has no calls")
     amount, _, unit = size.partition(b" ")
     exponent = _UNITS[unit.removesuffix(b"B")] if unit else 0
-    bandwidths = float(algorithm), float(bus)
-    total = round(float(amount.removesuffix(b"B")) * 1024**exponent)
-    return _Entry(line, operation, min(total, 1 << 62), float(time), bandwidths, int(count))
+    algorithm, bus = map(float, bandwidths or (b"0", b"0"))
+    total = min(round(float(amount.removesuffix(b"B")) * 1024**exponent), 1 << 62)
+    return _Entry(line, operation, total, float(time), float(average), (algorithm, bus), int(count))
 
 
 def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:

@@ -102,11 +102,11 @@ class _Request(TypedDict):
 def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
     """Fit a machine to measured times of collectives, or check its predictions.
 
-    RESULT is output of nccl-tests, rccl-tests, mscclpp-test or OSU, JSON of nccl-tests, MSCCL++ or
-    the Inspector, a tuner sweep, or JSON of the hub. The profile in FILE holds tables of the times
-    and, for one node with NVLink, the constants of a model; several machines give several files.
-    Exit 1 if the held-out median error of a model exceeds 15 %. With --check, every point is
-    compared with the predictions of PROFILE.
+    RESULT is output of nccl-tests, rccl-tests, mscclpp-test, nccom-test, OSU or DeepSpeed's
+    communication logger, JSON of nccl-tests, MSCCL++ or the Inspector, a tuner sweep, or JSON of
+    the hub. The profile in FILE holds tables of the times and, for one node with NVLink, the
+    constants of a model; several machines give several files. Exit 1 if the held-out median error
+    of a model exceeds 15 %. With --check, every point is compared with the predictions of PROFILE.
     """
     from collhub_machine_profiles.shipped import load_profile
 

@@ -101,6 +101,20 @@ _READERS = (
         "tabular_results:read_osu",
     ),
     _reader(
+        "nccom-test",
+        "table or JSON of nccom-test (AWS Neuron)",
+        r"^[^\"#\n]{0,60}?\bsize\(B\)\s+count\(elems\)\s|\A\s*\{(?s:.){0,4000}?\"size\(B\)\"\s*:",
+        "neuron_results:read_nccom_test",
+    ),
+    _reader(
+        "deepspeed-times",
+        "log of DeepSpeed's communication logger, or its summary as JSON",
+        r"comm op: [^\n]{1,200}?\| time \(ms\): "
+        r"|Comm\. Op +Message Size +Count +Total Latency\(ms\)"
+        r"|\A\s*\{(?s:.){0,4000}?\"(?:avg_latency_ms|avg_comm_lat_ms)\"\s*:",
+        "deepspeed_results:read_deepspeed",
+    ),
+    _reader(
         "aiconfigurator",
         "nccl_perf.parquet of aiconfigurator",
         r"\APAR1",
@@ -173,6 +187,13 @@ _MEASUREMENTS = (
         "The line is mixed with other output, or the test reports a wrong result.",
         "Repeat the measurement of this size; the remaining lines are used.",
         "`#wrong` of 3 in a row of nccl-tests",
+    ),
+    (
+        "waits",
+        "The times of a framework are those of one rank.",
+        "A collective ends when the last rank has arrived, so that they include the wait for it.",
+        "Log the minimum over the ranks, or measure with a benchmark.",
+        "a summary of DeepSpeed without `show_straggler`",
     ),
 )
 _PROFILES = (

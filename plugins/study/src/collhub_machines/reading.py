@@ -260,6 +260,44 @@ def osu() -> Sequence[MeasurementRequest]:
     )
 
 
+def nccom_test() -> Sequence[MeasurementRequest]:
+    """Sample of nccom-test: the requests read from a table of two sizes of an all-gather, with its
+    command line.
+    """
+    return _requests(
+        "nccom.txt",
+        "nccom-test -r 8 -b 4096 -e 8192 -f 2 -d fp32 allg\n"
+        "    size(B)    count(elems)    type    time:avg(us)    algbw(GB/s)    busbw(GB/s)\n"
+        "       4096            1024    fp32            7.50           0.51           0.45\n"
+        "       8192            2048    fp32            8.10           0.94           0.82\n"
+        "Avg bus bandwidth:      0.6350GB/s\n",
+    )
+
+
+def deepspeed_times() -> Sequence[MeasurementRequest]:
+    """Sample of DeepSpeed: the requests read from a summary with the minima over the ranks of an
+    all-gather whose ranks have 1 MiB each.
+    """
+    columns = "".join(
+        f"{name: <20}" for name in ("Comm. Op", "Message Size", "Count", "Total Latency(ms)",
+                                    "Avg Latency(ms)", "tput_avg (Gbps)", "busbw_avg (Gbps)")
+    )  # fmt: skip
+    minima = "".join(
+        f"{name: <20}" for name in ("Comm. Op", "Message Size", "Count", "Total comm lat(ms)",
+                                    "Total straggler(ms)", "Avg comm lat(ms)", "Avg straggler(ms)")
+    )  # fmt: skip
+    row = f"{' ': <20}{'1.0 MB': <20}{4: <20}"
+    return _requests(
+        "summary.log",
+        f"{columns}\nall_gather_into_tensor\n{row}"
+        + "".join(f"{value: <20.2f}" for value in (2.4, 0.6, 111.85, 97.87))
+        + f"\n_______________________________\nBreakdown with straggler effect\n"
+        f"-------------------------------\n{minima}\nall_gather_into_tensor\n{row}"
+        + "".join(f"{value: <20.2f}" for value in (2.0, 0.4, 0.5, 0.1))
+        + "\n",
+    )
+
+
 def tuner_sweep() -> Sequence[MeasurementRequest]:
     """Sample of a tuner sweep: the requests read from a CSV file with two forced choices (ring
     Simple, tree LL128) of one all-reduce of 1 MiB.

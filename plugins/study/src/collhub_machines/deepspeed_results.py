@@ -1,0 +1,145 @@
+"""Read measured times of DeepSpeed's communication logger: its log, and its summary as JSON.
+
+Source: deepspeedai/DeepSpeed `deepspeed/utils/comms_logging.py` (Apache-2.0). `log_all` prints a
+summary; with `return_dict` it returns `summary`, `straggler_analysis` and `metadata`, which have
+exact bytes as keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from collhub_nccl_records import DeepSpeedTime, read_deepspeed_times
+
+from collhub_machines.reading import (
+    collective_name,
+    note,
+    refuse,
+    refuse_without_results,
+    text_of,
+    whole_number,
+)
+from hub_core import is_finite_number, parse_json_object
+from hub_core.model import Diagnostic
+from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet, NoOptions
+
+LIBRARY = "DeepSpeed"
+# Of the log, in us; averages have two decimals of ms.
+_RESOLUTION_US = 10.0
+_MIN_TIME_US = 10 * _RESOLUTION_US
+# Operations whose logged size is the input of a rank and not the full buffer.
+_PER_RANK = frozenset({"all-gather"})
+
+
+def read_deepspeed(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
+    """Read times by collective and size from a log, or from a summary in JSON.
+
+    Minima over the ranks (`show_straggler`) are preferred; otherwise a note tells that the times of
+    rank 0 include the wait for other ranks. Of single calls of one size the median counts. Ranks
+    are those of the request or of the file (`metadata.world_size`), otherwise they are derived
+    from the bandwidths of a log. Nodes are those of the request, otherwise 1. A log has times with
+    a resolution of 10 us: shorter than 100 us they are skipped with a note.
+
+    Raises `InputError` if no time can be used, for JSON without ranks (`missing-facts`), and for a
+    log whose ranks cannot be derived (`ranks`, `rank-range`).
+    """
+    del options
+    text, file = text_of(facts.source), facts.source.name
+    is_json = text.lstrip().startswith("{")
+    skipped: list[Diagnostic] = []
+    if is_json:
+        ranks, times = _parse_json(facts, text)
+    else:
+        numbered = enumerate(text.encode().split(b"\n"), 1)
+        ranks, times, lines = read_deepspeed_times(numbered, file, facts.ranks)
+        skipped += [note(file, line.line, line.message, line.cure) for line in lines]
+    points: list[Measurement] = []
+    nodes = facts.nodes or 1
+    for time in _combine(times):
+        name = collective_name(time.operation)
+        if name is None:
+            skipped.append(note(file, time.line, f"{time.operation[:40]!r} is no collective"))
+            continue
+        if not is_json and time.duration_us < _MIN_TIME_US:
+            message = f"{time.duration_us / 1000:.2f} ms is too short for two decimals of ms"
+            skipped.append(note(file, time.line, message, "write the summary as JSON"))
+            continue
+        point = Measurement(
+            name, ranks, nodes, time.bytes, time.duration_us, Library(LIBRARY),
+            source="deepspeed", file=file, line=time.line,
+        )  # fmt: skip
+        reason = point.defect()
+        if reason is None:
+            points.append(point)
+        else:
+            skipped.append(note(file, time.line, reason))
+    if not points:
+        raise refuse_without_results(file, skipped)
+    if not times[0].is_minimum:
+        message = "the times are those of rank 0, which include the wait for other ranks"
+        cure = "log with show_straggler=True for the minima over the ranks"
+        skipped.append(note(file, times[0].line or None, message, cure, "waits"))
+    return MeasurementSet(points, skipped, {})
+
+
+def _combine(times: list[DeepSpeedTime]) -> Iterator[DeepSpeedTime]:
+    """Yield one time per operation and size: the median of those that the file has."""
+    groups: dict[tuple[str, int], list[DeepSpeedTime]] = {}
+    for time in times:
+        groups.setdefault((time.operation, time.bytes), []).append(time)
+    for group in groups.values():
+        first = group[0]
+        yield DeepSpeedTime(
+            first.line, first.operation, first.bytes, median(time.duration_us for time in group),
+            sum(time.count for time in group), first.is_minimum,
+        )  # fmt: skip
+
+
+def _parse_json(facts: MeasurementRequest, text: str) -> tuple[int, list[DeepSpeedTime]]:
+    """Return ranks and times of a summary in JSON; lines are 0.
+
+    Raises `InputError` for invalid JSON, without ranks, and for entries of a wrong form.
+    """
+    file = facts.source.name
+    document = parse_json_object(text.encode(), file)
+    ranks = _integer(_object(document.get("metadata")).get("world_size")) or facts.ranks
+    if not ranks:
+        message = "metadata.world_size is missing"
+        raise refuse(file, None, message, "give --ranks N and --nodes M", "missing-facts")
+    minima = _object(document.get("straggler_analysis"))
+    table, key = (
+        (minima, "avg_comm_lat_ms") if minima else (document.get("summary"), "avg_latency_ms")
+    )
+    times = []
+    for operation, sizes in _object(table).items():
+        for size, entry in _object(sizes).items():
+            value = _object(entry).get(key)
+            bytes_ = whole_number(size)
+            if bytes_ is None or not is_finite_number(value):
+                message = f"{operation[:40]}.{size[:40]}: a size in bytes with {key} was expected"
+                raise refuse(file, None, message, "write what log_all(return_dict=True) returns")
+            # Names of operations as in the log: `all_gather_into_tensor`.
+            name = _collective(operation)
+            total = bytes_ * ranks if name in _PER_RANK else bytes_
+            count = _integer(_object(entry).get("count"))
+            times.append(DeepSpeedTime(0, name, total, float(value) * 1000, count, bool(minima)))
+    return ranks, times
+
+
+def _collective(operation: str) -> str:
+    """Return the hub's name of an operation of DeepSpeed; the operation if it is no collective."""
+    text = operation.partition(" | ")[0].strip().removeprefix("inference_")
+    for suffix in ("_into_tensor", "_tensor", "_base", "_coalesced", "_single", "_object_list"):
+        text = text.removesuffix(suffix)
+    return collective_name(text) or operation
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _integer(value: Any) -> int:
+    """Return an integer; 0 for other values and booleans."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

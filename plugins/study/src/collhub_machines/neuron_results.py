@@ -1,0 +1,167 @@
+"""Read the results of nccom-test of AWS Neuron: its table, and the JSON of --report-to-json-file.
+
+Source: the documentation of AWS Neuron (tools/neuron-sys-tools/nccom-test). `size(B)` is the full
+buffer: the vector of an all-reduce, the gathered buffer of an all-gather, the input of a
+reduce-scatter or all-to-all. Neither collective nor ranks are in the results; a command line
+before the table has them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from collhub_machines.reading import (
+    collective_name,
+    finite_number,
+    note,
+    refuse,
+    refuse_without_results,
+    text_of,
+    whole_number,
+    without_rank,
+)
+from hub_core import is_finite_number, parse_json_object
+from hub_core.model import Diagnostic
+from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet, NoOptions
+
+LIBRARY = MACHINE = "AWS Neuron"
+"""Library and machine of the times; the results do not name the type of instance."""
+_NAMES = {"allr": "all-reduce", "allg": "all-gather", "redsct": "reduce-scatter",
+          "alltoall": "all-to-all"}  # fmt: skip
+# Tests of messages between two ranks.
+_PAIRS = frozenset({"sendrecv", "permute"})
+_HEADER = re.compile(r"\s*size\(B\)\s+count\(elems\)\s")
+_COMMAND = re.compile(r"\bnccom-test\s+(-.*|\w.*)")
+_RANKS = re.compile(r"(?:^|\s)(?:-r|--nworkers)[\s=]+(\d{1,7})\b")
+_NODES = re.compile(r"(?:^|\s)(?:-N|--nnodes)[\s=]+(\d{1,7})\b")
+_WORD = re.compile(r"(?<![\w/.=-])([a-z]+(?:_[a-z]+)*)(?![\w/.=-])")
+_SUMS = frozenset({"all-reduce", "reduce-scatter"})
+_BYTE_TYPES = frozenset({"int8", "uint8"})
+_SIZE = "size(B)"
+
+
+class _Facts:
+    """Collective, ranks and nodes of a table: of its command line, otherwise of the request."""
+
+    def __init__(self, request: MeasurementRequest) -> None:
+        self._request = request
+        self.collective = request.collective
+        self.ranks, self.nodes = request.ranks, request.nodes or 1
+        self.is_pairs = False
+
+    def read_command(self, arguments: str) -> None:
+        """Take the facts of a command line of nccom-test; those that it lacks stay."""
+        ranks, nodes = _RANKS.search(arguments), _NODES.search(arguments)
+        self.ranks = int(ranks[1]) if ranks else self._request.ranks
+        self.nodes = int(nodes[1]) if nodes else self._request.nodes or 1
+        words = _WORD.findall(arguments)
+        self.is_pairs = any(word in _PAIRS for word in words)
+        names = (_NAMES.get(word) or collective_name(word) for word in words)
+        self.collective = next(filter(None, names), self._request.collective)
+
+
+def read_nccom_test(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
+    """Read the tables of nccom-test, or its JSON, as measurements.
+
+    The time is that of the column `time(us)` (the median), otherwise of `time:p50(us)` or
+    `time:avg(us)`, otherwise of the first column `time:...(us)`. Rows of failed runs, and rows that
+    do not fit the columns, give a note. Raises `InputError` if collective or ranks are known
+    neither from a command line nor from the request (`missing-facts`), for tests of messages
+    between two ranks, for a table without times, and if no row can be used (`no-results`).
+    """
+    del options
+    text, file = text_of(facts.source), facts.source.name
+    skipped: list[Diagnostic] = []
+    points: list[Measurement] = []
+    test = _Facts(facts)
+    if text.lstrip().startswith("{"):
+        document = parse_json_object(text.encode(), file)
+        results = document.get("results")
+        for index, entry in enumerate(results if isinstance(results, list) else []):
+            row = entry if isinstance(entry, dict) else {}
+            time = row.get(_time_column(list(row), file, None)) if row else None
+            point = _point(test, file, None, row.get(_SIZE), time, str(row.get("type", "")))
+            _add(point, points, skipped, file, None, f"results[{index}]: ")
+    else:
+        _read_tables(text, file, test, points, skipped)
+    if not points:
+        raise refuse_without_results(file, skipped)
+    return MeasurementSet(points, skipped, {})
+
+
+def _read_tables(
+    text: str, file: str, test: _Facts, points: list[Measurement], skipped: list[Diagnostic]
+) -> None:
+    """Append the measurements of all tables of a text, and notes on rows that are not used."""
+    columns: list[str] = []
+    time_column = ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = without_rank(raw).strip()
+        command = _COMMAND.search(line)
+        if command:
+            test.read_command(command[1])
+            columns = []
+        elif _HEADER.match(line + " "):
+            columns = line.split()
+            time_column = _time_column(columns, file, number)
+        elif columns and line[:1].isdigit():
+            fields = line.split()
+            if "errors found" in line:
+                columns = []
+                continue
+            if "Failure" in line or len(fields) != len(columns):
+                message = f"the row has {len(fields)} fields, the table {len(columns)} columns"
+                if "Failure" in line:
+                    message = "the run of this size failed"
+                skipped.append(note(file, number, message, "repeat the test of this size"))
+                continue
+            row = dict(zip(columns, fields, strict=True))
+            size, time = whole_number(row[_SIZE]), finite_number(row[time_column])
+            point = _point(test, file, number, size, time, row.get("type", ""))
+            _add(point, points, skipped, file, number, "")
+
+
+def _time_column(columns: list[str], file: str, line: int | None) -> str:
+    """Return the name of the column with the time. Raises `InputError` if there is none."""
+    times = [name for name in columns if name.startswith("time") and name.endswith("(us)")]
+    for name in ("time(us)", "time:p50(us)", "time:avg(us)", *times[:1]):
+        if name in times:
+            return name
+    raise refuse(file, line, "no column has times (time(us))", "keep the header of nccom-test")
+
+
+def _point(
+    test: _Facts, file: str, line: int | None, size: Any, time: Any, dtype: str
+) -> Measurement | str:
+    """Return the measurement of a row, or the reason why it has none.
+
+    Raises `InputError` if the test has no collective, or if collective or ranks are unknown.
+    """
+    if test.is_pairs:
+        message = "the test measures messages between two ranks, not a collective"
+        raise refuse(file, line, message, "give a test such as allr or allg")
+    if test.collective is None or test.ranks is None:
+        message = "nccom-test prints neither the collective nor the ranks"
+        cure = "give --collective C, --ranks N and --nodes M, or keep the command line in the file"
+        raise refuse(file, line, message, cure, "missing-facts")
+    is_size = isinstance(size, int) and not isinstance(size, bool)
+    if not is_size or not is_finite_number(time):
+        return f"{_SIZE} or the time is no number"
+    is_sum = test.collective in _SUMS and dtype in _BYTE_TYPES
+    return Measurement(
+        test.collective, test.ranks, test.nodes, size, float(time), Library(LIBRARY), MACHINE,
+        dtype="int8" if is_sum else "", source="nccom-test", file=file, line=line or 0,
+    )  # fmt: skip
+
+
+def _add(
+    point: Measurement | str, points: list[Measurement], skipped: list[Diagnostic], file: str,
+    line: int | None, where: str,
+) -> None:  # fmt: skip
+    """Append a point, or a note with the reason why it cannot be used."""
+    reason = point if isinstance(point, str) else point.defect()
+    if reason is None and isinstance(point, Measurement):
+        points.append(point)
+    else:
+        skipped.append(note(file, line, f"{where}{reason}"))
