@@ -34,13 +34,23 @@ class StatedSizes(NamedTuple):
 def profile_chunk(
     fields: NodeFields, links: ResolvedLinks, step_counts: Int64Array, sizes: StatedSizes
 ) -> Chunk:
-    """Convert a batch of nodes to steps and their dependencies.
+    """Convert a batch of nodes to steps and their dependencies, as a `Chunk`.
 
-    Each node is a step, with two exceptions: the second half of a receive-reduce belongs to the
-    step of the first half, and the only COMP node of a file with 0 steps is a placeholder.
-    `step_counts`: int64, the number of steps of each file in its metadata. Raises `TraceError` for
-    a node that is neither a message nor COMP (`node-type`), and for sizes and numbers of steps that
-    contradict the profile.
+    Each node becomes a step, in the order of the nodes, with two exceptions. The combining half of
+    a receive-reduce (the node after the receiving half) has the step of the receiving half. The
+    only node of a file whose metadata declare 0 steps is a placeholder without a step, if it is a
+    COMP. Dependencies are renumbered from nodes to steps of the batch, counted from 0; the one
+    between two halves is dropped. `irregular` has the nodes of the ranks of irregular files
+    (`ResolvedLinks`). `step_counts`: int64, the number of steps of each file in its metadata.
+
+    Raises `TraceError`. The checks, in this order:
+
+    - `node-type`: a node is neither a send, a receive nor COMP.
+    - The errors of `_find_receive_reduces`, `_build_columns` and `_check_bytes`.
+    - `size-mismatch`: `total_chunk_cnt` of a message is not the number of units of the metadata,
+      or `msg_chunk_cnt` not the count of its region. Missing or -1 is accepted.
+    - `step-count`: a file has another number of steps than its metadata declare.
+    - `dangling-dependency`: a placeholder depends on a node.
     """
     is_unknown = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_unknown, "an algorithm has no such node", "node-type")
@@ -70,10 +80,21 @@ def _build_columns(
 ) -> dict[str, Column]:
     """Return the columns of `StepTable` and `tag` with one entry per node, checked for range.
 
-    The receiving half of a receive-reduce (`is_half`) gets the kind RECV_REDUCE and the duration of
-    the second half (`is_combine`). Defaults are channel 0, lane -1, source line -1, and tag -1 for
-    nodes other than messages. Raises `TraceError` for values out of range and for missing
-    attributes of messages.
+    - `rank`: that of the file. Operands and `count`: those of `_read_regions`.
+    - `kind`: SEND, RECV, or RECV_REDUCE for a receiving half (`is_half`). A COMP gets REDUCE, COPY
+      or COMPUTE for comp_kind 0, 1 or 2. A combining half (`is_combine`) keeps its row.
+    - `duration_ns`: `duration_ns` of the node, otherwise its microseconds x 1000, -1 without
+      both. A receiving half gets that of its combining half.
+    - `peer`: the other end of a message, -1 for COMP.
+    - `channel` (default 0), `lane` (-1), `source_line` (-1): any int32.
+    - `tag`: `comm_tag` of a message, 0 to 2^31 - 1; -1 for other nodes.
+
+    The dtypes are those of the model (`COLUMN_DTYPES`), int32 for `tag`.
+
+    Raises `TraceError`: `attribute-kind` or `attribute-range` for a wrong value, `size-mismatch`
+    (see `_read_regions`), `missing-attribute` for a message without region, `comm_tag` or other
+    end, `rank-files` for a message whose own end is given and is not the rank of its file. An end
+    must be below `num_ranks`.
     """
     columns: dict[str, Column] = {"rank": fields.rank, **_read_regions(fields, is_half, is_combine)}
     duration = _read_durations(fields)
@@ -118,12 +139,17 @@ def _read_peers(fields: NodeFields, last: int) -> Int64Array:
 def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -> None:
     """Raise `TraceError` for a message whose `comm_size` is not the number of bytes of its units.
 
-    `count`: units of each node. Messages without `comm_size` are not checked; if no message has it,
-    no message is checked. The codes, in the order of the checks:
+    `count`: units of each node. The expected size is ceil(count x S / U), with S = bytes of the
+    collective (`size`) and U = `unit_count` of the metadata. Messages without `comm_size` are not
+    checked. The codes, in the order of the checks:
 
-    - `attribute-range`: a `comm_size` is negative or above 2^62.
-    - `missing-metadata`: the metadata have no size of the collective.
-    - `attribute-range`: the largest count has more than 2^62 bytes.
+    - `attribute-kind`: a `comm_size` is not an integer.
+    - `attribute-range`: a `comm_size` is negative or above 2^62. If no message has a `comm_size`,
+      the checks end here.
+    - `missing-metadata`: the metadata have no size of the collective (`size` is None).
+    - `attribute-range`: the largest count of all nodes, also of COMP, has more than 2^62 bytes.
+    - `size-range` (an `InputError` of `message_bytes`): the distinct counts have together about
+      2^63 bytes or more.
     - `size-mismatch`: a `comm_size` is wrong.
     """
     has_size = fields.is_message & fields.has("comm_size")
@@ -163,11 +189,19 @@ def _read_regions(
 ) -> dict[str, Int64Array]:
     """Return buffer and offset of both operands of every node, and its count in units.
 
-    The columns are int64 by name, such as `src_buffer`. A message has one `region`, which is the
-    source of a send and the destination of a receive; a COMP has `src_region` and `dst_region`. An
-    unused operand is (UNKNOWN, 0). The receiving half of a receive-reduce gets the operands of the
-    second half. Raises `TraceError` (`size-mismatch`) if the two regions of a node, or the halves
-    of a receive-reduce, have different counts.
+    The columns are `src_buffer`, `src_offset`, `dst_buffer`, `dst_offset` and `count`, int64 with
+    one entry per node. A region is a list [buffer, offset, count].
+
+    - A send has its `region` as source, a receive as destination. The other operand is unused.
+    - A COMP has `src_region` and `dst_region`; its count is the larger of their counts.
+    - A receiving half (`is_half`) gets both operands of its combining half (`is_combine`, the next
+      node), but the count of its own region.
+
+    An unused operand, and one whose attribute is missing, is (UNKNOWN, 0); a missing region counts
+    0 units. Raises `TraceError`: first `attribute-kind` for a region that is no list of three
+    integers, and `attribute-range` for a negative or too large entry. Then `size-mismatch` if both
+    regions of a COMP are given with different counts, or if a region of a combining half is given
+    with another count than the region of its receiving half.
     """
     message = fields.triple("region", fields.is_message, _REGION)
     src = fields.triple("src_region", fields.is_comp, _REGION)
@@ -196,10 +230,20 @@ def _read_regions(
 def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[BoolArray, BoolArray]:
     """Return the masks of the receiving and of the combining halves of receive-reduce steps.
 
-    A receive with the attribute `is_rrc` is a receiving half. The next node must be a COMP with
-    comp_kind 0, which is the combining half. It must depend only on the receiving half, by a data
-    dependency, and no other node may depend on the receiving half. Raises `TraceError`
-    (`receive-reduce`) otherwise, and (`missing-attribute`) for any COMP without comp_kind.
+    Both are bool[nodes]. A receive whose attribute `is_rrc` is 1 is a receiving half (0 or missing:
+    it is not). The next node of its file is its combining half.
+
+    Raises `TraceError` at the first faulty node. The checks, in this order:
+
+    - `attribute-kind`, `attribute-range`: `is_rrc` of a receive is not 0 or 1, or comp_kind of a
+      COMP not 0, 1 or 2.
+    - `receive-reduce`: the node after a receiving half is no COMP with comp_kind 0, or is of
+      another file, or there is none.
+    - `receive-reduce`: the combining half has not exactly one dependency, a data dependency on its
+      receiving half.
+    - `receive-reduce`: a node other than a combining half depends on a receiving half, by data or
+      control.
+    - `missing-attribute`: a COMP, of any step, has no comp_kind.
     """
     is_half = fields.numbers("is_rrc", fields.is_receive, 0, 1, 0) == 1
     is_pair = _find_combining_halves(fields, is_half)

@@ -104,9 +104,15 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
 
     RESULT is output of nccl-tests, rccl-tests, mscclpp-test, nccom-test, OSU or DeepSpeed's
     communication logger, JSON of nccl-tests, MSCCL++ or the Inspector, a tuner sweep, or JSON of
-    the hub. The profile in FILE holds tables of the times and, for one node with NVLink, the
-    constants of a model; several machines give several files. Exit 1 if the held-out median error
-    of a model exceeds 15 %. With --check, every point is compared with the predictions of PROFILE.
+    the hub. Exactly one of -o and --check is required.
+
+    With -o FILE, the profile in FILE holds tables of the times and, for one node with NVLink, the
+    constants of a model. Several machines give one file each, such as FILE-NAME.json. Exit 1 if the
+    held-out median error of the model of any machine exceeds 15 %, unless --accept is given; the
+    files are written nevertheless.
+
+    With --check PROFILE, every point is compared with the predictions of PROFILE, and the exit code
+    does not depend on the errors.
     """
     from collhub_machine_profiles.shipped import load_profile
 
@@ -158,12 +164,20 @@ class _GivenMachine:
 
 
 def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
-    """Return the machine that the user names by `--like` or `--topology`; unknown without both.
+    """Return the machine that the user names by `--like` or `--topology`.
 
-    `--like` names a GPU or a shipped profile; the label is the name of the GPU, or that of the
-    profile. A topology (file or built-in name) must contain the name of a known GPU in its text or
-    its own name. It also gives the number of ranks (its NPUs) and of nodes (ranks / GPUs per node,
-    rounded up). Raises `UsageError` for both options together and if no known GPU is named.
+    A GPU is known if a text contains its name in the first 200 characters (`known_gpu`).
+
+    - Neither option: all fields are empty, so the machine is unknown.
+    - `--like` names a known GPU, or a shipped profile with a known GPU. The label is that of the
+      profile if the option is exactly the profile's name (in any case) and not the name of the GPU
+      (`p5`); otherwise it is the name of the GPU. `ranks` and `nodes` are None.
+    - `--topology`: the GPU is the one in the text of the option, otherwise the one in the name of
+      the topology. The label is the name of the GPU. `ranks` is the number of NPUs, `nodes` is
+      ranks / GPUs per node, rounded up, at least 1.
+
+    Raises `UsageError` for both options together and if no GPU is known, and the `HubError` of a
+    topology that cannot be read.
     """
     from collhub_machine_profiles import find_profile, shipped_names
     from collhub_machine_profiles.gpus import GPUS, known_gpu
@@ -314,7 +328,11 @@ def _name_library(error: ErrorEntry) -> str:
 
 
 def _create_error_item(error: ErrorEntry) -> HeldOutError:
-    """Return the record of the errors of one predictor, rounded to four decimal places."""
+    """Return the record of the held-out errors of one predictor.
+
+    All fields are copied; `median`, `p90` and `worst` (fractions) are rounded to four decimal
+    places.
+    """
     from collhub_machines.machine_records import HeldOutError
 
     return HeldOutError(

@@ -156,16 +156,30 @@ def read_measured_files(
     algorithms: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> MeasuredFiles | None:
-    """Read the files of `--measured`, and print notes about skipped and ignored measurements.
+    """Read the files of `--measured`, and select the measurements that a comparison uses.
 
-    `files`: `FILE`, or `NAME=FILE` for times of the algorithm NAME of `algorithms`. In the output
-    of a program that `collhub` wrote, times of NCCL are those of the library. Ranks and nodes that
-    a file does not give are those of the topology; with a single kind, so is the collective.
-    `options`: options of the readers.
+    `files`: texts `FILE`, or `NAME=FILE` if NAME is one of `algorithms`: then its measurements
+    belong to that algorithm. All others belong to libraries. If a named file has measurements of
+    the library `collhub program` that are used, only those belong to the algorithm.
 
-    Returns None without files. Raises `InputError` for a file that cannot be read, and `UsageError`
-    for an option that no reader declares, for measurements of another machine, and if no
-    measurement matches.
+    Ranks and nodes that a file does not give are those of the topology. The collective that a
+    file does not give is that of `kinds`, if there is just one. `options`: options of the readers.
+
+    The records of each call are merged (`merge_calls`). `_select_points` selects those of `kinds`
+    and `sizes` and of all ranks of the topology. The result keeps the order after merging. In
+    `algorithms` it has only names with selected measurements.
+
+    Prints the skipped lines of the files, and one line with the number of ignored measurements, if
+    there are any. Returns None if `files` is empty.
+
+    Errors, in the order of the checks:
+
+    - those of `read_measurements`: `InputError` for a file without usable points, `UsageError` for
+      an option that no reader declares or a file that several readers recognize, `PluginError` for
+      invalid points
+    - `UsageError` (`other-machine`) for measurements of another machine; `InputError` for a defect
+      of the profile that the options of `timing` name
+    - `UsageError` (`no-measurement`) if no measurement is selected
     """
     if not files:
         return None
@@ -226,9 +240,16 @@ def _refuse_other_machines(
 ) -> None:
     """Raise `UsageError` (`other-machine`) for the first point of another machine.
 
-    The machine of the comparison is the GPU of the profile that gives the times, otherwise of
-    the profile of the topology or of its name. Points that name no known GPU are accepted, and
-    so are all points if the machine is unknown.
+    The GPU of the comparison is that of the first of these that exists: the profile in the option
+    `machine` of `timing`, the shipped profile of the topology, the GPU in the name of the topology.
+    If this GPU is unknown, all points are accepted. A point is of another machine in two cases:
+
+    - Its machine names another known GPU.
+    - It names the same GPU, but as PCIe or another form without NVSwitch, and the GPU usually has
+      NVSwitch (`has_model`).
+
+    Points whose machine names no known GPU are accepted. Raises `InputError` for a defect of the
+    profile in the option `machine`.
     """
     profile = find_timed_profile(timing.options) or find_profile(topology)
     gpu = known_gpu(topology.name) if profile is None else profile.known_gpu
@@ -258,11 +279,17 @@ def _select_points(
     kinds: Sequence[str],
     sizes: Sequence[int],
 ) -> tuple[list[Measurement], dict[str, int]]:
-    """Return the points that the comparison uses, and the numbers of ignored points by reason.
+    """Return the points that a comparison uses, and the numbers of ignored points by reason.
 
-    `communicator`: (ranks, nodes). The first of these reasons counts: other collective, other
-    number of ranks, other number of nodes, sum of 8-bit integers, other size. Points keep their
-    order; the reasons are sorted.
+    `communicator`: (ranks, nodes). A point is ignored for the first reason that applies:
+
+    1. `other collectives`: its collective is not in `kinds`.
+    2. `other numbers of ranks`, then `other numbers of nodes`: they differ from `communicator`.
+    3. `8-bit integers`: its `dtype` is not empty (sums of 8-bit integers).
+    4. `other sizes`: its size in bytes is not in `sizes`.
+
+    The points that are used keep their order. The numbers are sorted by reason, alphabetically, and
+    reasons without points are absent.
     """
     used: list[Measurement] = []
     ignored: Counter[str] = Counter()
@@ -328,12 +355,20 @@ def maximum_winning_time_ns(measured_us: float, error: float | None) -> float:
 
 
 def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:
-    """Decide between the fastest simulated algorithm and the fastest measured library at a size.
+    """Decide between the best simulated algorithm and the fastest measured library at a size.
 
-    Let e be the held-out error of the simulation. The algorithm wins if its time is so short that
-    even with this error it is faster (`maximum_winning_time_ns`). The library wins if the simulated
-    time exceeds the measured one by more than the fraction e, or if no algorithm has a time.
-    Otherwise, and if e is unknown, the decision is `UNDECIDED`. None without a measurement.
+    The best algorithm is the first of `outcome.ranking`: the one with the fewest messages within
+    1 % of the shortest time. Let s be its time, m the time of the fastest library (of equal ones
+    the first curve), and e the held-out error of the simulation as a fraction. The first rule that
+    applies decides:
+
+    1. No library was measured at this size: returns None.
+    2. No algorithm has a time: the library wins (`MEASURED`), also if e is unknown.
+    3. s < m * max(0, 1 - e): the algorithm wins (`SIMULATED`).
+    4. s > m * (1 + e): the library wins (`MEASURED`).
+    5. Otherwise, and always if e is unknown: `UNDECIDED`, `winner` None.
+
+    `library` and `measured_us` of the decision are always those of the fastest library.
     """
     fastest = None if outcome.measured is None else outcome.measured.fastest(size)
     if fastest is None:
@@ -382,9 +417,10 @@ def format_decision(decision: Decision | None) -> str:
 def create_measured_item(outcome: ComparisonOutcome) -> MeasuredItem | None:
     """Return the measured curves and the decisions for reports; None without measurements.
 
-    Each curve has one time in ns per size of the comparison, None where not measured. `decisions`
-    has one entry per size, None where nothing was measured. `ignored` has the numbers of ignored
-    measurements by reason.
+    `curves`: the libraries in their order, each with one time per size of the comparison, rounded
+    to integer ns, None where not measured. `decisions`: one entry per size, in the same order, None
+    where no library was measured (`decide`). `ignored`: the numbers of ignored measurements by
+    reason, in the order of `outcome`. Measured times of algorithms are not included.
     """
     measured = outcome.measured
     if measured is None:

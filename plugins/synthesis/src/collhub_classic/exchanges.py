@@ -86,10 +86,15 @@ def compute_chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
 def plan_neighbour_all_gather(num_ranks: int) -> MessagePlan:
     """Plan an all-gather by neighbour exchange among an even number n of ranks (not checked).
 
-    There are n / 2 rounds, with one message from every rank in each. Each rank exchanges with the
-    partner rank ^ 1 first (its own block), then alternately with its other neighbour on the ring
-    0..n - 1 and with rank ^ 1. In the second round it sends the blocks of rank and rank ^ 1, later
-    always the two blocks that it received last.
+    The rounds are 0 to n / 2 - 1; in each, every rank sends one message, in the order of ranks.
+
+    - Round 0: rank r exchanges its block r with its partner r ^ 1.
+    - Odd rounds: r exchanges with its other neighbour on the ring 0..n - 1: an even r with r - 1,
+      an odd r with r + 1, both modulo n.
+    - Even rounds from 2 on: r exchanges with r ^ 1 again.
+
+    From round 1 on, a message has the two blocks of a pair 2 p, 2 p + 1. In round 1 this is the
+    pair of r and r ^ 1, later the pair that r received in the round before.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -378,10 +383,16 @@ def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
 def _plan_reduce_and_broadcast(parent: Int64Array, chunks: int) -> MessagePlan:
     """Plan a pipelined all-reduce on a tree: a reduce to its root, then a broadcast of the result.
 
-    `parent`: int64[ranks], negative for the root. `chunks`: number of blocks of the vector. Let D
-    be the depth of the tree. A rank of depth d sends chunk k to its parent, which reduces it, in
-    round k + D - d. The parent sends the result to a child of depth d in round k + D + d - 1. There
-    are 2 D + chunks - 1 rounds; both directions overlap.
+    `parent`: int64[ranks], negative for the root. `chunks`: number of blocks of the vector, which
+    are sent one after another. Let D be the depth of the tree, and d the depth of a rank (root 0).
+    Rounds and chunks count from 0:
+
+    - A rank of depth d > 0 sends chunk k to its parent in round k + D - d; the parent reduces it.
+    - The parent sends the result of chunk k to this rank in round k + D + d - 1; it replaces the
+      data.
+
+    There are 2 D + chunks - 1 rounds; both directions overlap. A round has first the messages to
+    parents, then those to children, each sorted by the child. A tree of one rank has no messages.
     """
     depth = _compute_depths(parent)
     last = int(depth.max())
@@ -433,11 +444,16 @@ def _plan_along_axis(
 ) -> MessagePlan:
     """Plan the messages of one axis of a grid all-gather: the plan `line` on all lines at once.
 
-    A line consists of the ranks that differ in the coordinate of `axis` only. `line`: all-gather
-    among `sizes[axis]` ranks, in which block i is that of the rank with coordinate i. `coordinate`:
-    of every rank, int64[axes, ranks]. `gathered_blocks`: blocks that every rank has so far,
-    int64[ranks, width]; instead of one block of `line`, a message has all `width` blocks of its
-    owner. Rounds are those of `line`. `reduces` and channels of `line` are ignored.
+    A line consists of the ranks that differ in the coordinate of `axis` only. `line`: plan of an
+    all-gather among `sizes[axis]` ranks; its rank i and block i mean the rank with coordinate i.
+    `coordinate`: int64[axes, ranks]. `gathered_blocks`: int64[ranks, width], the blocks that every
+    rank has before.
+
+    Each message of `line` becomes one message in every line, in the same round. In place of block
+    i it has all `width` blocks of `gathered_blocks` of the line's rank with coordinate i. Messages
+    are sorted by round, then by their order in `line`, then by the first rank of their line. The
+    plan has as many blocks as ranks. `reduces` and channels of `line` are ignored. Arguments are
+    not changed.
     """
     ranks, width = gathered_blocks.shape
     rank_at = _find_lines(axis, sizes, coordinate)

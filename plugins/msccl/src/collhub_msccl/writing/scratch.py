@@ -102,10 +102,14 @@ def _find_segments(
 ) -> _ScratchSegments:
     """Divide the accesses to SCRATCH into segments that share no unit.
 
-    A new segment begins where an access starts at or after the end of all accesses with lower
-    addresses. Returns row, side and segment of each access, and start, size (in units) and rank of
-    each segment. Accesses are sorted by rank, then by offset, then reads before writes, then by
-    row. `dropped_src`, `dropped_dst`: masks of the rows whose source (or destination) is left out.
+    Accesses are reads of SCRATCH by steps with a source, and writes by steps with a destination. A
+    step may have both. `dropped_src`, `dropped_dst`: masks of the rows whose read (or write) is
+    left out. Accesses are sorted by rank, then by offset, then reads before writes, then by row.
+
+    In this order, an access begins a new segment if its rank is new, or if it starts at or after
+    the end of all earlier accesses of its rank. Segments are numbered from 0 in this order. Returns
+    row, side and segment of each access, and start (unit), size (in units) and rank of each
+    segment. Without accesses all arrays are empty.
     """
     reads = draft.is_kind(*READS_SRC) & (draft.src_buffer == Buffer.SCRATCH) & ~dropped_src
     writes = draft.is_kind(*WRITES_DST) & (draft.dst_buffer == Buffer.SCRATCH) & ~dropped_dst
@@ -146,9 +150,16 @@ def _place_segments(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the new first unit of each segment of SCRATCH, and the SCRATCH units of every rank.
 
-    Segments are placed in the order of their first access, at equal times in the order of their
-    numbers. Each takes an existing range of its rank whose accesses have finished
-    (`_find_free_range`), otherwise a new range after all other ranges.
+    Both are int64, by segment and by rank; the units of a rank are 0 without segments. Segments
+    are placed by ascending time of their first access, at equal times by number. A segment gets one
+    of these ranges of its rank:
+
+    1. The smallest range (at equal sizes the lowest) of sufficient size whose accesses have all
+       finished before the segment's accesses. At most 64 ranges are tried (`_find_free_range`). The
+       range keeps its size, even if the segment is smaller.
+    2. Otherwise a new range of the segment's size, after all ranges of the rank.
+
+    The units of a rank are the sum of its ranges. The arguments are not changed.
     """
     lifetimes = _compute_lifetimes(segments, knowledge)
     total = [0] * num_ranks
