@@ -251,7 +251,7 @@ def check_claimed_time(document: Mapping[str, Any], proved_ns: Fraction, proof: 
     is an integer from 0 to `proved_ns`. `proof` is the plural subject of the message, for example
     "the prices".
     """
-    claimed = document["lower_bound_ns"]
+    claimed = document.get("lower_bound_ns")
     if not isinstance(claimed, int) or isinstance(claimed, bool) or claimed < 0:
         raise FlawError("bound", f"the bound {claimed!r:.40} is no time in whole nanoseconds")
     if claimed <= proved_ns:

@@ -69,8 +69,6 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
        any (`collective`).
     5. Every sender reaches its receivers (`ranks`).
     6. The claim is an integer of at least 0, not above the proved time (`bound`).
-
-    A certificate without `lower_bound_ns` raises `KeyError`.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _FLOW_KEY)
@@ -84,7 +82,7 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
             pairs = _list_pairs(document)
             share = Fraction(document["collective_bytes"], int(document["parts"]))
             total = sum(prices.values())
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise FlawError("form", f"the flow certificate cannot be read: {error!r}") from error
         if total <= 0 or min(prices.values()) < 0 or not set(prices) <= set(capacities):
             raise FlawError("prices", "the prices are not those of links, or negative, or all zero")
@@ -123,7 +121,7 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
     4. The claim is an integer of at least 0, not above the end of the cut in ns (`bound`).
 
     The network's name is reported as not proved; without a topology, the latencies of the links
-    are, too. A document without `lower_bound_ns` raises `KeyError`.
+    are, too.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _CUT_KEY)
@@ -358,7 +356,7 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
         nodes = int(document["network"]["nodes"])
         share = Fraction(int(document["unit_count"]), kind.traits.parts(len(ranks)))
         root = ranks[document["root"]] if kind in ROOTED else None
-    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         message = f"the bound certificate cannot be read: {error!r}"
         raise FlawError("form", message) from error
     if len(since) != nodes or share.denominator != 1 or kind is CollectiveKind.CUSTOM:

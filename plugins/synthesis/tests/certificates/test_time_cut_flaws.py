@@ -233,3 +233,22 @@ def test_ranks_of_a_flow_are_different() -> None:
 def test_a_bound_of_another_collective_is_refused(all_gather: Algorithm) -> None:
     flaw = flaw_of(all_gather, lambda document: document.update(collective="all-to-all"))
     assert "the bound certificate is for another collective" in flaw
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.update(ranks=[float("inf"), 1, 2, 3]),
+        lambda document: document.update(since_ps=[float("inf"), 0, 0, 0]),
+        lambda document: document.update(unit_count=float("inf")),
+        lambda document: document["latencies_s"].__setitem__(0, float("inf")),
+    ],
+)
+def test_infinite_numbers_are_refused(all_gather: Algorithm, change: Callable[[Any], None]) -> None:
+    # JSON texts such as 1e999 are read as infinity.
+    assert "the bound certificate cannot be read: OverflowError" in flaw_of(all_gather, change)
+
+
+def test_a_missing_bound_is_a_flaw(all_gather: Algorithm) -> None:
+    flaw = flaw_of(all_gather, lambda document: document.pop("lower_bound_ns"))
+    assert "the bound None is no time in whole nanoseconds" in flaw
