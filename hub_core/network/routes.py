@@ -46,9 +46,12 @@ class Routes:
 def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Routes:
     """Find a route with the fewest links for every pair of nodes on a topology with one plane.
 
-    The routes are in the order of the pairs. Ties are decided as by `Topology.routes`; a pair with
-    a direct link gets the first such link in link order. A pair with equal ends gets an empty
-    route. Raises `InputError` for a pair without a path.
+    `sources`, `destinations`: int64, nodes (NPUs or switches). The routes are in the order of the
+    pairs. A pair with equal ends gets an empty route, and a pair with a direct link the first such
+    link in link order. In other routes, each node takes a link on a shortest path. Of several such
+    links, an NPU takes the first in link order. A switch with n of them takes number d mod n, and d
+    becomes d // n for the next switch; d begins as the number of the destination. Raises
+    `InputError` (`disconnected`) for a pair without a path.
     """
     # The first link in link order from each source to its destination, or -1.
     nodes = topology.num_nodes
@@ -95,9 +98,11 @@ def _distant_routes(
 ) -> list[tuple[Int64Array, Routes]]:
     """Find shortest routes for the pairs of indices `pairs`; return them in batches.
 
-    A batch is (indices, their routes in this order). The batches are ordered by destination. Pairs
-    with the same destination share one search, and `SEARCH_CELLS` limits the number of destinations
-    per batch. Raises `InputError` (`disconnected`) for a pair without a path.
+    A batch is (indices, their routes in this order). Indices are sorted by destination over all
+    batches; equal destinations keep the order of `pairs`. Without pairs the list is empty. Pairs
+    with the same destination share one search and are in one batch. A batch has `SEARCH_CELLS` //
+    max(links, nodes) destinations, at least 1. Ties are decided as in `_RouteSearch.routes`, which
+    raises `InputError` (`disconnected`) for the first pair without a path.
     """
     # Pairs of one destination share its search.
     pairs = pairs[np.argsort(destinations[pairs], kind="stable")]

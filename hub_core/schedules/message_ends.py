@@ -123,10 +123,12 @@ class MessageEnds(ColumnTable):
     ) -> MessageEnds:
         """Build the ends of all transfers at the ranks `wanted`, sorted by rank and time.
 
-        `None` stands for all ranks. A transfer has a send at its start and an arrival at its
-        finish. At equal times of a rank, arrivals precede sends, so that a chunk can be forwarded
-        at once. Simultaneous ends of one kind are sorted by the time of the opposite end, then by
-        the number of the transfer. Takes three sorts.
+        `None` stands for all ranks; without ranks there are no ends. A transfer has a send at its
+        start, at the source, and an arrival at its finish, at the destination. At equal times of a
+        rank, arrivals precede sends, so that a chunk can be forwarded at once. Simultaneous ends of
+        one kind are sorted by the time of the opposite end, then by the number of the transfer.
+        `previous` of an end is the last arrival of its chunk at its rank in an earlier row, -1
+        without one.
         """
         # Until they are sorted, transfer i is sent in row i and received in row count + i.
         count = len(transfers)
@@ -166,8 +168,9 @@ class MessageEnds(ColumnTable):
 def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: ChunkHolders) -> None:
     """Raise `InputError` (`schedule-acausal`) for a chunk that is sent before its source has it.
 
-    A source has a chunk from the start, if `holders` says so, or from its first arrival on. The
-    error names the first such send in the order of ends, by rank and time. Receives need no check.
+    A source has a chunk from the start, if `holders` says so, or from its first arrival on; an
+    arrival at the time of the send suffices. The error names the first premature send by rank, then
+    by time. Only sends in `message_ends` are checked; receives need no check.
     """
     is_available = message_ends.has_arrived | holders.has_before(
         message_ends.rank, message_ends.chunk
@@ -189,14 +192,17 @@ def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
     """Return control edges (parents, children) that keep the order of messages on every link.
 
     They are int64 rows of `message_ends`; children are sends. Messages with a window of 0 are not
-    ordered. Every other send k gets an edge from the send P, `window` positions before k on its
-    link, if there is one. A send k with a window above 1 also gets edges from these arrivals:
+    ordered. The sends of a link form a queue in order of time. A send waits for its `previous`: the
+    last arrival of its chunk before it. A send k with window w gets an edge from send P, w
+    positions before k in the queue, if there is one. If w > 1 and k is not the first, it also gets
+    edges from these arrivals:
 
-    - the arrival that the send directly before k on the link waits for
-    - the latest arrival that any earlier send of the link waits for
+    - the arrival that the send directly before k waits for
+    - the latest arrival that any send before k waits for
 
-    The edge from an arrival A is omitted if k itself waits for A, and if A finishes before P
-    starts.
+    The edge from an arrival A is omitted if k itself waits for A. It is also omitted if A finishes
+    before P starts (without P: before the first send of the queue starts). The edges of each rule
+    follow those of the previous rule, each sorted by link, then time; an edge can occur twice.
     """
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.
@@ -351,12 +357,12 @@ def _is_required(
 def separate_phases(algorithm: Algorithm) -> Algorithm:
     """Give each phase of a connection its own channel, and return the changed algorithm.
 
-    A connection is a pair of ranks with a channel. Messages of a connection whose sends are at
-    the same level of the order of steps and messages (length of the longest path to them) form
-    a phase. Channels are renumbered without gaps. An algorithm with lanes, whose thread blocks
-    are fixed, and one in which every connection has a single phase are returned unchanged.
-    Messages must be matched and steps must not wait for each other in a cycle; neither is
-    checked.
+    A connection is a pair of ranks with a channel. Its messages whose sends are at the same level
+    of the order of steps and messages (length of the longest path to them) form a phase. Phases of
+    a connection are numbered by level. The pairs (old channel, phase) of all messages get the
+    channels 0, 1 and so on in ascending order. The algorithm itself is returned if it has no steps,
+    if it has lanes (fixed thread blocks), or if every connection has one phase. Messages must
+    match, and steps must not wait in a cycle; neither is checked.
     """
     steps = algorithm.steps
     if (steps.lane >= 0).any() or not len(steps):

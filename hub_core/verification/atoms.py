@@ -271,12 +271,19 @@ class _Ways:
 def _find_ways_of_sums(accesses: Accesses, steps: StepTable, messages: Messages) -> _Ways:
     """Build the next access on the path from each access to the sum into which its data flow.
 
-    - A read by the SEND of a valid message to a RECV_REDUCE leads to the write of this RECV_REDUCE.
+    An access is a read or write of one atom by a step. The order of accesses to an atom is
+    `accesses.by_time`, in which a step that reads and writes an atom has only the write.
+
+    - A read by the SEND of a valid message (both regions within buffers) to a RECV_REDUCE leads to
+      the write of this RECV_REDUCE.
     - A read by a REDUCE or RECV_REDUCE leads to the write of the same step.
-    - A write leads to the next access to the atom, in the order of steps, if that is a write. If it
-      is a read, the write leads to it only if this is the only read before the next write (or the
-      end), and the read leads to a write by one of the rules above.
-    - Any other access ends the path: it leads to itself.
+    - A write leads to the next access to the atom if that is a write. If that is a read, the write
+      leads to it only in this case: it is the only read before the next write (or the end), and its
+      step is a REDUCE, a RECV_REDUCE, or a SEND of the first rule.
+    - Any other access, such as the read of a SEND to a RECV, ends the path: it leads to itself.
+
+    The result has the two read rules as `hop`, by step (-1 without one), and the rule of writes as
+    `within`, by access.
     """
     by_time, row = accesses.by_time, accesses.row
     hop = np.full(len(steps), -1)

@@ -72,11 +72,16 @@ class _FxReader:
     ) -> CapturedGraph:
         """Convert all nodes of the FX graph in order, and return the captured graph.
 
-        Call it once per reader. Placeholders take role, target and placement of `inputs` in order;
-        too few raise `StopIteration`, surplus ones are ignored. Outputs that are None or no tensors
-        are dropped; the remaining ones get role and target of `outputs` in order, and must be as
-        many, otherwise `ValueError` is raised. `get_attr` nodes become constants. Raises
-        `InputError` for calls of modules and methods, and for nodes that cannot be converted.
+        Call it once per reader. `name`: name of the graph. Placeholders take role, target and
+        placement of `inputs` in order, and type and shape of `meta["val"]`. Too few `inputs` raise
+        `StopIteration`, surplus ones are ignored. Constants (`get_attr`) become further inputs, in
+        the order of nodes. Outputs that are None or no single tensor are dropped. The remaining
+        ones get role and target of `outputs` in order, and must be as many, otherwise `ValueError`
+        is raised.
+
+        Raises `InputError` (`capture`) for calls of modules and methods, and for calls that
+        `_add_call` refuses. Raises `InputError` (`data-dependent`) for symbolic sizes and unknown
+        element types.
         """
         import torch
 
@@ -131,8 +136,11 @@ class _FxReader:
     def _add_constant(self, node: torch.fx.Node) -> None:
         """Add a constant tensor of the module as an input of the graph, with placement `R`.
 
-        Other objects, such as process groups, are recorded without a value; operators that read
-        them are refused later.
+        The input has the name of the node, the role CONSTANT, and as target the path of the
+        attribute in the module, such as `layer.weight`. Type and shape are those of `meta["val"]`,
+        or of the attribute if the node has none. Any other object, such as a process group, adds no
+        input; an operator that reads it is refused later. Raises `AttributeError` for a missing
+        attribute, and `InputError` (`data-dependent`) for symbolic sizes and unknown element types.
         """
         import torch
 
@@ -152,12 +160,17 @@ class _FxReader:
 
         `getitem` adds no node: it selects a result of an earlier call. An operator in place is
         replaced by its functional form if only its result is read afterwards and aten has one
-        (`_find_functional_form`). The process groups of collectives are recorded. Arguments for
-        devices and layouts that are given by keyword are left out.
+        (`_find_functional_form`). Functional collectives are kept as they are, and the ranks of
+        their process groups are recorded.
 
-        Raises `InputError` for branches, for functions that are no operators of PyTorch, for c10d
-        collectives in place, for other operators that write to an operand, and for a result that
-        is a number, because it depends on data.
+        Arguments are stored by parameter name; parameters that the call omits are missing. The
+        names of those given by keyword are recorded. `device`, `layout`, `pin_memory` and
+        `memory_format` are left out if they are given by keyword.
+
+        Raises `InputError` (`capture`) for branches and other higher-order operators, for functions
+        that are no operators of PyTorch, for c10d collectives in place, and for other operators
+        that write to an operand without such a replacement. It is also raised for arguments that
+        `_convert` refuses, and for a result that is a number, because it depends on data.
         """
         import operator
 
@@ -220,8 +233,11 @@ class _FxReader:
     def _describe_results(self, node: torch.fx.Node, value: Any) -> tuple[Tensor | None, ...]:
         """Return the result tensors of a node; one entry per member of a list or tuple.
 
-        A member that is no tensor, or a result None, is None. Raises `InputError` for a result that
-        is a number, since it depends on data.
+        A single tensor gives one entry, with the name of the node. A member of a list has the name
+        of the node and its position from 0, as in `split_1`. A member that is no tensor gives None,
+        also if it is a number; a result None gives (None,). Raises `InputError` (`capture`) for any
+        other result, such as a number, since it depends on data. Raises `InputError`
+        (`data-dependent`) for tensors with symbolic sizes or unknown element types.
         """
         import torch
 

@@ -70,15 +70,22 @@ def levelled_program(
     """Build the levelled program of an algorithm: the records of each rank, ordered by level.
 
     A record is an operation of a rank. A message has the same level at both ends, so that ranks
-    that work level by level never wait in a cycle. An algorithm has such a program if its messages
-    match, it has no race, and it has no deadlock with unbounded buffers. If a transport without
-    buffers would deadlock, some messages are stored in SCRATCH first (`assign_levels`). Conflicting
-    accesses of a rank keep their order. With `allow_races`, unordered accesses are ordered as if
-    ranks ran one after the other, as `verify` does.
+    that work level by level never wait in a cycle. Within a level, messages come first, in the same
+    order at both ends; local operations follow. If a transport without buffers would deadlock, some
+    messages are stored in SCRATCH first (`assign_levels`). Conflicting accesses of a rank keep
+    their order. `in_place` decides whether buffers share memory; that the collective supports this
+    mode is not checked.
 
-    Raises `InputError` with the steps for timing-only algorithms, unmatched messages, regions
-    outside their buffers, deadlocks (with the position of every blocked rank), races, and 2^40
-    blocks of memory or more (`too-large`). The time is nearly linear in the number of steps.
+    Raises `InputError` with the steps for the first of these defects:
+
+    - a timing-only algorithm (`timing-only`)
+    - unmatched messages and regions outside their buffers (all of them)
+    - a deadlock even with unbounded buffers: one cycle, and the position of every blocked rank
+    - 2^40 blocks of memory or more (`too-large`)
+    - races: accesses to common units that nothing orders. With `allow_races` they are ordered as if
+      ranks ran one after the other, as `verify` does.
+
+    The time is nearly linear in the number of steps.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     refuse_timing_only(algorithm)
@@ -124,9 +131,13 @@ def levelled_request(request: ExecutionRequest) -> LevelledRequest:
     """Prepare a request for an executor: level its algorithm, check inputs and memory.
 
     The operator of an average becomes a sum; the caller must divide the results. The background
-    (value with which memory without input is filled) depends on dtype and operator. Raises
-    `InputError` as `levelled_program`, and `UsageError` for invalid inputs and if this host has too
-    little memory.
+    (value with which memory without input is filled) depends on dtype and operator
+    (`choose_background`). The inputs become read-only flat views. The input of a rank without data
+    is replaced by the background. The request is not changed.
+
+    Raises `InputError` as `levelled_program` (races are refused). Then raises `UsageError` for
+    another number of inputs than ranks, for inputs of wrong size or dtype, and if all buffers and a
+    copy of the inputs exceed the physical memory of this host (`too-large`).
     """
     program = levelled_program(request.algorithm, request.in_place)
     # The background of a sum also serves an average, which is a sum that is divided at the end.

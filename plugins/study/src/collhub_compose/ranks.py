@@ -36,10 +36,14 @@ def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
     """Renumber the ranks of an algorithm: rank `permutation[r]` does the work of rank r.
 
     The root and the parts of the buffers that belong to ranks are renumbered too: part k of the
-    output of an all-gather becomes part `permutation[k]`. A step on several parts is divided if
-    they are not adjacent afterwards. The size in bytes is kept, extensions are dropped. Raises
-    `UsageError` (`ranks`) if `permutation` is not a permutation of the ranks, and `InputError` if
-    the algorithm cannot be composed (`check_composable`) or gets more than 2^28 steps.
+    output of an all-gather becomes part `permutation[k]`. A custom collective keeps its buffers;
+    the ranks in its contract are renumbered. A step on several parts is divided if they are not
+    adjacent in the same order afterwards. The steps of a rank keep their order. The kind and the
+    size in bytes are kept, extensions are dropped, and the provenance describes the operation.
+
+    Raises `InputError` if the algorithm cannot be composed (`check_composable`), for a collective
+    with uneven parts (`uneven-parts`), and for more than 2^28 steps (`too-large`). Raises
+    `UsageError` (`ranks`) if `permutation` is not a permutation of the ranks.
     """
     messages = check_composable(algorithm)
     new_ranks = _check_places(permutation, algorithm.num_ranks, algorithm.num_ranks)
@@ -59,14 +63,19 @@ def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
 def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorithm:
     """Execute an algorithm on some of `num_ranks` ranks: rank `ranks[r]` does the work of rank r.
 
-    The other ranks are idle and have no expected results. The result supports a mode (in place, out
-    of place) if calls in this mode have the buffers where the algorithm can work with them. If no
-    mode is possible, copies are added so that it works out of place (`make_out_of_place`, with its
-    `UsageError` `no-result`). Extensions are dropped.
+    The other ranks are idle, without data and results. The data of each rank stay at their offsets.
+    The collective is a standard one if its contract is equal (`find_collective`), otherwise a
+    custom one. The size in bytes is that of its number of units, with as many bytes per unit as
+    before, rounded up; None remains None. Extensions are dropped, and the provenance describes the
+    operation.
 
-    Raises `UsageError` (`ranks`) unless `ranks` are distinct ranks of 0..`num_ranks` - 1, one per
-    rank of the algorithm, and `num_ranks` is in 1..`MAX_RANKS`. Raises `InputError` if the
-    algorithm cannot be composed (`check_composable`) or is too large.
+    The result supports a mode (in place, out of place) if calls in this mode have the buffers where
+    the algorithm can work with them. If no mode is possible, copies are added so that it works out
+    of place (`make_out_of_place`, with its `UsageError` `no-result`).
+
+    Raises `InputError` if the algorithm cannot be composed (`check_composable`) or is too large.
+    Raises `UsageError` (`ranks`) unless `num_ranks` is in 1..`MAX_RANKS` and `ranks` are distinct
+    ranks of 0..`num_ranks` - 1, one per rank of the algorithm.
     """
     check_composable(algorithm)
     if not 1 <= num_ranks <= MAX_RANKS:
@@ -142,9 +151,14 @@ def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | N
 def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMoves:
     """Build the moves of the ranks' shares in INPUT and OUTPUT when ranks are renumbered.
 
-    Share r moves to position `new_ranks[r]`: in INPUT if the collective divides INPUT by target
-    rank, in OUTPUT if it divides OUTPUT by source rank. Otherwise no share moves. The block size is
-    that of a share, or, if the collective divides no buffer, that of the largest buffer.
+    Share r moves to position `new_ranks[r]`. In INPUT shares move if the collective divides INPUT
+    by target rank (reduce-scatter, scatter, all-to-all). In OUTPUT they move if it divides OUTPUT
+    by source rank (all-gather, gather, all-to-all). Otherwise share r stays at position r.
+
+    The block size is `units_per_rank` if the collective divides one of its buffers. If it divides
+    none, as an all-reduce or a custom collective, it is the size of the largest buffer of a rank,
+    at least 1, and nothing moves. Raises `InputError` (`uneven-parts`) for a collective with uneven
+    parts.
     """
     place = np.tile(np.arange(len(new_ranks), dtype=np.int64), (2, 1))
     traits = collective.kind.traits
@@ -179,10 +193,14 @@ def _relabel_contract(
 ) -> CustomContract:
     """Renumber the ranks of a contract, and extend it to `num_ranks` ranks.
 
-    `new_ranks`: int64, new number of every rank of the contract. All other ranks are idle: they
-    have empty buffers, no data and no results. If there are idle ranks, rows with the source
-    `ALL_RANKS`, which would include them, are replaced by one row per renumbered rank. The order of
-    the rows is otherwise kept. A contract without expected results has none afterwards.
+    `new_ranks`: int64, new number of every rank of the contract, all distinct. All other ranks are
+    idle: they have empty buffers, no data and no results. Offsets and units do not change.
+
+    Expected results keep their order, and their target and source ranks are renumbered. A source
+    `ALL_RANKS` is kept if there are no idle ranks. Otherwise it would include them, so the row is
+    replaced by one row per rank of the contract. A contract without expected results has none
+    afterwards. Raises `InputError` (`too-large`) if rows with `ALL_RANKS` are replaced by more than
+    2^24 rows.
     """
     defined = np.zeros(num_ranks, np.bool_)
     defined[new_ranks] = contract.defined
@@ -208,9 +226,13 @@ def _embed_collective(
     """Find the collective of an algorithm on some of `num_ranks` ranks, and its possible modes.
 
     Rank r of the algorithm becomes rank `new_ranks[r]`; other ranks have no data and no results.
-    The modes are (in place, out of place): whether calls of the collective in this mode have the
-    buffers where the algorithm can work with them. The modes of the returned collective itself are
-    not set.
+    The collective is the first standard one with this contract, otherwise a custom one
+    (`find_collective`). Its own modes are the defaults of `Collective`; the caller sets them.
+
+    The modes are (in place, out of place): whether the algorithm works with the buffers of calls of
+    the collective in this mode, on all of its ranks (`is_usable`). Both can be False. Raises
+    `InputError` (`too-large`) if ranks times units exceed 2^25, or for more than 2^24 expected
+    contributions.
     """
     contract = build_contract(algorithm.collective)
     usage = measure_usage(algorithm, contract)
@@ -254,8 +276,10 @@ def _spread_values(units: Int64Array, new_ranks: Int64Array, num_ranks: int) -> 
 def _renumber_steps(steps: StepTable, new_ranks: Int64Array, num_ranks: int) -> StepTable:
     """Return the steps as a table of `num_ranks` ranks, with rank r renamed to `new_ranks[r]`.
 
-    The peers of messages are renamed too; those of local steps have no meaning and are kept.
-    Dependencies and all other columns do not change.
+    The rows are grouped by new rank, and the rows of a rank keep their order. The peers of messages
+    are renamed too; those of local steps have no meaning and are kept. The dependencies are the
+    same ones between the moved rows, and the other columns do not change. `new_ranks` must have
+    distinct ranks below `num_ranks`; `InputError` (`rank-range`) for a step on another rank.
     """
     columns = {name: getattr(steps, name) for name in COLUMN_DTYPES}
     columns["rank"] = new_ranks[steps.rank]

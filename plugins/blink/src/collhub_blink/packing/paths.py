@@ -25,10 +25,15 @@ _Path = tuple[int, ...]
 def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the packing of paths from the root to every other rank, for a scatter or a gather.
 
-    Each path is a separate tree, whose last rank is its target: the rank whose data it carries. The
-    rate is the largest that all ranks can receive at the same time. For a gather, the paths are
-    those of the reversed network. Paths are sorted by target, then by decreasing weight. The list
-    has this packing only.
+    The list has this packing only. Each path is a separate tree, whose last NPU is its target: the
+    NPU whose data it carries. `targets` has its number in the topology. The rate is the largest one
+    at which all ranks can receive equal amounts at the same time. The weights of a target add up to
+    the same integer for every target. For a gather, the paths are those of the reversed network, so
+    they also begin at the root. Paths are sorted by target, then by decreasing weight, then by
+    nodes.
+
+    All other ranks must be reachable from the root, and there must be one (not checked). Raises
+    `InputError` if the scaled capacities add up to 2^60 or more.
     """
     network = task.oriented_network
     graph = network.graph
@@ -96,13 +101,18 @@ def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
 
     The flow is of one commodity: the root sends different data to every other rank, at an equal
     rate. The graph needs at least two ranks (compute nodes), all reachable from the root. The
-    result has the exact rate (data per rank and time, in units of the graph); `cut`, the nodes on
-    the root's side of the cut that limits the rate; `need`, the rate's numerator; and `amount`, the
-    flow of every arc times the rate's denominator, so that it is integral.
+    result has:
 
-    Newton's iteration on cuts (Dinkelbach 1967): the first rate is the capacity out of the root
-    divided by the number of other ranks. While the network has no flow of this rate, the next rate
-    is the capacity of the minimum cut that prevents it, divided by the number of ranks beyond it.
+    - `rate`: exact data per rank and time, in units of the graph
+    - `cut`: ascending nodes on the root's side of a cut that limits the rate, the root included
+    - `amount`: the flow of every arc times the denominator of the rate, so that it is integral
+    - `need`: the numerator of the rate, which is what every rank takes of `amount`
+
+    Newton's iteration on cuts (Dinkelbach 1967): the first cut is the root, and its rate is the
+    capacity out of the root divided by the number of other ranks. While the network has no flow of
+    this rate, the next cut is the minimum cut that prevents it. Its rate is the capacity out of it,
+    divided by the number of ranks beyond it. Raises `InputError` if the scaled capacities add up to
+    2^60 or more.
     """
     # Build the flow network with an additional sink that takes flow from every rank but the root.
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])
@@ -157,8 +167,9 @@ def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank:
     """Return the arcs of a shortest path from the root to `rank` over arcs with `left` > 0.
 
     The arcs are row numbers of the graph, in the order of the path; [] if `rank` is the root. The
-    length is the number of arcs. Of several arcs into a node, the first one is used. A path must
-    exist, otherwise the search does not end.
+    length is the number of arcs. Of several arcs into a node from nodes that are one arc nearer to
+    the root, the arc with the lowest row is used. A path must exist, otherwise the search does not
+    end. `left`: int64, remaining capacity by arc; it is not changed.
     """
     # Breadth-first search: the last arc of a shortest path to every node that is reached.
     arc_to = np.full(graph.num_nodes, -1, np.int64)
