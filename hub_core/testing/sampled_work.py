@@ -42,10 +42,12 @@ def run_on_samples(
 ) -> tuple[dict[str, tuple[Algorithm, R]], Sequence[str | Skip]]:
     """Call `run(offer, algorithm)` for every sample of 4 ranks; return results and problems.
 
-    The results are (algorithm, result) by name of the sample, without the samples that were refused
-    by a `HubError`. The problems are empty if there is a result. If all samples were refused, there
-    is one `Skip` if every error is a `PluginError` (such as a missing device), otherwise one text.
-    Raises `AssertionError` if `run` changes the algorithm.
+    The results are (algorithm, result) by name of the sample, in the order of `all_samples`,
+    without the samples for which `run` raised a `HubError`. The problems are empty if there is a
+    result. If all samples were refused and every error is a `PluginError` (such as a missing
+    device), the only problem is a `Skip` with the first error. Otherwise it is one text with the
+    offer and the first error. Raises `AssertionError` at the first sample whose algorithm `run`
+    changes, even if it was refused. Other exceptions of `run` are not caught.
     """
     results: dict[str, tuple[Algorithm, R]] = {}
     refusals: list[HubError] = []

@@ -30,8 +30,9 @@ _NOTHING = "none"
 def diff(session: Session, a: str, b: str, assignments: Assignments, as_json: bool) -> int:
     """Compare the algorithms in A and B.
 
-    Compares collective and verdicts, steps by kind, channels, dependencies, the traffic between
-    each pair of ranks, and the first different step. Provenance is ignored. Exit 0 if they are
+    Prints the differences in collective and verdicts, steps by kind, channels, dependencies, the
+    traffic between each pair of ranks, and the first different step. If there are none, one line
+    says so. A and B may be incorrect. Provenance and extensions are ignored. Exit 0 if they are
     equal, else 1. -O sets an option of the readers that declare it; a.KEY and b.KEY name one of
     them.
     """
@@ -90,11 +91,13 @@ def _format_value(value: JsonValue) -> str:
 def _print_traffic(comparison: Comparison, units_a: int, units_b: int) -> None:
     """Print the pairs of ranks whose traffic differs between A and B, with the most traffic first.
 
-    Traffic is compared as a fraction of the full buffer, because A and B may divide it into
-    different units; `units_a` and `units_b` are the units of a full buffer. The larger traffic of a
-    pair, in A or in B, determines its place; pairs with equal traffic keep the order of
-    `comparison.traffic`. At most `LISTED_PAIRS` pairs are printed, each with its messages and its
-    traffic in buffers in A and in B. If no pair differs, one line says so.
+    `comparison.traffic` has these pairs: they exchange another number of messages, or another
+    fraction of the full buffer. `units_a` and `units_b` are the units of a full buffer in A and in
+    B, which may divide it differently. First a line gives the number of these pairs, and the number
+    of pairs with messages in A or B. A table of at most `LISTED_PAIRS` (10) pairs follows, with
+    messages and traffic (in full buffers) in A and in B. It is sorted by the larger traffic of a
+    pair, in A or in B; ties keep the order of `comparison.traffic`. If no pair differs, only one
+    line says so.
     """
     if not comparison.traffic:
         print_line(f"traffic of {comparison.pairs} pairs of ranks: equal")

@@ -44,13 +44,23 @@ def build_topology(
 ) -> Topology:
     """Build the topology of a graph; NPUs are numbered first, then the switches.
 
-    The steps are: apply the bandwidths of the options, choose the NPUs, remove vertices that only
-    forward (unless `options.detail` is `full`), supply missing bandwidths and latencies, and
-    convert every hop to two directed links. Groups, multicast, reduction and dimensions come from
-    the hub's annotations of the graph. `name`: the file, which is also the name of the topology.
-    Assumptions and supplied values are recorded in `findings`. Raises `InputError` with the file if
-    no vertex is an NPU, a bandwidth is missing, the NPUs are not connected, or annotations are
-    invalid. Raises `UsageError` for options that name unknown links.
+    `name`: the file, which is also the name of the topology. The steps are, with their errors:
+
+    1. Apply the bandwidths of the options: `UsageError` for invalid ones and unknown links.
+    2. Choose the NPUs (`_find_npus`), in the order of their ranks: `InputError` (`no-npu`).
+    3. Remove vertices that only forward (`_find_hops_and_switches`). The remaining vertices are
+       switches, in the order of the document.
+    4. Supply missing bandwidths and latencies from the options: `InputError` (`no-bandwidth`) for a
+       hop without a bandwidth.
+    5. Raise `InputError` (`unconnected-npus`) if the NPUs are not connected, except for documents
+       that the hub wrote with annotations.
+    6. Convert every hop to two directed links, the one from its first vertex first, in the order of
+       the hops. Annotations of the hub can omit a direction and give another order. The option
+       `planes` assigns planes: `UsageError` for an unknown link.
+    7. Add groups, multicast, reduction and dimensions of the hub's annotations: `InputError` if
+       these are invalid.
+
+    Assumptions and supplied values are recorded in `findings`. The graph is not changed.
     """
     bandwidths = parse_bandwidths(options.bandwidth)
     graph = replace(graph, links=apply_bandwidths(name, graph.links, bandwidths, findings))
@@ -127,11 +137,19 @@ def _find_hops_and_switches(
 ) -> tuple[list[Hop], list[int]]:
     """Remove the vertices that only forward; return the remaining hops and the switches.
 
-    A hop is a path of edges between two vertices; switches are the vertices that are neither NPUs
-    nor removed, in ascending order. With `options.detail` `full`, no vertex is removed. In a
-    document that the hub wrote with annotations, only vertices of the kind `port` may be removed,
-    and parallel cables remain. In other documents every vertex that only forwards may be removed,
-    unless a hop already connects its two neighbours.
+    A hop is a path of edges between two vertices. With `options.detail` `full`, no vertex is
+    removed and every edge is a hop. Otherwise vertices that are no NPUs are tried in ascending
+    order, in rounds, until none can be removed:
+
+    - A vertex with at most one hop is removed with its hop.
+    - A vertex with two hops to different neighbours is removed, and the hops are joined, unless
+      another hop connects these neighbours.
+    - A vertex with two hops to one neighbour is removed with both hops.
+
+    In a document that the hub wrote with annotations, only vertices of the kind `port` may be
+    removed, and hops are joined even if another one connects the neighbours, so that parallel
+    cables remain. Hops are in the order of their first edges in the document. Switches are the
+    vertices that are neither NPUs nor removed, in ascending order.
     """
     hops = build_hops(graph)
     is_npu = [False] * len(graph.names)

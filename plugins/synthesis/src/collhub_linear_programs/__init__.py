@@ -80,12 +80,16 @@ def solve(
 ) -> Solution | None:
     """Find a solution of minimum cost with HiGHS, on one thread.
 
-    `method`: the algorithm for linear programs; "ipm" is the interior point method. `max_nodes`
-    limits the search tree, and `time_limit_s` the time, of a program with integers; the result is
-    then the best solution so far. A linear program without integers needs an optimal solution.
+    `method`: the algorithm for linear programs; "ipm" is the interior point method. A program has
+    integers if `is_integer` is not None. `max_nodes` limits its search tree, and `time_limit_s` the
+    time of any program; None is no limit. A program with integers that reaches a limit gives the
+    best solution so far, or None if there is none yet. A program without integers gives only an
+    optimal solution, otherwise None.
 
-    Returns None if HiGHS ends without a solution. Raises `InfeasibleError` if there is none, or if
-    the program is infeasible or unbounded.
+    `lower_bound` of the result is the cost of the solution without integers, otherwise the bound
+    that HiGHS has proven. Raises `InfeasibleError` if HiGHS finds the program infeasible, or
+    infeasible or unbounded without knowing which. A linear program that is known to be unbounded
+    gives None.
     """
     solver = _create_solver(method)
     options: dict[str, bool | int | float | str] = {}

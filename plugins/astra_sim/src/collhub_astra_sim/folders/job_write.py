@@ -114,12 +114,18 @@ def _write_original(
     """Write a job with the configurations of the folder from which it was read.
 
     `folder`: these configurations, as the reader stored them in the job's extensions; `KeyError`
-    without `system`. Each algorithm keeps the prefix and the collective size with which it was
-    read; `ValueError` if their numbers differ. The memory file is that of the folder, else the
-    default one without memory models. The network is built from the options if the option
-    `topology` is given or the folder had none, with the `UsageError` of `_write_network`.
-    Options for the system configuration, memory, roofline and `host_times` have no effect. The
-    losses are the differences found by reading the written folder back.
+    without `system`. The system is kept, except that the paths of custom algorithms become those in
+    this folder. Each algorithm keeps the prefix and the collective size with which it was read;
+    `ValueError` if the numbers of algorithms and prefixes differ. The memory file is that of the
+    folder, otherwise the default one without memory models.
+
+    The network is that of the folder. With the option `topology`, or if the folder has none, it is
+    built from the options, with the `UsageError` of `_write_network`. All other options except
+    `network` (the backend of run.sh and of the check) have no effect.
+
+    All files are returned in memory: traces of algorithms, traces of the job, then configurations
+    and run.sh. The losses are those of `compute_written_losses`, which reads the folder back and
+    simulates it.
     """
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))
@@ -146,15 +152,23 @@ def _write_original(
 def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as a workload of ASTRA-sim, with configurations from the options.
 
-    Collectives with an algorithm become custom collectives, whose traces are in `traces/`. If
-    the duration of some computation on a device is no integer number of microseconds, all such
-    computations are written as numbers of operations, so that ns are exact; not if an option
-    defines a roofline (memory bandwidth or peak TFLOPS), so that durations are rounded. With
-    `host_times=carry` host times are rounded so that the sum of a rank decreases by less than 1
-    us; otherwise each is rounded on its own. The losses compare the durations before any rounding
-    with the folder as read back. The notes describe the changes by `apply_cures` and the change
-    to operations. Raises the `InputError` of `collect_custom_sets` and the `UsageError` of
-    `_write_network`.
+    The steps are, in this order:
+
+    1. Collectives with an algorithm become custom collectives, whose traces are in `traces/`
+       (`collect_custom_sets`, with its `InputError`).
+    2. The job is changed so that ASTRA-sim can run it (`apply_cures`); a note describes each
+       change.
+    3. If the duration of some computation on a device is no integer number of microseconds, all
+       such computations are written as numbers of operations, and a note says so. Then ns are
+       exact. This is not done if an option defines a roofline (memory bandwidth or peak TFLOPS);
+       ASTRA-sim then rounds the durations.
+    4. With `host_times=carry`, host times are rounded so that the sum of a rank decreases by less
+       than 1 us. Otherwise ASTRA-sim rounds each of them down.
+    5. The configurations are built, with the `UsageError` of `_write_network`.
+
+    All files are returned in memory: traces of algorithms, traces of the job, then configurations
+    and run.sh. The losses (`compute_written_losses`) compare the durations before steps 3 and 4
+    with the folder as read back.
     """
     sets: CustomSets = collect_custom_sets(workload)
     workload, notes = apply_cures(sets.workload)
@@ -212,11 +226,16 @@ def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as the custom algorithm of one collective, which is the workload of every rank.
 
-    The workload is an all-reduce of 1 MiB, whose kind and size have no effect. ASTRA-sim's
-    limits on how many nodes of a workload run at once then do not apply; groups of the job are
-    dropped. The files are returned in memory, not written. Losses are found by reading them
-    back. Raises `UsageError` for nodes other than computations, SEND and RECV, for durations
-    above 1 ns that are not integer microseconds, and for a network that ASTRA-sim does not have.
+    The workload is an all-reduce of 1 MiB, whose kind and size have no effect. ASTRA-sim's limits
+    on how many nodes of a workload run at once then do not apply. Groups of the job are dropped.
+    Options of the system and `host_times` have no effect. The files are returned in memory: the
+    traces of the job, the workload, then configurations and run.sh. The losses are those of
+    `compute_written_losses` without a comparison of durations.
+
+    Raises `UsageError` for the first node that is no computation, SEND or RECV. Otherwise it is
+    raised for the first computation above 1 ns whose duration is no integer number of microseconds
+    (0 and missing durations take 1 ns), then for a network that ASTRA-sim does not have
+    (`_write_network`).
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)
@@ -293,13 +312,16 @@ def _build_script(
 def _write_network(workload: Workload, options: JobWriteOptions) -> str:
     """Return the text of network.yml for the network of the option `topology`.
 
-    Without the option it is a full mesh of the workload's ranks with
-    `_DEFAULT_BANDWIDTH_BYTES_PER_S` and `_DEFAULT_LATENCY_S`. With the option, rank r is NPU r of
-    the topology; the number of NPUs is not compared with the number of ranks. `find_astra_network`
-    gets the pairs that may communicate: any two different ranks if the job has a collective, else
-    sender and receiver of each SEND. A loss that it reports (topology written as a full mesh) is
-    dropped. Raises `UsageError` without the option for fewer than two ranks (`too-few-npus`), with
-    it if ASTRA-sim cannot express the topology (`inexpressible-topology`), and the errors of
+    Without the option it is a full mesh of the workload's ranks, whose links have
+    `_DEFAULT_BANDWIDTH_BYTES_PER_S` (50 GiB/s) and `_DEFAULT_LATENCY_S` (500 ns).
+
+    With the option, rank r is NPU r of the topology; the number of NPUs is not compared with the
+    number of ranks. `find_astra_network` decides on the network. It gets the pairs that may
+    communicate: any two different ranks if the job has a collective, otherwise sender and receiver
+    of each SEND. It may write a topology as a full mesh; the loss that it then reports is dropped.
+
+    Raises `UsageError` without the option for fewer than two ranks (`too-few-npus`), with it if
+    ASTRA-sim cannot express the topology (`inexpressible-topology`), and the errors of
     `parse_topology`.
     """
     if options.topology is None:

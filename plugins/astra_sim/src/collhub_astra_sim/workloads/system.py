@@ -96,16 +96,23 @@ class System:
     ) -> System:
         """Parse the system that a JSON text describes.
 
-        Required are `preferred-dataset-splits` (at least 1), `scheduling-policy` (one of
-        `_POLICIES`; its value is not used), and with a roofline `peak-perf` and a `local-mem-bw`
-        above 0. Defaults are 1 active chunk per dimension, an endpoint delay of
-        `_DEFAULT_ENDPOINT_NS`, no roofline, and no algorithms. `peak-perf` is read only with a
-        roofline. A local memory bandwidth of 0 counts as absent. Unknown keys are ignored.
+        Required keys: `preferred-dataset-splits` (integer, at least 1) and `scheduling-policy` (one
+        of `_POLICIES`; its value is not used). Optional keys and their defaults:
 
-        `injection_scale`: ASTRA-sim's option, a factor of the endpoint delay, also of the default;
-        the product is rounded towards 0 to ns. `name`: name of the file, for errors. Raises
-        `InputError` (`invalid-system`) for other JSON than an object, missing and invalid values,
-        and a shared bus (`model-shared-bus`), which is not modelled.
+        - `active-chunks-per-dimension`: integer, at least 1; 1
+        - `endpoint-delay`: integer ns, at least 0; `_DEFAULT_ENDPOINT_NS` (10)
+        - `collective-optimization`: `baseline` or `localBWAware`; None
+        - `local-mem-bw`: GB/s, at least 0; None, also for 0
+        - `roofline-enabled`: not 0 needs a `local-mem-bw` above 0 and `peak-perf` (TFLOPS, at least
+          0); off. Without it `peak-perf` is not read.
+        - `replay-only`: integer, at least 0; off
+        - algorithms (`_Keys.algorithms`, `_Keys.custom`) and `per-node-custom-implementation`; none
+
+        True and false count as the integers 1 and 0. Unknown keys are ignored. `injection_scale`:
+        ASTRA-sim's option, a factor of the endpoint delay, also of the default; the product is
+        rounded towards 0 to ns. `name`: name of the file, for errors. Raises `InputError`
+        (`invalid-system`) for other JSON than an object, missing and invalid values, and
+        `model-shared-bus` other than 0, because a shared bus is not modelled.
         """
         keys = _Keys(content, name)
         if keys.integer("model-shared-bus", 0, 0):
@@ -236,8 +243,12 @@ class _Keys:
     def algorithms(self) -> dict[JobCollective, tuple[str, ...]]:
         """Return the names of native algorithms by collective, for the keys that exist.
 
-        A key is the collective and "-implementation", its names one per dimension. Raises
-        `InputError` for a name that ASTRA-sim does not have.
+        The keys are `all-reduce-implementation`, and likewise for all-gather, reduce-scatter and
+        all-to-all; this is the order of the result. A value is a list of one name per dimension;
+        the number of dimensions is not checked. Names are `ring`, `direct`, `halvingDoubling` (also
+        with a capital letter, with `one` before them, and `direct` with a number after it, such as
+        `oneDirect4`) and `doubleBinaryTree`. Raises `InputError` (`invalid-system`) for another
+        name, and for a value that is no list of texts or is empty.
         """
         names_by_collective = {}
         for collective in NATIVE_TYPES:
@@ -277,14 +288,19 @@ _GB = 1e9
 def build_system(options: SystemOptions) -> dict[str, object]:
     """Return the content of a system.json with the values of the options.
 
-    - `all-reduce-implementation` and so on: the algorithms of each collective, which the option
-      separates by commas, as a list, one per dimension; ["ring"] by default.
-    - `scheduling-policy` "FIFO", `endpoint-delay` (10 ns by default), `preferred-dataset-splits`
-      and `active-chunks-per-dimension` (1 if the option is missing or 0), `collective-optimization`
-      ("localBWAware" by default).
-    - `local-mem-bw`: the option `memory_bandwidth`, which is in bytes/s, in GB/s. Left out without
-      the option.
-    - `roofline-enabled` 1 and `peak-perf`: only with the option `peak_tflops`.
+    - `all-reduce-implementation`, and likewise for all-gather, reduce-scatter and all-to-all: the
+      text of the option, divided at commas into a list, one algorithm per dimension; ["ring"]
+      without the option
+    - `scheduling-policy`: "FIFO"
+    - `endpoint-delay`: ns; 10 without the option
+    - `preferred-dataset-splits` (option `splits`) and `active-chunks-per-dimension`: 1 if the
+      option is missing or 0
+    - `collective-optimization`: "localBWAware" without the option
+    - `local-mem-bw`: the option `memory_bandwidth` in bytes/s, divided by 1e9 to GB/s; left out
+      without the option
+    - `roofline-enabled` 1 and `peak-perf`: left out without the option `peak_tflops`
+
+    Values are not checked.
     """
     content: dict[str, object] = {
         f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")

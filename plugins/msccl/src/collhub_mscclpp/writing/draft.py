@@ -57,12 +57,16 @@ class Semaphores:
 def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
     """Assign semaphores to the dependencies between thread blocks of a rank.
 
-    The parent step releases its semaphore, the child step acquires it before it starts. `block`:
-    int64[rows], block of each step within its rank. A dependency needs no semaphore if the waiting
-    block already waits, at this or an earlier step, for the same or a later step of the other
-    block. Dependencies are handled in the order of the waiting steps, for each step those on the
-    latest steps first. A step can release and acquire several semaphores, which are numbered from 0
-    on each rank.
+    `block`: int64[rows], block of each step within its rank. The parent step releases its
+    semaphore, the child step acquires it before it starts. Dependencies within a block need none.
+    They are handled in the order of execution of the children, and for one child the latest parents
+    first. A dependency needs no semaphore if an earlier one of them gave its pair of blocks
+    (waiting block, other block) a semaphore for the same or a later parent. Waits over a third
+    block do not count.
+
+    The semaphores of a rank are numbered from 0 in this order. A step can release and acquire
+    several; their lists are in this order, too. The result has the count by rank, and the released
+    and acquired numbers by row; rows without semaphores have no entry.
     """
     steps, position = work.steps, work.position
     semaphores = Semaphores([0] * steps.num_ranks)
@@ -113,10 +117,16 @@ def _group_steps(work: PlanWork) -> Int64Array:
     """Number the groups of steps that one block of a rank executes: int64[rows].
 
     - Steps with a lane: the lane is the group.
-    - Messages without a lane: the group of their connection (`_group_connections`), numbered above
-      all lanes.
-    - Copies and reductions without a lane: the group of the last step, in the order of execution,
-      on which they depend; one common further group if there is none.
+    - Messages without a lane: the group of their side of the connection (`_group_connections`),
+      numbered from the highest lane + 2.
+    - Copies and reductions without a lane: the group of the step that is last in the order of
+      execution among those on which they depend directly (data dependencies), which can be such a
+      local step itself.
+    - All other steps without a lane, such as local ones without a dependency: one common group, the
+      highest lane + 1.
+
+    The highest lane is that of all ranks, -1 without lanes. A group number can occur on several
+    ranks; steps of different ranks are never executed by one block. Numbers can have gaps.
     """
     steps = work.steps
     lane = work.lane
@@ -145,11 +155,17 @@ def _group_connections(work: PlanWork) -> Int64Array:
     """Choose which sides of connections are executed by one thread block; return their groups.
 
     The result is int64[2 * connections]: the receives of connection c have entry 2 c, its sends 2 c
-    + 1; equal numbers are one group. Only steps without a lane count. Receives that are added to
-    the same sum (equal destination and count, one dependent on the other) are joined, so that one
-    operation can add several messages. Then the receives of a connection are joined with the sends
-    of one connection that depend on them, so that a ring needs no semaphores: pairs with the most
-    such steps first, each side at most once.
+    + 1; equal numbers are one group. Only dependencies between steps without a lane count.
+
+    First, connections with receives that are added to the same sum are joined at their receives, so
+    that one operation can add several messages. Such receives are reducing, have the same
+    destination and count, and one depends directly on the other.
+
+    Then the sends of a connection are joined with the group of receives of another one on which
+    they depend directly, so that a ring needs no semaphores. The pairs (receiving connection,
+    sending connection) are taken by decreasing number of such dependencies, ties in ascending order
+    of the pair. A pair is skipped if its receiving or sending side has a partner already. A side
+    without a partner is a separate group.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
@@ -201,12 +217,16 @@ class Draft:
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
         """Choose the thread blocks, channels, arrival ranges of messages and semaphores of a plan.
 
-        Memory channels connect ranks of one memory domain, port channels connect the other pairs.
-        Raises `UsageError` for packets (protocol LL) if a message crosses domains. Messages are
-        pulled (read from the sender's memory) only with the option `pull`, and never as packets.
-        Operations of switches get their groups, which are added to the tables of the ranks. If
-        `tbg` blocks share the work, each has separate semaphores. `work.switches` may lose sums
-        that cannot be executed.
+        Memory channels connect ranks of one memory domain of `network`, port channels connect the
+        other pairs. Raises `UsageError` for packets (protocol LL) if any connection is a port
+        channel. Messages are pulled (read from the sender's memory) only with the option `pull`,
+        and never as packets; `find_pulled` decides which ones.
+
+        Sums of switches whose messages are not all pulled are removed from `work.switches`, which
+        is changed. The remaining operations of switches get groups; their numbers are added to the
+        tables of their member ranks. With packets, SCRATCH is enlarged at the end
+        (`enlarge_scratch`). If `tbg` blocks share the work of one, each has separate semaphores and
+        channels, so a rank has `tbg` times as many.
         """
         # Channels are numbered by type, so the types are needed first.
         types = choose_channel_types(work, network.domain)

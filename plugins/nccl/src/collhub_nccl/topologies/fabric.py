@@ -288,9 +288,12 @@ class _Copies:
     def port_links(self, number: Int64Array) -> Links:
         """Return the links between a machine's network ports and the switches, in both directions.
 
-        With rails, port i is linked to switch i; otherwise all ports are linked to the first
-        switch. Bandwidths are those of the ports in bytes/s, latencies those of the fabric in
-        seconds. `number` maps the nodes of the machine to those of the topology.
+        The ports are its NET nodes in the order in which they were added. First come the links from
+        port 0, 1 and so on to their switches, then those back in the same order. With rails, port i
+        is linked to switch i of the network; otherwise all ports are linked to its only switch.
+        Both directions have the total bandwidth from the port to its machine, in bytes/s, and the
+        latency of the fabric in seconds. `number` maps the nodes of the machine to those of the
+        topology.
         """
         ports = number[self._nets]
         switches = np.full(len(ports), self.first_switch)
@@ -308,8 +311,10 @@ class _Copies:
     def names(self) -> list[str]:
         """Return the names of all nodes by their number: GPUs, all other nodes, switches.
 
-        The nodes of a single machine have the names in the file. Those of several machines have the
-        prefix "machine M ". The switches between them are "rail K" or "network".
+        GPUs are sorted by machine, then in the order of NPUs; other nodes by machine, then by node
+        number. The nodes of a single machine have the names in the file, and there are no switches.
+        Those of several machines have the prefix "machine M ", with M from 0. The switches between
+        them are "rail 0", "rail 1" and so on with rails, otherwise one "network".
         """
         node_names = self._machine.names
         machines = self._fabric.machines
