@@ -56,12 +56,16 @@ class Card:
 def read(source: Source, options: ProfileOptions) -> Workload:
     """Read the traces in the folder of a CCL-Bench card as a workload, with the card's facts.
 
-    Traces are the files `*.json`, `*.json.gz` and `*.sqlite`. Notes are reported for a device
-    count that differs between card and traces, the network of the card, and ignored files, and
-    by the reader of the traces. The extension `ccl-bench` has model, device, framework, device
-    count and parallelism. Raises `InputError` for an invalid card and for a folder without
-    traces (`no-traces`), `UsageError` for the option `step` if the traces have no steps, and
-    the errors of the readers of traces.
+    Traces are the files `*.json`, `*.json.gz` and `*.sqlite`, in any case; all must have one
+    format. The provenance names the folder. The extension `ccl-bench` has model, device, framework,
+    device count (0 if missing) and parallelism of the card.
+
+    Notes are reported in this order: those of the reader of the traces; another number of devices
+    in the card than ranks in the traces; the network of the card as an option `--topology`; and the
+    number of other files. Each is omitted if it does not apply. Raises `InputError` for an invalid
+    card, then for a folder without traces (`no-traces`), then for mixed formats (`mixed-formats`).
+    Raises `UsageError` for the option `step` if the traces have no steps, and finally the errors of
+    the readers of traces.
     """
     card = read_card(source)
     parts = tuple(part for part in source.parts if _TRACE.search(part.name))
@@ -118,9 +122,13 @@ def network(source: Source, options: NoOptions) -> Topology:
 def _network_text(card: Card) -> str:
     """Return the network of a card as topology text, with bandwidths converted from Gbit/s to GB/s.
 
-    `""` if numbers or bandwidths are missing, with fewer than 2 devices, and if the devices are no
-    multiple of those per node. Without a number per node, all devices are on one node. The
-    bandwidth between nodes is needed only for several nodes.
+    For 16 devices, 8 per node, with 2400 Gbit/s within and 200 Gbit/s between nodes it is
+    `switch:8*switch:2?bandwidth=300GB/s,25GB/s`. One node, which all devices are without a number
+    per node, gives `switch:8?bandwidth=300GB/s`. Nodes of one device give one switch with the
+    bandwidth between nodes.
+
+    Returns "" for fewer than 2 devices, if they are no multiple of those per node, or if the
+    bandwidth within nodes is missing. With several nodes, also if that between nodes is missing.
     """
     between, within = card.bandwidth_gbit_per_s
     per_node = card.per_node or card.total_count

@@ -79,9 +79,13 @@ class FlowDemand:
         """Build the demand of a collective: the shares that each NPU must send to each other NPU.
 
         Rank r runs on `npus[r]`. An all-to-all has a share from every rank to every other one, a
-        scatter from the root (0 if there is none), a gather to it; these are booleans. The shares
-        of an all-to-all-v are its counts, divided by their mean (`scale`). There is no share from a
-        rank to itself. The table has one row per NPU that sends and a column for every NPU. Raises
+        scatter from the root (rank 0 if it has none) to every other rank, a gather from every other
+        rank to the root. For these, `wants` is bool, `scale` is 1, and `parts` is the number of
+        ranks.
+
+        The shares of an all-to-all-v are its counts divided by `scale`, their mean without zeros (1
+        without counts); `parts` is the number of units. There is no share from a rank to itself.
+        The table has one row per NPU that sends, ascending, and a column for every NPU. Raises
         `InputError` (`collective-unsupported`) for all other collectives.
         """
         if collective.kind not in KINDS:
@@ -204,10 +208,12 @@ class Flow:
 def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Array) -> Flow | None:
     """Compute the flow with the minimum time of the busiest link, by linear programming.
 
-    All shares (data from one NPU to another) of a source are one commodity. `cost`: time of one
-    share on every link, float64[links], not all 0. The result has the amounts by source and arc
-    in shares, float64[sources, arcs], and the prices of links (dual variables, float64[links]);
-    all are at least 0. None if the solver fails. Raises `InputError` if a target is
+    All shares (data from one NPU to another) of a source are one commodity, which may be divided
+    among routes. `cost`: time of one share on every link, float64[links], not all 0; only their
+    ratios matter. The result has the amounts by source and arc in shares, float64[sources, arcs],
+    and the prices of links, float64[links]. The prices are dual variables of a program in which
+    costs are divided by their mean. Amounts and prices are at least 0. Returns None if the solver
+    ends without an optimal solution. Raises `InputError` (`unreachable`) if a target is
     unreachable.
     """
     sources, arcs = len(demand.sources), network.num_arcs
@@ -242,13 +248,14 @@ def balance_paths(
     arcs_of_paths: tuple[Int64Array, Int64Array],
     cost: Float64Array,
 ) -> Float64Array:
-    """Divide the shares anew among their paths, so that the busiest link has the least load.
+    """Divide the shares anew among their paths, so that the time of the busiest link is minimal.
 
-    A share is a part of the data that is sent along several paths. `share`, `part`: number of
-    the share (int64) and fraction of it (float64) of every path. `arcs_of_paths`: (path, arc)
-    columns with one entry per arc of a path. `cost`: time of one share on every link. Returns
-    the new fractions, at least 0, whose sum per share is unchanged; `part` itself if the
-    linear program has no solution.
+    A share is a part of the data that is sent along several paths. `share`, `part`: number of the
+    share (int64, from 0) and amount of it (float64, in shares) of every path. `arcs_of_paths`:
+    (path, arc) columns with one entry per arc of a path. A link that a path uses on several arcs
+    counts each time. `cost`: time of one share on every link, not all 0. Returns the new amounts,
+    float64 by path, at least 0; their sum per share is unchanged. Returns `part` itself if the
+    solver ends without an optimal solution.
     """
     paths, links, shares = len(share), len(cost), int(share.max(initial=-1)) + 1
     path, arc = arcs_of_paths
@@ -283,11 +290,16 @@ def approximate_flow(
 ) -> Flow:
     """Compute an approximate optimal flow, and prices of the links.
 
-    Each of `phases` phases sends every share along a shortest path, where the length of a link
-    grows exponentially with its load. The flow is the mean of all phases; more phases are closer to
-    the optimum. `cost`: time of one share on every link. The prices are those with the largest
-    proven bound of `_EVALUATIONS` evaluations, evenly spread over the phases. Raises `InputError`
-    if a target is unreachable.
+    In each of `phases` phases, which must be at least 1, every source sends its entire demand along
+    a tree of shortest paths. The length of a link is its `cost` (time of one share) times a factor
+    that grows exponentially with its load so far. It is computed anew for each source. The amounts
+    are the mean of all phases, in shares, float64[sources, arcs]; more phases are closer to the
+    optimum.
+
+    The prices are these factors, above 0 and at most 1, at one of `_EVALUATIONS` (10) times, evenly
+    spread over the phases. It is the first one with the largest proven bound. Raises `InputError`
+    (`unreachable`) if a target is unreachable. At least one share must have a path, and its links a
+    `cost` above 0; otherwise `ZeroDivisionError`.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import run_weighted_phases
@@ -359,11 +371,18 @@ def compute_proven_time(
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
     """Compute lower bounds of the time, for all sizes of the request, from prices of links.
 
-    The result has integers in ps, one per size. Prices are the dual variables of the optimal
-    flow on the routes of simulators. They bound flows on any routes and do not depend on the
-    size. The result is empty for several planes, without a demand, if the linear program is too
-    large for the allowed work, and if the solver fails or all prices are 0. Raises `InputError`
-    for collectives without a flow.
+    The result has integers in ps, one per size, in the order of the sizes. Prices are the dual
+    variables of the optimal flow on the routes of simulators. They bound flows on any routes and do
+    not depend on the size. The result is empty in the first of these cases:
+
+    - The topology has several planes.
+    - No rank sends data to another one.
+    - Sources times arcs times `_WORK_PER_VARIABLE` exceed the allowed work. Arcs are the links, or
+      with switches the square of the number of NPUs.
+    - The solver fails, or all prices are 0.
+
+    On one plane, raises `InputError` for collectives without a flow (`collective-unsupported`) and
+    if an NPU cannot be reached.
     """
     topology, collective = request.topology, request.collective
     if topology.num_planes > 1:
@@ -400,12 +419,16 @@ def certify_flow(
 ) -> FlowCertificate:
     """Compute the lower bound that the link prices of a flow prove for any routes.
 
-    The result has the bound and its certificate. Prices are rounded to integers, of which the
-    largest is `_PRICE_SCALE`; of parallel links only the first has one. The length of a link is
-    price / bandwidth. The bound is the sum over all shares (data from one NPU to another) of bytes
-    times shortest distance, divided by the sum of prices. It is in ns, reduced by the relative
-    `_SAFETY` and rounded down. The certificate is a JSON object; it lists only links with a price,
-    and the links of the network only if there are at most `_MAX_LINKS`.
+    Prices are divided by the largest one, multiplied by `_PRICE_SCALE` and rounded to integers; of
+    parallel links only the first counts. The length of a link is price / bandwidth. The bound is
+    the sum over all shares (data from one NPU to another) of bytes times shortest distance, divided
+    by the sum of the integer prices. It is in ns, reduced by the relative `_SAFETY` and rounded
+    down; 0 if all prices are 0. All targets must be reachable.
+
+    The certificate is a JSON object: collective, NPUs of the ranks, size, parts, bound, network,
+    and root and counts if the collective has them. Its `prices` are [source, destination, price] of
+    the links with a price other than 0. The network lists its links only if there are at most
+    `_MAX_LINKS`.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import sum_distances

@@ -291,10 +291,20 @@ def _create_columns(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
     """Return the columns of the shares of one group, without shares that stay on their rank.
 
-    A share is a part of the data with one root. The columns are group (`number`), row among all
-    shares of the group, root (NPU), target (NPU, -1 for all), whether the share is summed, whether
-    it is distributed, and bytes. The root of a sum is the NPU where it ends; for sums that all
-    members need, the members are roots in round robin order.
+    A share is a part of the data with one root. The columns have equal length, in the order of the
+    shares (`create_share_chunks`):
+
+    - group: `number`
+    - row: index among all shares of the group, those that stay on their rank included
+    - root: NPU. For data of one rank it is that rank. A sum that one rank needs has this rank as
+      its root. Sums that all members need have roots in round robin order: share k has member k mod
+      members.
+    - target: NPU that needs the share, -1 if all members need it
+    - whether the share is a sum
+    - whether it is sent from the root: False only for a sum that one rank needs
+    - size in bytes, which need not be an integer
+
+    A share that is no sum stays on its rank if its only target is its root.
     """
     chunks = create_share_chunks(wish, 1)
     members = np.asarray(wish.npus)
@@ -353,9 +363,11 @@ class Pieces:
     def cut(self, parts: int) -> Pieces:
         """Divide every piece of data into `parts` equal, adjacent parts; return them as new pieces.
 
-        The size of a unit becomes 1 / `parts` of the previous one. The parts of a piece are
-        adjacent rows. In the numbers within a share, which order their transfer, all first parts
-        come before all second parts.
+        The size of a unit becomes 1 / `parts` of the previous one, so `units` of a part is that of
+        its piece, `share_units` is multiplied by `parts`, and part k begins at offset * `parts` + k
+        * units. Part k of piece p is row p * `parts` + k. In a share of n pieces, part k of the
+        piece with number i gets the number k * n + i. The numbers order the transfer, so all first
+        parts come before all second parts.
         """
         piece = np.repeat(np.arange(len(self.share)), parts)
         part = np.tile(np.arange(parts), len(self.share))
