@@ -288,15 +288,17 @@ class _Diagnosis:
     def find_late_ranks(self) -> list[Finding]:
         """Find ranks that wait for no rank, but lack an operation in which other ranks wait.
 
-        The ranks are those of `sources` of the graph. The fault of a rank depends on the operations
-        that other ranks completed and the rank has issued but not completed:
+        The ranks are those of `sources` of the graph. The kind of the finding depends on the
+        operations that a rank has issued but not completed, although other ranks completed them.
+        Such an operation is `stuck` if they completed it long before the dumps were written, and
+        `skewed` if they may have completed it while the dumps were written.
 
-        - `device`, if there are any: one finding for the rank, at its first `stuck` operation
-          (completed by others long ago), else at its first `skewed` one (completed by others while
-          the dumps were written). A rank with skewed operations gives no finding at all if no other
-          rank has waited for it longer than the skew of the dumps.
-        - `late`, if there are none: one finding per operation that ranks have not issued, with
-          these ranks as culprits. The operation is that of `find_awaiting_row`.
+        - `device`, for a rank with such operations: one finding at its first stuck operation, or if
+          none is stuck, at its first skewed one. A rank with skewed operations has no finding,
+          also if other operations are stuck, unless another rank has waited for it longer than the
+          dumps are apart (the skew).
+        - `late`, for ranks without such operations: one finding per operation
+          (`find_awaiting_row`), with the ranks that have not issued it as culprits.
 
         Findings `device` come first, by rank, then the late ones, by row of the operation.
         """

@@ -158,12 +158,17 @@ class _Lowering:
     def take(self, statement: MlirStatement) -> None:
         """Add a statement to the module, according to its kind.
 
-        `alias` records the type under its name; `open` begins an operation with regions; `next`
-        ends a region and begins the next one of the same operation; `end` ends the last region and
-        the operation; `block` begins a labelled block. Any other statement is an operation without
-        regions. It is added to the innermost region; outside of regions it is a declaration. Any
-        text with `sharding =` or `@Sharding` marks the module as sharded. Raises `ValueError` with
-        the reason for an unreadable statement, or `InputError` with a line.
+        - `alias`: the type is stored under its name.
+        - `open`: an operation with regions, and its first region, begin.
+        - `next`: a region ends, and the next one of the same operation begins.
+        - `end`: the last region of an operation ends, and with it the operation.
+        - `block`: a labelled block begins.
+        - `operation`: an operation without regions is added to the innermost open region. Outside
+          of regions it is a declaration.
+
+        A statement of any kind with `sharding =` or `@Sharding` in its text marks the module as
+        sharded. Raises `ValueError` with the reason for an unreadable statement, or `InputError`
+        with a line.
         """
         text, line = statement.text, statement.line
         self._is_sharded |= "sharding =" in text or "@Sharding" in text

@@ -203,13 +203,18 @@ class StatementReader:
         return _COMMENT.sub("", joined) if "/*" in joined else joined
 
     def _is_complete(self, parts: list[str], end: str) -> bool:
-        """Check whether a statement whose brackets are balanced ends with its last line.
+        """Check whether a statement with balanced brackets is complete.
 
-        `parts`: its lines so far; `end`: text with which the last line must end, `""` for none.
-        Without `end`, a statement does not end with `,` or `=`; otherwise the head of a module
-        ends, and an instruction ends if the next line begins another instruction or a comment, ends
-        the computation, is empty, or does not exist. This line is read in advance, and returned by
-        the next call of `_take_line`. Raises `InputError` if it is too long.
+        `parts`: its lines so far; `end`: required end of the last line, `""` for none. With an
+        `end`, only this text decides. Otherwise the first rule that applies decides:
+
+        - The last line ends with `,` or `=`: the statement continues.
+        - The statement is the head of a module: it is complete.
+        - An instruction is complete at the end of the file, and if the next line is empty, begins
+          another instruction or a comment, or closes the computation. The next line is read for
+          this rule; the next call of `_take_line` returns it again.
+
+        Raises `InputError` if the next line is too long.
         """
         if end:
             return parts[-1].endswith(end)

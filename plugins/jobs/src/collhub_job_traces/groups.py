@@ -233,7 +233,7 @@ def report(stand: Stand, source: Source) -> None:
     ranks = format_ranks(stand.assumed)
     message = (
         f"ranks {ranks} of {len(stand.of)} have no file:"
-        " each is taken to do what the next lower rank with a file does"
+        " each is assumed to have the nodes of the next lower rank with a file"
     )
     location = Location(source.name)
     source.report(Diagnostic("ranks-assumed", message, Severity.WARNING, location))

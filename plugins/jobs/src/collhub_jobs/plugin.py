@@ -213,7 +213,7 @@ _TRACES = (
     ),
     (
         "ranks-assumed",
-        "Ranks without a file are taken to do what the next lower rank with a file does.",
+        "Ranks without a file are assumed to have the nodes of the next lower rank with a file.",
         "The option `ranks_missing=assume-same` was given.",
         "None is needed; give the files of all ranks for exact results.",
         "`-O ranks_missing=assume-same` and the files of 2 of 4 ranks",

@@ -182,12 +182,15 @@ class Run:
     def pass_on(self, operation: Operation, end: Time) -> Time:
         """Send the result of a pass to the neighbour stage; return when the device is free again.
 
-        `end`: when the pass has ended. A weight gradient changes nothing. Any other pass is
-        recorded in `finished`. A pass at the end of the pipeline in its direction sends no result.
-        For all others the arrival is recorded in `arrived`: `end` on the same device, otherwise the
-        end of a transfer, since the channel between two devices (one per direction) transfers one
-        result at a time. The device is free at `end`, or at the arrival if communication is
-        blocking.
+        `end`: time at which the pass has ended. A weight gradient sends nothing and changes no
+        state. Any other pass is added to `finished`. The last forward stage and the first backward
+        stage (stage 0) have no neighbour to which they send.
+
+        The time at which the result arrives at the neighbour stage is stored in `arrived`. On the
+        same device it is `end`. To another device it is the end of the transfer, which begins at
+        `end`, or later if the channel between the two devices is still busy: it transfers one
+        result at a time, and each direction has a channel of its own. The device is free at `end`,
+        or at the arrival if communication is blocking.
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _MAX_LISTED_SIZES = 8
 PROGRAM_LIBRARY = "collhub program"
 """Library of times of an emitted program, which its reader states."""
+_AGGREGATED = "agg iters"
+"""Setting in the variant of a library whose times are those of several calls in one launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,8 @@ def _select_points(
     2. `other numbers of ranks`, then `other numbers of nodes`: they differ from `communicator`.
     3. `8-bit integers`: its `dtype` is not empty (sums of 8-bit integers).
     4. `other sizes`: its size in bytes is not in `sizes`.
+    5. `aggregated calls`: its time is that of several calls in one launch (option `-m` of
+       nccl-tests), which is below that of single calls.
 
     The points that are used keep their order. The numbers are sorted by reason, alphabetically, and
     reasons without points are absent.
@@ -304,6 +308,8 @@ def _select_points(
             ignored["8-bit integers"] += 1
         elif point.size_bytes not in sizes:
             ignored["other sizes"] += 1
+        elif _AGGREGATED in point.library.variant:
+            ignored["aggregated calls"] += 1
         else:
             used.append(point)
     return used, dict(sorted(ignored.items()))
@@ -317,16 +323,20 @@ def _create_no_match_error(
     `points`: all measurements; `communicator`: (ranks, nodes); `kinds`: collectives. The cure
     names the contents of the files. If they have points of these collectives on these ranks and
     nodes, it lists their sizes: at most 8, ascending, the smallest ones and the largest.
-    Otherwise it lists the first 8 configurations (collective, ranks, nodes) in sorted order.
+    Otherwise it lists the first 8 configurations (collective, ranks, nodes) in sorted order. If all
+    of these points are of several calls in one launch, the cure is a measurement of single calls.
     """
+    of_kind = [
+        point
+        for point in points
+        if point.collective in kinds and (point.ranks, point.nodes) == communicator
+    ]
     matching = sorted(
-        {
-            point.size_bytes
-            for point in points
-            if point.collective in kinds and (point.ranks, point.nodes) == communicator
-        }
+        {point.size_bytes for point in of_kind if _AGGREGATED not in point.library.variant}
     )
-    if matching:
+    if of_kind and not matching:
+        cure = "measure single calls, without aggregation: run the test without -m"
+    elif matching:
         names = [format_bytes(size) for size in matching]
         if len(names) > _MAX_LISTED_SIZES:
             names = [*names[: _MAX_LISTED_SIZES - 1], f"... {names[-1]}"]

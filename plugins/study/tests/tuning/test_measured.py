@@ -188,9 +188,27 @@ def test_measurements_of_other_calls_are_counted(collhub, on_h100: tuple[str, ..
     }
 
 
+def test_times_of_aggregated_calls_are_no_times_of_the_default(
+    collhub, on_h100: tuple[str, ...]
+) -> None:
+    """Several calls in one launch share its latency: the time of one is below that of a call."""
+    Path("run.txt").write_text(_nccl_tests((KIB, 500.0)))
+    aggregated = _nccl_tests((KIB, 1.0)).replace("agg iters: 1", "agg iters: 8")
+    Path("aggregated.txt").write_text(aggregated)
+    run = collhub("compare", *on_h100, "--measured", "aggregated.txt", "--json")
+    assert "2 measurements ignored: 2 of aggregated calls" in run.err
+    (curve,) = run.report()["measured"]["curves"]
+    assert (curve["variant"], curve["times_ns"][0]) == ("", 500_000)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
+        (
+            _nccl_tests((KIB, 1.0)).replace("agg iters: 1", "agg iters: 8"),
+            2,
+            "measure single calls, without aggregation: run the test without -m",
+        ),
         ("no results\n", 1, "no reader of measurements recognises the file"),
         (_nccl_tests((KIB, 9.0), gpu="NVIDIA A100-SXM4-80GB"), 2, "not of the profile h100 (H100)"),
         (_nccl_tests((KIB, 9.0), gpu="NVIDIA H100 PCIe"), 2, "not of the profile h100 (H100)"),

@@ -204,11 +204,17 @@ def fit_clocks(
 ) -> ClockFit:
     """Find the offset of each clock for which collectives end at the same time on all ranks.
 
-    Each trace file has its own clock; ranks of one file share a clock. Offsets are first spread
-    from the clock of rank 0 along shared communications. Then two steps alternate, at most
-    `_ROUNDS` (20) times or until no offset changes: the common end of each communication becomes
-    the median of its corrected ends, and each offset changes by the median distance of the ends on
-    its clock from these. Only the ends of `_select_common_ends` count. Medians are the lower ones.
+    Each trace file has its own clock; ranks of one file share a clock. The corrected time of an end
+    is its time minus the offset of its clock. First estimates of the offsets start from 0 for the
+    clock of rank 0 (`_propagate_offsets`). They are then refined in at most `_ROUNDS` (20) rounds,
+    until none changes. A round has two steps:
+
+    - The common end of each communication is the median of the corrected ends of its nodes.
+    - Each offset increases by the median, over all ends on its clock, of corrected end minus common
+      end.
+
+    Only the ends that `_select_common_ends` selects are used. Of an even number of values the
+    median is the lower middle one.
 
     Returns one offset per rank in ns, which must be subtracted from its times (0 for the clock of
     rank 0), and the residual: the largest distance in ns of a corrected end from the common end.

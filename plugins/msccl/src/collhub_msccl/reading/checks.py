@@ -51,8 +51,9 @@ def check_program(
     sends, connections of receives, a count below 1 except in a nop (`count-range`), dependencies.
     Then warnings: constructs with a clear meaning that the runtimes refuse or misinterpret
     (`_warn_of_step_limits`), and channels that are not below the `nchannels` of the header
-    (`channel-count`). Every kind of error is recorded for at most 5 rows, and the fifth counts the
-    others; a warning is recorded once per code and counts the others.
+    (`channel-count`). Of one kind of error at most 5 are recorded, and the fifth message gives the
+    number of further ones. Of the warnings with one code only the first is recorded, with the
+    number of further ones.
     """
     _check_block_ids(program, findings)
     _check_peers("send", program.send, program, findings)

@@ -217,12 +217,13 @@ def _choose_protocols(
 
     Sizes are in bytes. Both ends are included; a window without maximum ends at `LARGEST`.
 
-    - With a communicator for whose algorithm the cost model has choices, the parts are those of the
-      model. The last one extends to the end of the window.
+    - If a communicator is given and NCCL's cost model times the algorithm on it, each part has the
+      protocol that is fastest in the model, and ends where another one becomes faster. The last
+      part extends to the end of the window.
     - Otherwise the protocol is ll below `ll_below` bytes and simple from there on; for the
       algorithm pat, always simple.
 
-    Parts without sizes are left out.
+    Empty parts are left out.
     """
     max_bytes = LARGEST if window.max_bytes is None else window.max_bytes
     choices = []
