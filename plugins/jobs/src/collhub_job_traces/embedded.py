@@ -111,12 +111,13 @@ def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
 def _counts_of_rows(rows: Mapping[int, object], number: int, name: str) -> UnitCounts:
     """Return the counts of table `number`, of which the file of each rank has one row.
 
-    A rank without a row is at fault only if a row of the table has a count for it.
+    A row is a list of counts in a table per pair of ranks, else one count. A rank without a row is
+    an error only if a row of the table has a count for it, or if a higher rank has a row.
     """
     first = next(iter(rows.values()))
     is_per_pair = isinstance(first, list)
     missing = next((rank for rank in range(len(rows)) if rank not in rows), len(rows))
-    if isinstance(first, list) and len(first) > missing:
+    if missing < (len(first) if isinstance(first, list) else max(rows)):
         message = f"the file has no metadata 'counts.{number}', which other ranks have"
         raise InputError(message, location=Location(name, rank=missing), code="invalid-counts")
     for rank, row in rows.items() if is_per_pair else ():

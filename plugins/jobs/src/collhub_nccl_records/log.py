@@ -444,13 +444,22 @@ def describe_ring_defect(facts: CommunicatorFacts, channel: int) -> str:
         return "the line is truncated, and the log has no GRAPH lines of the ring"
     if twice := [rank for rank, count in Counter(ring).items() if count > 1]:
         return f"rank {twice[0]} occurs twice"
-    if missing := sorted(set(range(size)) - set(ring)):
+    if (missing := _find_missing_rank(ring, size)) is not None:
         if len(ring) == _MAX_PRINTED_RANKS and channel not in facts.successors:
             return f"NCCL prints {len(ring)} ranks, and the log has no GRAPH lines of the ring"
-        return f"rank {missing[0]} of {size} is missing"
-    if excess_ranks := sorted(set(ring) - set(range(size))):
+        return f"rank {missing} of {size} is missing"
+    if excess_ranks := sorted(rank for rank in ring if not 0 <= rank < size):
         return f"rank {excess_ranks[0]} is not below {size}"
     return ""
+
+
+def _find_missing_rank(ranks: Iterable[int], size: int) -> int | None:
+    """Return the lowest of the ranks 0 to `size` - 1 that is not in `ranks`, None if all are.
+
+    The memory depends on the number of `ranks`, not on `size`: a log may name any rank.
+    """
+    present = set(ranks)
+    return next((rank for rank in range(size) if rank not in present), None)
 
 
 def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
@@ -461,9 +470,9 @@ def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
     the root does not reach (a cycle). The lowest rank with a defect is named; for the roots, their
     number.
     """
-    if missing := sorted(set(range(size)) - set(tree)):
-        return f"the line of rank {missing[0]} is missing"
-    if excess_ranks := sorted(set(tree) - set(range(size))):
+    if (missing := _find_missing_rank(tree, size)) is not None:
+        return f"the line of rank {missing} is missing"
+    if excess_ranks := sorted(rank for rank in tree if not 0 <= rank < size):
         return f"rank {excess_ranks[0]} is not below {size}"
     roots = [rank for rank, node in sorted(tree.items()) if node.parent == NO_RANK]
     if len(roots) != 1:

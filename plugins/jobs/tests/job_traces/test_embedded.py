@@ -82,6 +82,7 @@ def test_what_is_no_algorithm_or_table_is_refused(
         (("[1, 2]", "[1, 2, 3]"), "job.1.et", "has 3 counts, expected 2"),
         (("[1, 2]", "7"), "job.1.et", "has no list, expected 2"),
         (("[1, 2]", ""), "job.1.et", "the file has no metadata 'counts.0'"),
+        (("1", "", "3"), "job.1.et", "the file has no metadata 'counts.0'"),
     ],
 )
 def test_errors_in_rows_of_counts_name_the_file_of_their_rank(

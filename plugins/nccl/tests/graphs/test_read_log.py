@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -256,6 +257,27 @@ def test_trees_of_nccl_2_4_have_the_parent_first() -> None:
     old, new = read_text(text, trees)[0], read_text(init(3) + "".join(root_first), trees)[0]
     assert old.steps.peer.tolist() == new.steps.peer.tolist()
     assert old.steps.kind.tolist() == new.steps.kind.tolist()
+
+
+@pytest.mark.parametrize(
+    ("message", "graph", "says"),
+    [
+        ("Channel 00/01 : 0 9999999", "ring", "rank 1 of 10000000 is missing"),
+        ("Trees [0] 9999999/-1/-1->0->-1", "tree", "the line of rank 1 is missing"),
+    ],
+)
+def test_the_memory_for_a_log_does_not_depend_on_its_highest_rank(
+    message: str, graph: str, says: str
+) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=says):
+            read_text(line(0, message), LogReadOptions(graph=graph))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # A set of all ranks has more than 500 MB.
+    assert peak_bytes < 50_000_000
 
 
 def test_neighbours_in_lines_of_single_ranks_count_as_ranks_of_a_log_without_start() -> None:
