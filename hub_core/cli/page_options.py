@@ -115,10 +115,11 @@ _SIMULATOR = "analytical"
 def draw_job_page(
     context: CommandContext, workload: Workload, name: str, topology: Topology | None, out: str
 ) -> None:
-    """Simulate a job on nominal links and write its page to `out`.
+    """Simulate a job on nominal links, write its page to `out`, and print where it is.
 
-    Without a topology, all NPUs are at one switch, which the page states. Raises `HubError` if the
-    job cannot be simulated or no plugin writes pages.
+    The simulator is `analytical` with its default options. Without a topology, all NPUs are at one
+    switch (`switch:N`). The page states the name of the topology. `name`: title of the page. Raises
+    `HubError` if the job cannot be simulated, no plugin writes pages, or `out` cannot be written.
     """
     if topology is None:
         topology = context.read_topology(f"switch:{workload.num_ranks}")
@@ -144,10 +145,11 @@ def draw_algorithm_page(
     collective_bytes: int,
     out: str,
 ) -> None:
-    """Simulate an algorithm on nominal links, write its page to `out`, and say where it is.
+    """Simulate an algorithm on nominal links, write its page to `out`, and print where it is.
 
-    `collective_bytes`: size of the full buffer. Raises `HubError` if the simulation fails or no
-    plugin writes pages.
+    The simulator is the default one. The page states the name of the topology. `name`: title of the
+    page. `collective_bytes`: size of the full buffer. Raises `HubError` if the simulation fails, no
+    plugin writes pages, or `out` cannot be written.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.simulation import simulate

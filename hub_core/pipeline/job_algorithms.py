@@ -73,16 +73,24 @@ def with_algorithms(
 ) -> Workload:
     """Return the job in which each collective has the algorithm of the last rule that matches it.
 
-    A synthesizer is called with the bytes and the NPUs of the group, once for equal collectives
-    on equal networks. `read`: reads and verifies the algorithm in a file. `admit`: verifies an
-    algorithm, with its name for messages. `selected`: bool[nodes], the nodes that may be changed;
-    None for all.
+    `selected`: bool[nodes], the nodes that may be changed; None for all. `read`: reads and verifies
+    the algorithm in a file. `admit`: verifies an algorithm, with its name for messages.
 
-    These collectives keep their algorithm: on the host, of a single rank, without a matching rule,
-    and those whose rule has the algorithm `native`. A rule counts as used if it is the last
-    matching rule of any selected collective that is not on the host, changed or not. Raises
-    `UsageError` (`no-match`) for the first rule that is not used, and `HubError` for an algorithm
-    that does not fit the collective.
+    A rule matches by kind, bytes of the node (negative counts as 0) and name of the group ("" for
+    all ranks). These collectives keep their algorithm: on the host, not selected, of a single rank,
+    of no known kind, without a matching rule, and those whose rule has the algorithm `native`. For
+    all others:
+
+    - A rule with the name of a synthesizer: the synthesizer is called with the bytes and the NPUs
+      of the group, once for equal options, calls and networks.
+    - Any other rule: the algorithm of the file, which is read once.
+
+    New algorithms are appended to those of the job, which all remain. The argument is not changed.
+
+    Raises the `HubError` of reading, synthesis or verification, preceded by the rule and the
+    collective. Then raises `UsageError` (`no-match`) for the first unused rule. A rule is used if
+    it is the last matching rule of a selected collective that is not on the host. This collective
+    may keep its algorithm.
     """
     nodes = workload.nodes
     maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))
@@ -259,9 +267,12 @@ class _AlgorithmCache:
 
         `rule`: the synthesizer and its options. `call`: kind, ranks, root (position in the group),
         counts, and the bytes of the node, from which `full_buffer_bytes` computes the size to
-        synthesize for. If the synthesizer returns an algorithm with more ranks, such as one on all
-        NPUs of the network, it is verified first and then restricted to the members. Raises
-        `HubError` if synthesis or verification (`admit`) fails, and `InputError`
+        synthesize for. The algorithm is verified (`admit`). If it has as many ranks as the group,
+        it is returned: rank i is member i. Otherwise, for example if it is on all NPUs of the
+        network, it is restricted to the members (`_restrict_to_members`) without another
+        verification.
+
+        Raises the `HubError` of synthesis or verification, and `InputError`
         (`algorithm-does-not-fit`) if a step is on an NPU outside the group.
         """
         kind, ranks = call.kind, call.num_ranks
@@ -286,10 +297,13 @@ def _restrict_to_members(
 ) -> Algorithm:
     """Convert an algorithm on all NPUs of a network to one on the members of a group.
 
-    Member i is NPU `npus[i]`. Ranks and peers are renumbered, the dependencies and scratch units of
-    the members are kept, and extensions are dropped. `collective`: that of the members; it gets the
-    unit count of the algorithm. Raises `InputError` (`algorithm-does-not-fit`) for a step on
-    another NPU, such as a relay.
+    Member i is NPU `npus[i]` and becomes rank i. Ranks and peers are renumbered. Dependencies, the
+    scratch units of the members and all other columns are kept; extensions are dropped.
+    `collective`: that of the members. The result gets it with the unit count of the algorithm, to
+    which uneven counts are scaled.
+
+    Raises `InputError` (`algorithm-does-not-fit`) for the first step on an NPU that is no member,
+    such as a relay. The algorithm is not changed, and the result is not verified.
     """
     steps = algorithm.steps
     position = np.full(algorithm.num_ranks, -1, np.int64)
@@ -331,11 +345,15 @@ def _parse_kind(text: str) -> CollectiveKind | None:
 
 
 def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
-    """Parse a condition on the size, such as `<1MiB` or `1KiB..1MiB`: (first, last + 1) in bytes.
+    """Parse a condition on the size in bytes; return the accepted range as (first, last + 1).
 
-    A comparison is `<`, `<=`, `>` or `>=`. Both ends of a range belong to it; a size without a
-    comparison means exactly this size. None means all sizes: (0, 2^63). `rule`: the rule for
-    messages. Raises `UsageError` for an invalid size, and for a range whose end is below its start.
+    - None: all sizes, (0, 2^63).
+    - `1KiB..1MiB`: both ends belong to the range, (1024, 2^20 + 1).
+    - `<`, `<=`, `>` or `>=` before a size: `<1KiB` gives (0, 1024), `>1KiB` gives (1025, 2^63).
+    - `1KiB`: exactly this size, (1024, 1025).
+
+    `rule`: the text of the rule, for messages. Raises `UsageError` for an invalid size, such as a
+    missing end of a range or a comparison within it. Also for a range whose end is below its start.
     """
     if text is None:
         return 0, _NO_LIMIT
@@ -352,12 +370,19 @@ def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
 
 
 def _parse_algorithm(text: str, synthesizers: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Parse an algorithm: (name of a synthesizer, `native` or a path; options by name).
+    """Parse the algorithm of a rule into a name (or path) and options by name.
 
-    Options follow the name of a synthesizer as `:key=value,key=value`. A value may contain commas,
-    `-` in a key stands for `_`, and the last of equal keys counts. The text after `native:` becomes
-    the option `algorithm`. Any other text is a path without options, which may contain a colon.
-    Raises `UsageError` for an option without a key or value.
+    The first rule that applies:
+
+    1. `native`: the name `native`, no options. `native:NAME`: option `algorithm` with the text
+       after the colon, which may be empty.
+    2. A name of `synthesizers`, then `:key=value,key=value`: these options. A comma separates
+       options only if `key=` follows, so `x:candidates=ring,direct` is one option. `-` in a key
+       stands for `_`, and the last of equal keys counts.
+    3. Any other text: a path (it may contain colons) or the name of a synthesizer, no options.
+
+    Raises `UsageError` for an option without a key or without `=`, and for no option after the
+    colon. The text after `=` may be empty.
     """
     name, colon, option_text = text.partition(":")
     if name == NATIVE:

@@ -231,12 +231,16 @@ class _Ways:
         return find_heads(self._advance(everything, np.zeros_like(everything))[0])
 
     def follow(self, access: Int64Array) -> Int64Array:
-        """Return the access at the end of the path of each access's first unit: int64, in order.
+        """Return the access at the end of the data path of each given access, as int64.
 
-        `access`: indices of accesses. The first unit of the atom is followed exactly, also through
-        atoms of which it is not the first unit. All paths are followed together, one hop per round;
-        the hops of all paths are counted together. If the count exceeds `_MAX_FOLLOWED` before a
-        round, the paths that may still continue get -1. The arguments are not changed.
+        `access`: indices of accesses. A path starts at the first unit of the access's atom, and
+        ends at an access that leads to itself; the result is the given access if that leads to
+        itself. This unit is followed exactly, although it may be another than the first unit of
+        later atoms.
+
+        All paths advance together, one hop per round. Each round adds the number of paths that have
+        not ended to a common count. If the count exceeds `_MAX_FOLLOWED` (2^29) before a round,
+        these paths get -1. The arguments are not changed.
         """
         ends, going, shift = access.copy(), np.arange(len(access)), np.zeros_like(access)
         hops = 0

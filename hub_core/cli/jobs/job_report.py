@@ -72,15 +72,23 @@ class JobReport:
 def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobReport:
     """Compute where the time of a run goes: computation, communication, critical path.
 
-    `start`, `end`: int64 by node in ns, -1 for never. Nodes without an end are ignored, and so are
-    computations on the host. Overlapping computations of a rank count once. Communications are
-    sends, receives and collectives:
+    `start`, `end`: int64 by node in ns, -1 for never. Nodes without an end are ignored.
 
-    - Waiting ends when the send of a receive, or the last member of a collective, has begun, and at
-      the latest at the end of the node. It is 0 for sends, and if the partner has not begun.
-    - The time of a receive is from the end of its waiting to its own end. The time of a send or of
-      a collective is from its start to its end, and includes the waiting.
-    - Exposed is the part of the time in which the rank does not compute.
+    - `rank_compute_ns`: per rank, the time in which at least one computation runs. Computations on
+      the host do not count.
+    - `spent`: sums of sends, receives and collectives by kind, group size and bytes, the longest
+      exposed time first, then the longest total time. `groups`: sums of collectives by group and
+      kind, in the order of the groups; "" is the group of all ranks.
+    - `path`: the critical path in order of time (`critical_path`).
+
+    Times of one communication node:
+
+    - Waiting is from its start until its partner starts, but not beyond its own end. The partner is
+      the send of a receive, or the member of a collective that begins last. Waiting is 0 for sends,
+      and if the partner began earlier or is not known.
+    - The time of a receive is from the end of its waiting to its end; that of a send or collective
+      from its start to its end, which includes the waiting.
+    - Exposed is the part of this time in which the rank does not compute.
     """
     nodes = workload.nodes
     # Overlapping computations of a rank count once.

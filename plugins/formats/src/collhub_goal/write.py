@@ -190,13 +190,17 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
 
 
 def build_job_schedule(workload: Workload) -> GoalSchedule:
-    """Convert every node of a flat job to one operation; all dependencies become `requires`.
+    """Convert every node of a flat job to one operation, in the order of the nodes.
 
-    Sends and receives keep bytes and peer, and have no cpu; messages with an equal pair of tag and
-    bytes get an equal tag. All other nodes become a calc of their duration in ns, 0 for markers
-    without one. A calc uses cpu 1 if its node is on the host, else cpu 0. Raises `UsageError` for
-    the first collective (code `collective`), and for the first computation, load or store without a
-    duration (code `duration`).
+    - Sends and receives keep bytes and peer, and have cpu -1. Their tag is the number of their pair
+      (tag, bytes): all pairs of the job's nodes are numbered from 0 in ascending order, so messages
+      with equal pairs have equal tags.
+    - All other nodes become a calc of their duration in ns; a marker without a duration takes 0.
+      The cpu is 1 for nodes on the host, otherwise 0. The tag is 0, the peer -1.
+
+    No operation has a nic or a line (-1). Data and control dependencies become `requires`. Raises
+    `UsageError`: code `collective` for the first collective, then code `duration` for the first
+    computation, load or store without a duration. The workload is not changed.
     """
     nodes = workload.nodes
     # Refuse the first collective, or the first work without a duration (-1).
@@ -300,16 +304,21 @@ class _OperationRows:
 def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
     """Yield the losses of properties of steps that a schedule represents differently or not at all.
 
-    Each is yielded only if it occurs, with the number of steps (or of dependencies), in this order:
+    A loss is yielded only if its number is above 0. The losses (feature: number), in this order:
 
-    - channels that differ from the tags of `assign_tags`;
-    - control dependencies, which become data dependencies;
-    - lanes (0 or more) of all steps, if the option `cpu` is not `lane`; otherwise lanes that differ
-      from their cpu, because LogGOPSim distinguishes at most `MAX_RESOURCES` of them;
-    - with the option `nic=channel`, channels of messages that differ from their nic, likewise;
-    - local work (also the sum of a reducing receive) without a duration, whose time is computed.
+    1. `channel`: steps whose channel is not their tag (`assign_tags`). If messages get new tags,
+       both sides of a message count.
+    2. `control dependencies`: all of them; they become data dependencies.
+    3. `lane`: with another option `cpu` than `lane`, all steps with a lane (0 or more). With
+       `cpu=lane`, steps whose lane differs from their cpu. This occurs only if some lane is 255 or
+       more, because then the lanes of all ranks are renumbered.
+    4. `nic`, only with the option `nic=channel`: sends and receives whose channel differs from
+       their nic, which are renumbered likewise.
+    5. `duration`: steps with local work (also reducing receives) without a duration; it is computed
+       from their bytes, or 1 ns.
 
-    Raises `InputError` (`unmatched-message`) if sends and receives do not match.
+    Raises `InputError` (`unmatched-message`) before the first loss if sends and receives do not
+    match.
     """
     renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
     if renumbered:

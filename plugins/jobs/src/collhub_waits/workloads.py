@@ -50,13 +50,18 @@ class BlockedRank:
 def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
     """Return the ranks of one deadlock in the order in which they wait; empty without one.
 
-    The workload is executed without times. Every collective must be called by all ranks of its
-    group, every message must have both ends, and no node may wait for itself on its own rank:
-    otherwise the blocked ranks may form no cycle, which raises `IndexError`. All calls of a
-    collective end together; a receive ends after its send begins. Messages that are not unique by
-    ranks, tag and bytes are not matched, because their order is unknown. Of several cycles of ranks
-    one is returned. Each entry has the node in which its rank waits, and the node of the same rank
-    for which the rank before it in the cycle waits.
+    The workload is executed without times: all calls of a collective end together, and a receive
+    ends after its send has begun. A send and a receive match if they are the only ones with their
+    ranks, tag and bytes; other messages do not wait for each other. If some nodes then cannot
+    complete, one cycle of ranks is returned. Each rank waits for the next one, and the last one for
+    the first.
+
+    `waits_in` is the row in which the rank waits. `awaited` is the row of the same rank for which
+    the rank before it waits: its call of that collective, or the send of that receive.
+
+    Required: all ranks of a group call its collectives, every message has both ends, and no node
+    waits for itself on its own rank. Otherwise the blocked ranks may form no cycle, which raises
+    `IndexError`.
     """
     calls = _Calls(workload)
     is_stuck, is_front = calls.execute(np.zeros(0, np.int64))
@@ -148,10 +153,16 @@ class _Calls:
     def _match_messages(self, matches_repeated: bool) -> tuple[Int64Array, Int64Array]:
         """Return the rows of matched sends and of their receives, in the same order.
 
-        Messages match by sender, receiver, tag and bytes. Without `matches_repeated`, only a single
-        send matches a single receive with equal values. With it, equal messages match in the order
-        of the node ids of each rank, and the remaining ones without regard to bytes. A surplus is
-        not matched.
+        Without `matches_repeated`, a send and a receive match if they are the only two messages
+        with their sender, receiver, tag and bytes. With it, there are two passes:
+
+        1. The k-th send matches the k-th receive of equal sender, receiver, tag and bytes, in the
+           order of the node ids of each rank.
+        2. Of the remaining messages, the k-th ones of equal sender, receiver and tag match; their
+           bytes may differ.
+
+        The pairs of each pass are ordered by these values, then by k; those of pass 2 are last. A
+        surplus is not matched. Empty without messages.
         """
         nodes, rows = self.nodes, self.messages
         if not len(rows):
@@ -215,13 +226,17 @@ class _Calls:
         return int(self.sends[self.receives == row][0])
 
     def build_records(self, rows: Int64Array, states: Int64Array) -> Records:
-        """Convert nodes to operations with the given states; return a dump of every rank.
+        """Convert nodes to operations with the given states; return one dump per rank.
 
-        `rows`: nodes, in ascending order of ranks; `states`: state of each entry of `rows`. A rank
-        without rows has an empty dump. Every collective gets its own group, and so does every
-        message (a send and its receive), because a workload orders calls by dependencies, not by
-        sequence numbers. Only operations that are not completed, and the last one of each rank,
-        have a stack: one frame that describes the node.
+        `rows`: nodes, in ascending order of ranks; `states`: state of each entry of `rows`. The
+        operations of a rank have the order of `rows`; a rank without rows has an empty dump.
+
+        Every call of a collective gets its own group, which all its ranks share. So does every
+        message, that is a matched send and its receive, or an unmatched one (`_number_groups`). The
+        reason: a workload orders calls by dependencies, not by sequence numbers. Sends and receives
+        are marked as point-to-point. An operation has a stack of one frame, which describes the
+        node, if it is not completed or is the last one of its rank. All other operations have the
+        empty stack.
         """
         tables = Tables()
         nodes = self.nodes

@@ -81,12 +81,23 @@ class _Listing:
     def topology(self, options: InfinibandOptions) -> Topology:
         """Build the network of the listing, in which NPUs are cards, or GPUs with `gpus_per_node`.
 
-        Hosts are sorted by name, with numbers by value (n2 before n10); switches and cables keep
-        the order of the listing. Cards that appear only at a switch are included, and aggregation
-        nodes are omitted. Without `gpus_per_node`, cards are grouped by host and by rail. Findings
-        are reported to the source. Call it once. Raises `InputError` if no card or no cable is
-        listed, for cables to unlisted switches, and for cables without a rate if the options have
-        none.
+        Nodes are numbered in this order:
+
+        1. NPUs. Without `gpus_per_node`, every card is one, sorted by name. With it, hosts are
+           sorted by name, and each has that many consecutive NPUs. Numbers in names compare by
+           value (n2 before n10).
+        2. Switches and routers, in the order of the listing.
+        3. With more than one GPU per host: the hosts, each linked to its GPUs.
+
+        Links are in the order in which the listing first mentions their cables; links within hosts
+        are first. Cards that appear only at a switch are included; aggregation nodes and their
+        cables are omitted. Without `gpus_per_node`, cards form groups by host and by rail if some
+        host has several cards (`_find_groups`). With several GPUs per host, each host is a group.
+
+        Findings are reported to the source, so call it once. Raises `InputError`
+        (`invalid-fabric`), in this order: a cable leads to an unlisted device that is no card; no
+        card; no cable; a cable without a rate if the options have none; a name of both a host and a
+        switch; too many nodes; no bandwidth for several GPUs of a host.
         """
         self._add_unlisted_cards()
         cards = {guid: device for guid, device in self._devices.items() if device.is_card}
@@ -119,10 +130,16 @@ class _Listing:
     def _parse_line(self, number: int, line: str, guid: str) -> str:
         """Parse a line; return the guid of the device to which the next line belongs.
 
-        An empty line ends the device, and "" is returned. A line that describes a device starts it.
-        A line that begins with `[` is a port of the device `guid`. All other lines are ignored.
-        `number`: number of the line, from 1. Raises `InputError` for a port without a device, and
-        for an invalid port line.
+        `number`: number of the line, from 1. `guid`: device to which the line belongs, "" for none.
+        The first rule that applies:
+
+        1. A blank line ends the device: returns "".
+        2. A line such as `Switch 36 "GUID" # "NAME"` (or `Ca`, `Rt`) starts a device, which is
+           added: returns its guid. Raises `InputError` if the guid was listed before.
+        3. A line that does not begin with `[` is ignored: returns `guid`.
+        4. Any other line is a port of the device `guid`, whose cable is added: returns `guid`.
+           Raises `InputError` if there is no device, if the line does not have the form of a port,
+           and the errors of `_add_cable`.
         """
         if not line.strip():
             return ""
@@ -171,14 +188,19 @@ class _Listing:
         guid: str,
         match: re.Match[str],
     ) -> None:
-        """Record a cable, and its rate if the comment of the line has one.
+        """Record the cable of a port line, and its rate if the comment of the line has one.
 
-        `guid`: device of the line; `match`: the parsed line. Each cable is usually listed at both
-        ends with the same two ports; the second line then adds its rate to the cable of the first.
+        `guid`: device of the line; `match`: the parsed line. A cable is identified by its two ends
+        (guid and port), in any order. A second line with the same ends, such as that of the other
+        device, adds no cable. The cable keeps the line of its first mention, and also gets the rate
+        of the second line. A line without a rate adds none.
+
         The rate in Gbit/s is the number of lanes times the rate of the generation: `4xHDR` is 200
-        Gbit/s. The name of the other end (from the comment, else its guid) is recorded, for devices
-        that are not listed. Raises `InputError` for a port that is connected to itself, and for an
-        unknown generation.
+        Gbit/s. The first text of the form `NUMBERxWORD` in the comment counts. At its first
+        mention, the name of the other end is recorded with the line. It is the quoted name at the
+        start of the comment, otherwise the guid.
+
+        Raises `InputError` for a port that is connected to itself, and for an unknown generation.
         """
         local_end, remote_end = (guid, int(match[1])), (match[2], int(match[3]))
         if local_end == remote_end:
@@ -199,11 +221,15 @@ class _Listing:
         cable.rates.append(int(rate[1]) * lane)
 
     def _add_unlisted_cards(self) -> None:
-        """Add cards that are mentioned only at switches; remove aggregation nodes and their cables.
+        """Add cards that are mentioned only at switches; then remove aggregation nodes.
 
-        An unlisted card is recognized by a guid that begins with `H-`, and gets the name in the
-        comment of its cable. Aggregation nodes are devices with `Aggregation Node` in their name;
-        each is noted. Raises `InputError` for a cable to any other device that is not listed.
+        Every other end of a cable that is not listed as a device must be a card, whose guid begins
+        with `H-`. It is appended to the devices, with the name in the comment of the line that
+        first mentions it, or its guid without a name. Raises `InputError` at that line for the
+        first other end that is neither listed nor a card.
+
+        Then every device (listed or added) with `Aggregation Node` in its name is removed, with all
+        its cables. A note `aggregation-node` is recorded for each.
         """
         for guid, (name, line) in self._remote_names.items():
             if guid in self._devices:
@@ -261,9 +287,11 @@ class _Listing:
     def _find_node_names(self, are_hosts: bool) -> dict[str, str]:
         """Return for each device, by guid, the name of the network node that it belongs to.
 
-        With `are_hosts`, the node of a card is its host, which is the first word of the card's
-        name; several cards may have the same host. Otherwise each device is a node with its own
-        name; if an earlier device has the same name, the guid is appended.
+        With `are_hosts`, the node of a card is its host: the first word of the card's name (`node1`
+        of `node1 mlx5_0`). Several cards may have the same host. All other devices, and without
+        `are_hosts` also cards, are nodes with their own names. If an earlier such device has the
+        same name, the result is `NAME GUID`. Names of hosts are not compared with those of
+        switches.
         """
         node_of: dict[str, str] = {}
         used_names: set[str] = set()

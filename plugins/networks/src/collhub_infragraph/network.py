@@ -206,10 +206,11 @@ Positions = tuple[int | None, int | None]
 def _find_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
     """Return for each edge the numbers of its two links in the network, from the hub's annotations.
 
-    An annotation is `12,40`, `12,` or `,40`. The result maps both orders of the edge's vertices to
-    (number of the link from the first to the second vertex, number of the link back). A number is
-    None if there is no link in this direction. Empty annotations and those of unknown vertices are
-    skipped. {} for documents that the hub did not write.
+    The result is {} for documents that the hub did not write with annotations. An annotation
+    `12,40` of the edge (a, b) gives {(a, b): (12, 40), (b, a): (40, 12)}: the number of the link
+    from the first to the second vertex, then of the link back. `12,` gives (12, None), which means
+    no link back. A text that is no number also gives None. An annotation without any text, and one
+    of an unknown vertex, is skipped. Of several annotations of two vertices, the last counts.
     """
     if not graph.annotations.is_exact:
         return {}
@@ -233,10 +234,16 @@ def _build_links(
 ) -> Links:
     """Build the directed links of all hops: two per hop, or those that its annotation lists.
 
-    `number`: node of every vertex. `planes`: plane of every hop. Links are sorted by the numbers
-    that annotations give them. A hop without an annotation gets the numbers n and n + 1 if n links
-    were built before it, the link from its first vertex first. A direction whose number is None has
-    no link. Missing bandwidths and latencies become 0.
+    `number`: node of every vertex. `planes`: plane of every hop. Each link has a number, and links
+    are sorted by it, then by source, destination, bandwidth, latency and plane:
+
+    - A hop with an annotation has the numbers of `positions`: first from its first vertex to its
+      second one, then back. A direction with the number None has no link.
+    - A hop without an annotation gets n and n + 1, if the hops before it have n links. Its first
+      link is the one from its first vertex.
+
+    Both links have the bandwidth (bytes/s), latency (s) and plane of the hop; a missing bandwidth
+    or latency becomes 0.
     """
     rows: list[tuple[int, int, int, float, float, int]] = []
     for hop, plane in zip(hops, planes, strict=True):
@@ -267,13 +274,13 @@ def _find_planes(
 ) -> list[int]:
     """Return the plane number of every hop, in the order of the hops.
 
-    Without the option `planes`, it is the plane of the middle link of the hop, or 0 if this link
-    states none.
+    Without the option `planes`, it is the plane of link n // 2 (from 0) of the n links of the hop,
+    or 0 if this link declares none.
 
     The option `planes` is a list of link names separated by commas; a link is named as `link` or as
     `device/link`. The plane of a hop is the lowest position in the list of a name of one of its
     links. All hops without a listed link share one plane after those. The planes are then
-    renumbered from 0 without gaps. Raises `UsageError` for a name of no link.
+    renumbered from 0 without gaps. Raises `UsageError` for the first name of no link.
     """
     if options.planes is None:
         # On a path over ports the middle link is the cable, whose link has the plane.
@@ -344,9 +351,10 @@ def _add_dimensions(
 ) -> Topology:
     """Return the topology with the dimensions of a regular network that the hub annotated.
 
-    Without this annotation, the topology is returned unchanged. Raises `InputError` if the
-    annotation cannot be parsed, or if the regular network with these dimensions differs from
-    `topology` in the number of NPUs, the number of nodes or the links.
+    Without this annotation, the topology is returned unchanged. Otherwise the regular network with
+    these dimensions is built for comparison. Raises `InputError` if the annotation cannot be
+    parsed, or if the number of NPUs, the number of nodes or the links differ. The order of the
+    links, names and groups may differ.
     """
     text = graph.annotations.of_graph.get(DIMENSIONS)
     if text is None:
@@ -393,9 +401,10 @@ def _check_connected(
 ) -> None:
     """Raise `InputError` (`unconnected-npus`) unless the hops connect all NPUs, in any direction.
 
-    Connections through other vertices count. The message counts the separate parts; for the first 4
-    (`_MAX_SHOWN`) of them it names the first NPU and the number of its other NPUs. Documents that
-    the hub wrote with annotations (`is_exact`) are not checked.
+    Connections through other vertices count. Documents that the hub wrote with annotations
+    (`is_exact`) are not checked. The message counts the separate parts that contain NPUs. It
+    describes the first 4 of them, in the order of their lowest vertex: the name of the first NPU of
+    the part in the order of `npus`, and the number of its other NPUs.
     """
     # The hub's own networks may have several parts, and are read back unchanged.
     if graph.annotations.is_exact:

@@ -50,19 +50,27 @@ class AllToAllSteps:
 
 
 def build_torus_exchange(sizes: Sequence[int]) -> AllToAllSteps:
-    """Build an all-to-all on a torus, out of place.
+    """Build the steps of an all-to-all on a torus, out of place.
 
-    `sizes`: ranks of each dimension, at least 2, the first varies fastest with the rank. With D
-    dimensions, the data are divided into D classes, which use different dimensions at the same
-    time: class c moves along dimensions c, c + 1, ... (cyclically), one per phase. Data that are as
-    far in both directions of a ring are divided between them; a dimension of two ranks has one
-    direction.
+    `sizes`: ranks of each dimension, at least 2; the first varies fastest with the rank. With D
+    dimensions, the units are divided into D classes, and there are D phases. In phase p, class c
+    moves along dimension (c + p) mod D on channel c, so all dimensions are used at the same time.
+    On a ring, units take the shorter direction, hop by hop; those at distance k / 2 are divided
+    between both directions. A dimension of two ranks has one direction.
 
-    If D divides the sizes k_a, or the network is large, the class of a rank's data for displacement
-    d (distance to the receiver along each dimension) is sum(floor(D d_a / k_a)) mod D, and a pair
-    of ranks has one unit. Otherwise, and in most large networks whose classes would be uneven, a
-    pair has a unit in every class. `_choose_units` has the rules, also for twice as many units.
-    Raises `InputError` (`too-large`) if buffers and messages have more than `MAX_CELLS` units.
+    `_choose_units` decides between two divisions, and on the units per pair of ranks:
+
+    - By displacement, if D divides all sizes or the network is large and its classes are about
+      equal. Let d_a be the distance to the receiver along dimension a, which has k_a ranks. The
+      units of a pair are in class sum(floor(D d_a / k_a)) mod D. A pair has one unit, or two if
+      they are needed for equal halves.
+    - Otherwise by unit: unit u of every pair is in class u mod D. A pair has D or 2 D units.
+
+    Before each phase and after the last one, ranks copy units into the order of the next messages
+    or to OUTPUT (`add_copies`). The first sends of a phase wait for the last arrivals of all
+    classes at their rank in the phase before. The result has the step table, the units of a pair,
+    and the SCRATCH units of a rank. Raises `InputError` (`too-large`) if the buffers and messages
+    of all ranks have more than `MAX_CELLS` units.
     """
     ranks, count = prod(sizes), len(sizes)
     units, is_by_part = _choose_units(sizes)
@@ -332,10 +340,19 @@ class _Class:
         """Add the copies into the order of a phase's messages, or to OUTPUT after the last phase.
 
         `phase`: from 0 on; the number of phases means after the last one. The source is INPUT
-        before the first phase, and then the SCRATCH where the phase before left the units. A copy
-        takes a range that is consecutive before and after, of one receive and for one message. It
-        waits for this receive, or for the copy before if its units did not move. The copies are
-        added to `rows`, and recorded for the sends of the phase.
+        before phase 0. Later it is SCRATCH: units that moved in the phase before are in its buffer
+        of arrived units, all others still in its buffer of units to send. The destination is the
+        phase's buffer of units to send.
+
+        One copy step takes a maximal range of units that is consecutive in source and destination.
+        All its units moved equally in the phase before (direction and hops), and move in the same
+        direction in this phase. The steps are added to `rows`, by rank, then by position in the
+        order of messages.
+
+        Before phase 0 a copy waits for nothing. Later, a copy of units that moved depends on the
+        step by which they arrived (the receive, or the copy after it); a copy of other units on the
+        copies that stored them in the phase before. These recorded arrivals are then removed.
+        Before a phase, the new copies are recorded for its sends and for the next call.
         """
         count, ranks = len(self._order), rows.num_ranks
         total = len(self._displacement)
@@ -430,12 +447,23 @@ class _Class:
     ) -> None:
         """Add the messages of a round (from 1 on) of a phase, on all ranks and in both directions.
 
-        Adds no message if the round is above half the size of the phase's dimension. Every rank
-        sends the units that have not arrived yet to its neighbour, in one message per direction on
-        `channel`. Directions without units have no message. A receive replaces the units that the
-        round before received, and therefore waits for their send. Sends also wait for the steps of
-        `barrier`. Received units that have arrived are copied away, except those of the last round
-        of a direction.
+        Adds nothing if `number` exceeds k // 2, for the k ranks of the phase's dimension. Otherwise
+        direction +1 is first, then -1; a direction without units is skipped. For a direction, every
+        rank sends one message on `channel` to its next rank in this direction. It has all units
+        that need at least `number` hops in total. The sends of all ranks are added first, then
+        their receives.
+
+        - Round 1 sends from the buffer of units to send, and each send depends on the copies that
+          stored its units. Later rounds send the units received in the round before, and depend on
+          these receives.
+        - All sends wait (control) for the step of their rank in each array of `barrier`.
+        - In the last round of a direction, units are received in the buffer of arrived units. In
+          all earlier rounds, they replace the units of the round before. So from round 2 on, the
+          receive waits (control) for its rank's send of the same round. Those units that have
+          arrived are then copied to the buffer of arrived units; this step depends on the receive.
+
+        The steps are added to `rows`. `last_arrivals[direction]` is set to the copies of this
+        round, or to the receives without copies.
         """
         if number > self.count_rounds(phase):
             return

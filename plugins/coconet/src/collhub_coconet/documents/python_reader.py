@@ -37,12 +37,19 @@ _PACKAGE = "collhub_coconet"
 def read(source: Source, options: PythonOptions) -> Workload:
     """Execute a Python file in a child process, and return the workload of its program.
 
-    A file that does not import the language is refused without execution (`InputError`,
-    `not-a-program`). `options.program` chooses one of several programs; `options` also give sizes,
-    mesh, ranks and limits of time and memory. Of a range of sizes or of ranks along an axis, the
-    minimum is taken. Text that the file prints is reported as a warning. Raises `InputError`, with
-    the line if known, for a file that fails, that defines no program, or an ill-typed one; and
-    `UsageError` for several programs without a choice.
+    `options.program` (name, or number from 1) chooses one of several programs. `options` also give
+    sizes, mesh, ranks, arguments, limits of time and memory, and the sandbox. Of a range of sizes
+    or of ranks along an axis, the minimum is taken. Text that the file prints is reported to
+    `source` as a warning.
+
+    Raises `InputError`, with the line if known:
+
+    - before execution: `too-large` above 16 MiB, `syntax`, and `not-a-program` if no import
+      statement names `collhub_coconet`
+    - for a file that fails, exceeds a limit, defines no program, or only prints an answer
+    - for an invalid program, and for sizes or ranks that are missing or do not fit
+
+    Raises `UsageError` if the file has programs, but the choice selects none or several of them.
     """
     # Imported here, because the child process, which imports this module too, does not need it.
     from collhub_coconet.lowering.workload import lower_source

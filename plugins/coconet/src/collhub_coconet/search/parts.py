@@ -476,10 +476,14 @@ def _find_neighbours(program: Program, operation: Operation) -> list[str]:
 
 
 def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
-    """Unite sets of operations until they can be ordered so that each reads only earlier ones.
+    """Unite sets in `groups`, in place, until no sets of operations wait for each other in a cycle.
 
-    `shared`: scalars that are ignored, together with the sets that contain one. While there is no
-    order, all sets on one cycle of waits are united. Modifies `groups`.
+    A set waits for another one if it reads a value of it. Scalars in `shared` and sets that contain
+    one are left out. Nothing is changed if there is no cycle.
+
+    Otherwise one cycle is united at a time. The search starts at the first set, in the order of the
+    program, that is on a cycle or waits for one. It then goes each time to the first such set that
+    the present set waits for. All sets from the first one that is reached again are the cycle.
     """
     operations = [operation for operation in program.operations if operation.name not in shared]
     while True:
@@ -584,15 +588,20 @@ class _Draft:
 
 
 def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Draft:
-    """Extract a set of operations as a program; values of other parts become its arguments.
+    """Extract a set of operations as a part of the program; values of other parts become arguments.
 
-    `members`: names of the set, in program order. The outputs are those members that are outputs of
-    the entire program or that an operation outside of the set reads. If there are none, the outputs
-    are all updates of states in the set. The sizes are those of the symbols that occur in shapes.
-    `coupled`: the operations of all parts that wait for each other. If one of the members is
-    coupled, coupled scalars of other parts that the set reads are replaced by stand-ins
-    (`_add_stand_ins`), which keep their dependency on results of this part; other values that it
-    reads are arguments.
+    `members`: names of the set, in program order. `coupled`: all operations of parts that wait for
+    each other.
+
+    - Operations: the members. If one of them is coupled, stand-ins are added for coupled scalars of
+      other parts that the members read (`_add_stand_ins`).
+    - Arguments, in the order in which the operations read them: arguments of the program as they
+      are, and values outside of the part by name and type. Operands of stand-ins are none.
+    - Outputs, in program order: members that are outputs of the program or that an operation
+      outside of `members` reads. If there are none: all updates of states in the part.
+    - Sizes: those of the program whose symbols occur in shapes of the operations or arguments.
+
+    The program is not changed.
     """
     own, inside = set(members), set(members)
     operations = tuple(program.by_name[name] for name in members)
@@ -707,11 +716,13 @@ class _Order:
         self.seeds = tuple(self._seed_numbers)
 
     def _visit(self, name: str) -> None:
-        """Number a value after all values on which it depends, and append a row of text for each.
+        """Number a value and all values on which it depends, and append one row of text for each.
 
-        Operands are visited in their order, each value once. The row of an argument is its hash;
-        that of an operation has its attributes, the numbers of its operands, and its seed as a
-        number in order of occurrence.
+        Numbers continue from 0. Operands come first, in their order, depth first; a value that has
+        a number is skipped. The row of an argument is its hash. The row of an operation has its
+        kind and attributes, its operands, its seed, and whether it is `is_inner`. Operands are
+        given by their numbers, constants by their text. Seeds are numbered from 0 by first
+        occurrence, -1 without one.
         """
         stack = [(name, False)]
         while stack:

@@ -151,14 +151,24 @@ class MSCCLProgram:
     def copy(self, source: Ref, dst: int, buffer: Hashable, index: int, lanes: Lanes) -> Ref | None:
         """Copy the chunks of `source` to rank `dst` and record the operation.
 
-        `Ref.copy` calls this. Without a buffer or an index, `_find_destination` chooses the
-        destination. `lanes`: send block, receive block and channel, -1 if not given.
+        `Ref.copy` calls this. `_find_destination` chooses the destination from `buffer` (may be
+        None) and `index` (may be -1). `lanes`: send block, receive block and channel, -1 if not
+        given. The contents of the destination are overwritten; a scratch buffer is created or
+        extended if needed.
 
-        Returns a reference to the destination, or None if the destination is the source itself. If
-        both are the same slots under two names, nothing is recorded. Raises `ValueError` if source
-        and destination overlap partly or a source slot is empty. Errors for invalid ranks, buffers
-        and links are raised too (see `_check_rank`, `_find_destination`, `_prepare_slots`,
-        `_record`).
+        Returns a reference to the destination, with two exceptions that record nothing. If it is
+        equal to `source`, returns None. If both are the same slots of one list under two names,
+        such as input and output in place, returns the reference to the destination.
+
+        Errors, in the order of the checks:
+
+        - `TypeError` or `IndexError` for an invalid rank `dst` (`_check_rank`)
+        - `ValueError` or `IndexError` for an invalid buffer and index (`_find_destination`)
+        - `ValueError` for an empty slot of the source
+        - `KeyError` or `IndexError` for an input or output that is missing or too short
+        - `ValueError` if source and destination overlap partly
+        - after the chunks were copied: `AssertionError` if the topology has no link between the
+          ranks, `ValueError` for a thread block or channel below -1
         """
         self._check_rank(dst)
         buffer, index = self._find_destination(source, dst, buffer, index)
@@ -180,12 +190,19 @@ class MSCCLProgram:
     def reduce(self, target: Ref, other: Ref, lanes: Lanes) -> Ref:
         """Replace the chunks of `target` by sums with those of `other`, and record the operation.
 
-        Returns `target`; `other` keeps its chunks. Raises `TypeError` if `other` is not a
-        reference. Raises `ValueError` if the sizes differ, the references overlap, a slot is empty,
-        or a thread block or channel is below -1. Raises `KeyError` or `IndexError` if a target in
-        input or output is not inside it; a scratch buffer is extended by empty slots instead.
-        Raises `AssertionError` if the topology has no link between the ranks. Links and `lanes` are
-        checked after the chunks were replaced.
+        `Ref.reduce` calls this. Chunk i of `target` becomes a new `ReduceChunk` of its old value
+        and chunk i of `other`. Other slots with the old value keep it. `other` keeps its chunks.
+        Returns `target`. `lanes`: send block, receive block and channel, -1 if not given.
+
+        Errors, in the order of the checks:
+
+        - `TypeError` if `other` is not a reference, `ValueError` if the sizes differ
+        - `KeyError` or `IndexError` if a target in input or output is not inside it; a scratch
+          buffer is extended by empty slots instead
+        - `ValueError` if both are in one list and have a slot in common
+        - `ValueError` if a slot of `target` or `other` is empty
+        - after the chunks were replaced: `AssertionError` if the topology has no link between the
+          ranks, `ValueError` for a thread block or channel below -1
         """
         if not isinstance(other, Ref):
             raise TypeError(f"reduce takes a reference, not {type(other).__name__}")
@@ -291,13 +308,18 @@ class MSCCLProgram:
     def trace(self) -> Trace:
         """Return the recorded operations and their context as a trace.
 
-        Only the trace of a custom collective has a contract, which is computed here. Its
-        `has_two_buffers` is True if the output of some rank is a different list object than the
-        input; it is always False for known collectives. The output size of a rank without an output
-        is 0. Scratch buffers are listed in the order of their first use by an operation, and unused
-        ones are omitted.
+        Sizes are in chunks of one instance, one per rank: of the input, of the output (0 without
+        one), and a list for the scratch buffers. This list has the scratch buffers that operations
+        use, in the order of their first use. `operations` is the list of the program itself, not a
+        copy.
 
-        Raises `ValueError` if the `check` of the custom collective refuses the result.
+        Only a custom collective has a contract, which is computed here and calls its `check`
+        method. `has_two_buffers` is True only for a custom collective in which the output of some
+        rank is another list object than its input.
+
+        Raises `ValueError` if `check` returns a false value other than None. The same for a custom
+        collective that initially has data outside of its inputs. Exceptions of `check` pass
+        through.
         """
         collective = self.collective
         kind = find_kind(collective)
@@ -335,14 +357,19 @@ class MSCCLProgram:
         return list_instructions(self._operations, self._numbers)
 
     def _find_destination(self, source: Ref, rank: int, buffer: Hashable, index: int) -> Place:
-        """Return the actual (buffer, index) of a copy to `rank`, from the arguments of `Ref.copy`.
+        """Return the (buffer, index) that stores a copy to `rank`, from arguments of `Ref.copy`.
 
-        - `buffer` None: the buffer and index of the source.
-        - `index` -1 with a scratch buffer: the slot after its end.
+        `rank` must be valid. The first rule that applies:
 
-        The collective then maps slots of in-place buffers. Raises `ValueError` for an index without
-        a buffer, and for an input or output without an index. Raises `IndexError` for other
-        negative indices.
+        1. `buffer` None: the buffer and index of the source. `ValueError` if `index` is not -1.
+        2. `index` -1 with input or output: `ValueError`.
+        3. `index` -1 with a scratch buffer: its number of slots, so the copy is appended (0 if the
+           rank has no such buffer).
+        4. Otherwise `buffer` and `index`. `IndexError` if the index is below -1.
+
+        Then `get_destination` of the collective maps slots of in-place buffers: in an all-gather in
+        place with one chunk per rank, input slot 0 becomes the output slot with the number of the
+        source rank. Nothing is changed.
         """
         if buffer is None:
             # The public language would create a scratch named None.

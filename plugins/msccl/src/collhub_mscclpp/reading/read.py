@@ -72,11 +72,17 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def _read_plan(source: Source, *, has_lines: bool) -> Algorithm:
     """Read a plan as `read` does: check it, and translate its first launch to steps.
 
-    If the first launch neither deadlocks nor races, errors about later launches
-    (`_LATER_LAUNCH_CODES`) become warnings. All other errors of the check are raised as one
-    `InputError`, except those of `_REPORTED_ELSEWHERE` (such as wrong results), which are neither
-    raised nor reported. Switch operations add a note. `has_lines`: the lines of the document are
-    those of the user's file; otherwise steps have no line.
+    `has_lines`: steps get the lines of the document, because it is the user's file; otherwise they
+    have no line. Steps are in the order of the simulated first launch. Findings of the check:
+
+    - Wrong results (`_REPORTED_ELSEWHERE`) are dropped, because later verification reports them.
+    - Errors about later launches (`_LATER_LAUNCH_CODES`, such as `race`) are reported to `source`
+      as warnings, if the first launch neither deadlocks nor races.
+    - All other errors are raised together as one `InputError`; then nothing is reported.
+    - Warnings and notes are reported to `source` unchanged.
+
+    Plans with operations of switches give one more note (`switch-operations`). Raises `InputError`
+    first of all for a document that is no valid plan.
     """
     plan = parse_plan(source.content(), source.name)
     report = check_plan(plan)
@@ -125,10 +131,14 @@ def _count_operations(plan: Plan) -> dict[str, int]:
 
 
 def _collect_extension(plan: Plan, cells_per_chunk: int) -> Json:
-    """Return the data of a plan that steps do not have, as JSON.
+    """Return the data of a plan that steps do not have, as a JSON object.
 
-    The fields of the header have their names in the format. `units_per_chunk` is
-    `cells_per_chunk`, as cells become units; `operations` has the number of operations by name.
+    - The header, with the names of the format: `name`, `collective`, `protocol`, `inplace`,
+      `reuse_resources`, `use_double_scratch_buffer`, `buffer_alignment`, `num_threads_per_block`,
+      `min_message_size`, `max_message_size`.
+    - `units_per_chunk`: `cells_per_chunk`, because cells become units.
+    - `operations`: number of operations of all ranks by name, in alphabetical order. Unknown
+      operations are not counted.
     """
     header = plan.header
     counts: dict[str, Json] = {**_count_operations(plan)}
@@ -282,11 +292,18 @@ def read_program(source: Source, options: SourceProgramOptions) -> Algorithm:
     """Execute a program of MSCCL++ in a separate process and read its plan as an algorithm.
 
     The program uses the package `mscclpp` if it is installed, otherwise this implementation. In the
-    latter case, defects that the package would have with this program are reported as warnings.
-    Warnings about the plan go to `source.report` as in `read`.
+    latter case, each defect that the package would have with this program is reported as a warning
+    (`package-defect`). Then the plan is read as in `read`, with its warnings, but steps have no
+    line. The provenance has the hash of the program, the language that was used, and the arguments.
 
-    Raises `InputError` if the file does not import the language (`not-a-program`; it is then not
-    executed), if the program fails, with its line, or if its plan has no defined result.
+    Raises `InputError`, with the line if known:
+
+    - before execution: `too-large` above 16 MiB, `syntax`, and `not-a-program` if no import
+      statement names `mscclpp` or `collhub_mscclpp`
+    - if the program fails, exceeds a limit, or ends without a plan
+    - if the plan is invalid or has no defined result
+
+    Raises `UsageError` if the choice does not select exactly one program of the file.
     """
     content = source.content()
     # Any file may be named *.py; only programs of the language may be executed.

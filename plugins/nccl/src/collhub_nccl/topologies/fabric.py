@@ -172,10 +172,20 @@ def gigabytes_per_s(bytes_per_s: float | None) -> float | None:
 def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:
     """Return the topology of one machine, or of several equal ones that a network connects.
 
-    `gpus` are the GPU nodes of the machine, in the order of NPUs. NPU k of machine m is m *
-    len(gpus) + k. `source` is the name of the topology. `fabric` has the number of machines and
-    their network. Raises `InputError` without GPUs (`no-gpu`), and for several machines without
-    network ports (`no-net`). Raises `UsageError` for too many nodes or links.
+    `gpus`: GPU nodes of the machine, in the order of NPUs. `source`: name of the topology. `fabric`
+    has the number of machines and their network. Nodes are numbered in this order:
+
+    1. NPUs, machine by machine: NPU k of machine m is m * len(gpus) + k.
+    2. All other nodes, machine by machine, in the order of the machine.
+    3. For several machines, the switches of the network: one, or with rails one per network port.
+
+    Links are those within the machines, machine by machine (`inner_links`), then those between
+    ports and switches (`port_links`). For several machines, each one is a group `machine M`; a
+    single one has no groups.
+
+    Errors, in the order of the checks: `InputError` without GPUs (`no-gpu`), `InputError` for
+    several machines without network ports (`no-net`), and `UsageError` for more than `MAX_NODES`
+    nodes or about `MAX_LINKS` links.
     """
     copies = _Copies(machine, gpus, fabric)
     copies.check(source)
@@ -213,11 +223,15 @@ class _Copies:
         self.num_switches = switches if fabric.machines > 1 else 0
 
     def check(self, source: str) -> None:
-        """Raise an error if the machine cannot be copied with the given options.
+        """Raise an error if the machines cannot be connected to a topology; otherwise do nothing.
 
-        Raises `InputError` for a machine without GPUs (`no-gpu`) and for several machines without
-        network ports (`no-net`), and `UsageError` (`_check_size`) if the topology has too many
-        nodes or links.
+        `source`: name of the file, for messages. The checks, in this order:
+
+        - `InputError` (`no-gpu`) if there is no GPU.
+        - `InputError` (`no-net`) for several machines without network ports.
+        - `UsageError` if there are more than `MAX_NODES` (2^20) nodes, or more than `MAX_LINKS`
+          (2^22) links. Links are those of all machines, and two per network port, even of a single
+          machine.
         """
         if not self._gpus:
             raise InputError(
@@ -265,11 +279,14 @@ class _Copies:
         return number
 
     def inner_links(self, number: Int64Array) -> Links:
-        """Return the links within one machine; `number` maps its nodes to those of the topology.
+        """Return the directed links within one machine.
 
-        Links are sorted by type, then by ends: of routes with equally many hops, the earlier link
-        is preferred. Bandwidths are in bytes/s, latencies in seconds. A link without a latency of
-        its own has that of the fabric.
+        `number`: int64, the number in the topology of each node of the machine. Links are sorted by
+        type (NVLink first, see `LinkType`), then by source and destination in the numbering of the
+        machine. Of routes with equally many hops, the earlier link is preferred. Parallel links of
+        one type are one link with the sum of their bandwidths. Bandwidths are in bytes/s, latencies
+        in seconds. A link without a latency in the file has that of the fabric. Network switches
+        are not included.
         """
         machine = self._machine
         # By type first: routes prefer the earlier of two links if the hops are equal.
