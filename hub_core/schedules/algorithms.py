@@ -51,22 +51,27 @@ def algorithm_of(
 ) -> Algorithm:
     """Build the algorithm that performs `transfers`; rank v of the algorithm is NPU v.
 
-    `npus[r]`: the NPU of rank r of `collective`, by default r; ranks of other NPUs only relay.
-    `num_npus`: by default the highest NPU in `npus` plus 1. `wanted`: ranks whose steps are
-    created, None for all. `startup_ns[p]`: time until plane p of the topology is ready; channel c
-    belongs to plane c % len(startup_ns). A COMPUTE step of that time precedes the sends on the
-    plane that wait for no data.
+    - `npus[r]`: the NPU of rank r of `collective`, by default r. Other NPUs only relay data.
+    - `num_npus`: by default the highest NPU of the collective + 1; a smaller one raises
+      `IndexError`.
+    - `wanted`: the NPUs whose steps are created, None for all. Other ranks have no steps.
+    - `startup_ns[p]`: time in ns until plane p of the topology is ready; channel c belongs to plane
+      c mod `len(startup_ns)`. If it is above 0, a COMPUTE step of this time precedes the sends of a
+      rank on the plane that read INPUT. Empty: all planes are ready.
+    - `provenance`, `extensions`: None means empty. `collective_bytes` is stored as it is.
 
-    Every transfer becomes a SEND and a RECV or RECV_REDUCE, on its channel in `transfers.channel`
-    or, without channels, on that of `link_channels`. A received chunk is stored in OUTPUT if the
-    rank needs it, otherwise in SCRATCH, and is forwarded from there. A SEND has a data dependency
-    on the arrival of its chunk, and control dependencies that keep the order on its link
-    (`order_links`, by `transfers.window`). A chunk that a rank both contributes and needs is copied
-    at the end.
+    Every transfer becomes a SEND and a RECV, or a RECV_REDUCE if the transfer reduces and the
+    destination already has an operand. The channel is that in `transfers.channel`; if that is None,
+    it is that of `link_channels`. A received chunk is stored in OUTPUT if the rank needs it,
+    otherwise in SCRATCH; later sends read it there. A message has a data dependency on the last
+    arrival of its chunk before it at its rank. Control dependencies keep the order of the sends on
+    a link (`order_links`). A chunk of which a rank is the only contributor, and which it needs, is
+    copied at the end.
 
-    An all-to-all, also an uneven one, supports only out-of-place mode, because in place, arriving
-    chunks would overwrite chunks that are still to be sent. Takes three sorts of the transfers.
-    Raises `InputError` (`schedule-acausal`) for a chunk that is sent before its source has it.
+    The collective is that of `collective_among`. An all-to-all, also an uneven one, then is
+    out-of-place only: in place, arriving chunks would overwrite chunks that are still to be sent.
+    Raises `InputError` for a chunk that is sent before its source has it (`schedule-acausal`), for
+    steps that `StepTable.from_columns` refuses, and for the errors of `collective_among`.
     """
     members = np.arange(collective.num_ranks) if npus is None else np.asarray(npus, np.int64)
     if collective.kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_TO_ALL_V):
@@ -89,11 +94,18 @@ def algorithm_of(
 def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:
     """Convert a collective to `num_npus` ranks, in which rank `npus[r]` has the role of rank r.
 
-    Returns `collective` itself if `npus` is 0, 1, ..., `num_npus` - 1. Otherwise the result is a
-    custom collective without root and counts, in which the remaining ranks have empty INPUT and
-    OUTPUT. It supports out-of-place mode. It supports in-place mode only if `collective` does and
-    its kind does not split the buffer (`traits.is_split`), because a custom collective in place
-    uses one buffer as INPUT and OUTPUT.
+    Returns `collective` itself if `npus` is 0, 1, 2 to `num_npus` - 1 in this order. Otherwise the
+    result is a copy of kind custom, with the contract of `_build_contract` and without root and
+    counts. Unit count and reduction operator are kept. Ranks that are not in `npus` have empty
+    INPUT and OUTPUT.
+
+    The copy supports out-of-place calls, even if `collective` does not. It supports in-place calls
+    only if `collective` does and its kind has no part per rank (`traits.is_split`), such as an
+    all-reduce: a custom collective in place uses one buffer as INPUT and OUTPUT.
+
+    `npus` must be distinct and below `num_npus`. Raises `InputError` (`too-large`) if the required
+    contents are too many to be listed (`Collective.postcondition`), `IndexError` for an NPU of
+    `num_npus` or more, and `AssertionError` for a custom collective without contents.
     """
     if list(npus) == list(range(num_npus)):
         return collective
@@ -110,11 +122,18 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
 
 
 def _build_contract(collective: Collective, npus: Int64Array, num_npus: int) -> CustomContract:
-    """Build the contract in which NPU `npus[r]` has the role of rank r of a standard collective.
+    """Build the contract in which NPU `npus[r]` has the role of rank r of `collective`.
 
-    Sizes of INPUT and OUTPUT, defined inputs and expected results are those of the ranks. NPUs
-    without a rank have empty buffers and undefined inputs. `npus`: int64[ranks], distinct.
-    `num_npus`: number of all NPUs.
+    `npus`: int64[ranks], distinct. `num_npus`: number of all NPUs. INPUT and OUTPUT sizes (int64,
+    in units) and `defined` (bool) are by NPU. NPUs without a rank have sizes 0 and no defined
+    input.
+
+    The expected contents are those of `collective.postcondition()`, with ranks and source ranks
+    replaced by NPUs. A row for a sum over all ranks becomes one row per source rank. Rows remain in
+    the order of ranks and offsets of `collective`, not of NPUs.
+
+    Raises `InputError` (`too-large`) if the contents are too many to be listed, and `IndexError`
+    for an NPU of `num_npus` or more. `collective` must have known contents (`AssertionError`).
     """
     postcondition = collective.postcondition()
     assert postcondition is not None

@@ -77,13 +77,20 @@ def build_startup_steps(
 
 
 def build_copies(message_ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns, RowPairs]:
-    """Build COPY steps from INPUT to OUTPUT for chunks that their rank contributes and needs.
+    """Build COPY steps from INPUT to OUTPUT for chunks whose only contributor also needs them.
 
-    Only ranks in `message_ends.wanted` get copies (None: all ranks). Chunks that are adjacent in
-    both buffers are copied by one step; the steps are sorted by rank, then by offset in INPUT.
-    Returns (columns of the copies, control edges). The edges lead from the sends that read these
-    chunks in INPUT to their copy, because a copy in place may overwrite INPUT. In the edges, the
-    rows of `message_ends` come first and the k-th copy has row `len(message_ends) + k`.
+    A chunk that several ranks contribute to (a reduction) has no copy, except in a system of one
+    rank. If `message_ends.wanted` is not None, only copies on these NPUs are built. Chunks that are
+    adjacent in INPUT and in OUTPUT of an NPU have one step with the sum of their counts. The steps
+    are sorted by NPU, then by offset in INPUT. A chunk with equal offsets in INPUT and OUTPUT is
+    copied too.
+
+    Returns (columns, control edges). The columns are those of `build_columns`, with offsets and
+    counts in units; without local chunks they are empty. The edges are (rows of sends, rows of
+    copies), in the order of the sends. Every send of a copied chunk that precedes the first arrival
+    of the chunk at its NPU has an edge to the copy. Such a send reads INPUT, which a copy in place
+    may overwrite. Row r of `message_ends` has row r in the edges, and copy k has row
+    `len(message_ends) + k`.
     """
     chunks = holders.chunks
     npu, chunk = _find_local_chunks(message_ends, holders)
@@ -115,13 +122,22 @@ def build_message_steps(
     slot: Int64Array,
     channel: Int64Array,
 ) -> StepColumns:
-    """Return the columns of the messages: one SEND, RECV or RECV_REDUCE per end, in their order.
+    """Return the step columns of all messages: row r is the SEND or the receive of end r.
 
-    `needs`: bool per end, whether its rank must have the chunk at the end; then it is received into
-    OUTPUT, otherwise into SCRATCH at offset `slot`. `channel`: per end, the channel of its message.
-    A SEND reads the chunk where it arrived or, before any arrival, in INPUT. A receive is a
-    RECV_REDUCE if the transfer reduces and the rank has an operand, which is an earlier arrival or
-    its own contribution in INPUT; otherwise it is a RECV.
+    `needs`: bool per end, whether its rank must have the chunk after the collective. `slot`: int64
+    per end, offset in SCRATCH. `channel`: int64 per end, channel of its message. "Arrived" means
+    that the chunk arrived at the rank in an earlier row.
+
+    - The memory of a chunk at a rank is OUTPUT at the chunk's output offset if `needs`, otherwise
+      SCRATCH at `slot`.
+    - A SEND reads that memory if the chunk arrived, otherwise INPUT at the input offset of the
+      chunk. It has no destination (`Buffer.UNKNOWN`, offset 0).
+    - A receive writes to that memory. It is a RECV_REDUCE if its transfer reduces and the rank has
+      an operand: the chunk arrived, or the rank contributes to it. Then it reads the operand as a
+      SEND would read it. Otherwise it is a RECV without a source (UNKNOWN, 0).
+
+    `peer` is the NPU at the other end, `count` the units of the chunk, and `duration_ns` is -1. The
+    columns are those of `COLUMN_NAMES`. Nothing is checked.
     """
     has_arrived = message_ends.has_arrived
     # A relay without a contribution has no operand: its first receive is a RECV.
@@ -151,12 +167,16 @@ def build_message_steps(
 def allocate_scratch(
     message_ends: MessageEnds, needs: BoolArray, holders: ChunkHolders
 ) -> tuple[Int64Array, Int64Array]:
-    """Allocate SCRATCH for chunks that a rank receives but does not need at the end.
+    """Allocate SCRATCH for chunks that a rank receives but does not need after the collective.
 
-    Each pair of rank and chunk has one slot, even if the chunk is forwarded or reduced several
-    times. Slots of a rank are consecutive in the order of chunks, and are never reused. `needs`:
-    bool per end, whether its rank needs the chunk at the end. Returns the offset in SCRATCH per end
-    (int64; 0 without a slot) and the size of SCRATCH per NPU (int64[num_npus]), both in units.
+    Returns (offset, size), both int64 and in units. `offset` has one entry per end: where the end
+    stores or reads its chunk in SCRATCH. `size` is the total per NPU, of length `num_npus`.
+    `needs`: bool per end, whether its rank must have the chunk after the collective.
+
+    An end without a slot has offset 0: an end with `needs`, or a send before the first arrival of
+    its chunk at the rank (it reads INPUT). All other ends of one rank and chunk, receives and
+    sends, share one slot, and slots are never reused. The slots of a rank begin at 0 and are
+    consecutive by chunk number; the size of a slot is the chunk's count.
     """
     count = holders.chunks.count
     # Sends that precede any arrival of their chunk read INPUT and need no slot.

@@ -91,13 +91,25 @@ class _DumpParser:
         self.old_numbers: dict[tuple[int, bool], dict[int, int]] = {}
 
     def parse(self) -> Dump:
-        """Convert the file to a `Dump`: groups, entries in order, and the status of the groups.
+        """Convert the file to a `Dump` of its operations, in the order of entries, and its groups.
 
-        A missing or empty list of entries gives an empty dump. An unknown major version (other
-        than 1 and 2) is only a note. Without any completed operation, batches whose last entry is
-        missing are completed (`complete_batches`). The dump counts as overwritten if the first
-        record number is above 0. Raises `InputError` for a member of the wrong type, with the
-        entry and the key, and for an object that occurs as several entries.
+        - A missing version is "". A major version other than 1 and 2 adds a note; entries are read
+          nevertheless.
+        - Missing or empty `entries` give a dump without operations. Groups and status are read also
+          then.
+        - `groups` are the numbers of the groups of `pg_config` and of the entries, also of groups
+          that this rank does not belong to.
+        - `is_overwritten`: the `record_id` of the first entry is above 0.
+        - `has_completed`: an operation is completed. If none is, `complete_batches` then sets the
+          state of some batches of messages; the field remains False.
+        - `records_starts`: an operation has a start time or the state started.
+        - `has_gaps`: no operation is completed, and the record numbers are not 0, 1, 2 to the last
+          entry.
+
+        New groups, calls and stacks are added to the shared tables. Raises `InputError`
+        (`invalid-dump`) if one object occurs as several entries (two entries null count as one
+        object), and for all values of a wrong type or range in members that are read. Errors in
+        entries name the position from 0 and the key.
         """
         version = self.root.get("version", "")
         if not isinstance(version, str):
@@ -164,15 +176,22 @@ class _DumpParser:
                 self.operations[row] = operation._replace(state=State.COMPLETED)
 
     def parse_groups(self) -> dict[str, tuple[tuple[int, ...], str, int]]:
-        """Return ranks, description and ordinal of each process group in the dump, by its name.
+        """Return ranks, description and ordinal of each process group of `pg_config`, by its name.
 
-        The groups are the member `pg_config`: an object by name, or a list, whose positions become
-        the names. Each is an object with `ranks` and `desc`, or only the ranks (see `parse_ranks`);
-        a missing description is `undefined`. The result is in the order of names: numbers by value,
-        before texts. The ordinal numbers the groups with the same set of ranks and the same
-        description, from 0, in this order. A group is left out if it has no ranks, or the name "".
-        {} without `pg_config`. Raises `InputError` for other types, for the errors of
-        `parse_ranks`, and for more than 2^21 ranks in total.
+        `pg_config` is an object by name, or a list whose positions from 0 become the names. The
+        value of a group is an object with `ranks` and `desc`, or only the ranks; see `parse_ranks`.
+        Without `desc` the description is `undefined`. If `pg_config` is absent or empty, the result
+        is {}.
+
+        Names of at most 18 decimal digits come first, by value, then all others as texts: `2`,
+        `10`, `a`. Groups with the same set of ranks, in any order, and the same description get the
+        ordinals 0, 1, 2 in this order. A group is left out, and gets no ordinal, if its name is ""
+        or its ranks are absent, null, an empty list or "". The text "[]" is no such value: its
+        group has the ranks ().
+
+        Raises `InputError` (`invalid-dump`) if `pg_config` is neither an object nor a list, for a
+        `desc` that is no text (null included), for the errors of `parse_ranks`, and for more than
+        2^21 ranks in all groups together.
         """
         config = self.root.get("pg_config") or {}
         if isinstance(config, list):
@@ -200,11 +219,15 @@ class _DumpParser:
         return members
 
     def parse_ranks(self, name: str, ranks: object) -> tuple[int, ...]:
-        """Return the ranks of a group, given as a list or as the text of a list such as "[0, 1]".
+        """Return the ranks of a group in the given order; `ranks` is a list, a tuple or a text.
 
-        The order is kept. `name`: of the group, for messages. Raises `InputError` for other text or
-        types, more than 2^18 ranks, a rank that is negative or above 2^24, and a rank that appears
-        twice.
+        A text has decimal numbers that are separated by commas or blanks; a bracket at either end
+        may be absent. "[0, 1]", "(0, 1)" and "0 1" give (0, 1); "[]", "" and [] give (). `name`:
+        name of the group, for messages.
+
+        Raises `InputError` (`invalid-dump`) for other texts and types, for more than 2^18 ranks,
+        for a number of more than 8 digits in a text, for a rank that is not an integer from 0 to
+        2^24 (a bool is none), and for a rank that appears twice.
         """
         if isinstance(ranks, str):
             if not re.fullmatch(r"[\[(]?[\d\s,]*[\])]?", ranks):
@@ -243,16 +266,24 @@ class _DumpParser:
         return number
 
     def add_entry(self, position: int, entry: Mapping[object, object]) -> None:
-        """Add an entry as a new operation, or as the next call of an earlier batch.
+        """Add an entry as a new operation, or as the next call of an operation that is a batch.
 
-        The entry belongs to a batch if the latest operation with the same group, sequence number
-        and kind (message or collective) is among the last 64 operations. That operation is then
-        replaced: it has the calls of all entries, creation time and stack of the first entry, and
-        all other fields, such as the state, of this entry. An entry without `is_p2p` is a message
-        if its call is one, or if it is `coalesced` and the previous operation is a message of the
-        same group. Entries without a sequence number of their kind are numbered by
-        `parse_old_sequence`. Also records the group of the entry's `pg_id` and its record number.
-        Raises `InputError` for invalid values and for batches of more than 4096 calls.
+        1. Message or collective: the field `is_p2p` decides. Without it, the entry is a message if
+           its call is a send or receive between two ranks. It also is one if its call is
+           `coalesced` and the last operation is a message of the same group.
+        2. Sequence number: the field `p2p_seq_id` of a message or `collective_seq_id` of a
+           collective, 0 for null. Without the field it is that of `parse_old_sequence`.
+        3. The entry belongs to the newest operation with this group, kind and sequence number if
+           that is among the last 64 operations. Otherwise it is a new, last operation.
+
+        An operation with a further entry keeps its position, its calls, `created_ns` and stack. The
+        calls of the entry are appended, and all other fields, such as the state, are those of the
+        entry. Its last record number is that of the entry. The group of the entry is also stored
+        for its `pg_id` in `self.group_of_id`.
+
+        Raises `InputError` (`invalid-dump`) with `position` for an `is_p2p` that is no bool (null
+        included), for a batch of more than 4096 calls, and for invalid groups, calls, states and
+        stacks. Integer fields other than `seq_id` were checked before.
         """
         record = self.numbers["record_id"][position]
         pg_id = self.numbers["pg_id"][position]
@@ -327,11 +358,15 @@ class _DumpParser:
         return self.find_group(pair[0], pair[1] if len(pair) == 2 else "undefined")
 
     def find_call(self, position: int, entry: Mapping[object, object]) -> tuple[Call, int]:
-        """Return the call of an entry, and its number in the table of calls.
+        """Return the call of an entry, and the number of the tuple `(call,)` in the table of calls.
 
-        Calls are cached by the unparsed fields of the entry, since most entries repeat a call. The
-        tensors of a repeated call also count towards `MAX_TENSORS_PER_DUMP` (2^22). Raises
-        `InputError` above this number, and for the errors of `parse_call`.
+        A new tuple is added to the shared table. A call with the same unparsed fields (`_call_key`)
+        as an earlier entry is not parsed again: the same pair is returned. If a field cannot be
+        part of a key, the call is always parsed.
+
+        Every call lowers `self.tensors_left` by its input and output shapes; a parsed one also by
+        its dtypes. Raises `InputError` (`invalid-dump`) with `position` if more than 2^22 are
+        counted in the dump, and for the errors of `parse_call`.
         """
         key = _call_key(entry)
         try:
@@ -352,14 +387,21 @@ class _DumpParser:
         return known
 
     def parse_call(self, position: int, entry: Mapping[object, object]) -> Call:
-        """Return the call of an entry: backend, operation, shapes and dtypes.
+        """Return the call of an entry: backend, operation, shapes, dtypes, source and destination.
 
-        `profiling_name` is `backend:operation`, split at the last colon; without a colon the
-        backend is "", and without the key both are "". For `send 1->2` and `recv 3<-0`, the
-        operation is `send` or `recv`; sender (1, 0) and receiver (2, 3) are ranks in the group. For
-        other operations both are -1. The call is not cached here (`find_call` does it); the tensors
-        count as in `parse_shapes`. Raises `InputError`, with the position of the entry, for values
-        of wrong types and a name of more than 4096 characters.
+        `profiling_name` is split at its last colon: `nccl:all_reduce` gives backend `nccl` and
+        operation `all_reduce`. Without a colon the backend is "", and without the key both are "".
+
+        - If the operation is `send` or `recv`, a blank, a number, `->` or `<-`, and a number, each
+          number of 1 to 8 digits, it becomes `send` or `recv`. `send 1->2` has source 1 and
+          destination 2, `recv 3<-0` source 0 and destination 3: ranks in the group. The direction
+          of the arrow has no effect.
+        - Any other operation remains as it is; source and destination are -1.
+
+        The call is not added to the table of calls. Its shapes and dtypes lower
+        `self.tensors_left`. Raises `InputError` (`invalid-dump`) with `position` for a name that is
+        no text (null included) or has more than 4096 characters, and for the errors of
+        `parse_shapes` and `parse_dtypes`.
         """
         name = entry.get("profiling_name", "")
         if not isinstance(name, str) or len(name) > 4096:
@@ -393,12 +435,18 @@ class _DumpParser:
     ) -> Operation:
         """Convert an entry to an operation.
 
-        `identity`: group, whether it is a message, sequence number, call number. An absent state is
-        `scheduled`. A retired entry of gloo counts as completed; any other retired entry that is
-        not completed has timed out. Times are those of `self.numbers` at `position`, 0 where the
-        entry has none. The timeout is converted from ms to ns, and limited to `_INT64` // 10^7 ms.
-        A new stack is added to the tables. Raises `InputError` for an unknown state, for a
-        `retired` that is no bool, and for invalid frames.
+        `identity`: its first four fields (group, whether it is a message, sequence number, call
+        number).
+
+        - state: `scheduled`, `started` or `completed`; without the field it is `scheduled`. For the
+          backend gloo, an entry with `retired` true is completed.
+        - has_timed_out: `retired` is true, and the operation is not completed.
+        - created_ns, started_ns, completed_ns: those of `self.numbers` at `position`, 0 if absent.
+        - timeout_ns: the timeout in ms x 10^6, after it was limited to 922337203685 ms.
+        - stack: number of `parse_stack`, which adds a new stack to the shared table.
+
+        Raises `InputError` (`invalid-dump`) with `position` for another state, for a `retired` that
+        is no bool (null included in both cases), and for the errors of `parse_stack`.
         """
         text = entry.get("state", "scheduled")
         state = _STATES.get(text) if isinstance(text, str) else None
@@ -453,13 +501,18 @@ class _DumpParser:
         return value
 
     def parse_shapes(self, position: int, entry: Mapping[object, object], key: str) -> Shapes:
-        """Return the shapes of all tensors of one side of a call; empty for a barrier.
+        """Return the shapes of all tensors on one side of a call, as a tuple of tuples of sizes.
 
-        `key`: `input_sizes` or `output_sizes`. An absent or null field is empty; `[[]]` is one
-        scalar. Equal results are one cached object. Each call lowers `tensors_left` by its tensors,
-        also if the result is cached. Raises `InputError` at the entry for more than `MAX_TENSORS`
-        tensors, more than `MAX_TENSORS_PER_DUMP` in the dump so far, more than `MAX_DIMENSIONS`
-        dimensions, and sizes that are not integers of at least 0 and below 2^63.
+        `key`: `input_sizes` or `output_sizes`. An absent, null or empty field gives (); `[[]]`
+        gives `((),)`, one scalar. Lists and tuples are accepted. Equal results are one object. The
+        number of tensors is subtracted from `self.tensors_left` in every call.
+
+        Raises `InputError` (`invalid-dump`) with `position` in these cases:
+
+        - The field is no list of lists.
+        - It has more than 4096 tensors, or a tensor of more than 64 dimensions.
+        - `self.tensors_left` falls below 0 (more than 2^22 tensors and dtypes in the dump so far).
+        - A size is not an integer from 0 to 2^63 - 1; a bool is none.
         """
         sizes = entry.get(key) or []
         try:
@@ -506,12 +559,15 @@ class _DumpParser:
         return tuple(names)
 
     def parse_stack(self, position: int, entry: Mapping[object, object]) -> int:
-        """Return the number of an entry's stack in the table of stacks; a new stack is added.
+        """Return the number of an entry's stack in the shared table; a new stack is added.
 
-        The order of the frames is kept (innermost first), and only the first 32 (`MAX_FRAMES`) are
-        read. Entries without frames have the number of the empty stack. Raises `InputError` if
-        `frames` is no list, and for a frame that lacks a name, a filename or a line number.
-        `position` of the entry: for the error.
+        A stack is the tuple of the first 32 members of `frames`, in the given order (PyTorch: the
+        innermost first). Further frames are neither read nor checked. Stacks with equal frames have
+        one number. Without `frames`, and if the field is null or empty, it is the number of the
+        empty stack, which is added too.
+
+        Raises `InputError` (`invalid-dump`) with `position` if `frames` is neither a list nor a
+        tuple, or if a frame is no object with texts `name` and `filename` and an integer `line`.
         """
         frames = entry.get("frames") or []
         if not isinstance(frames, list | tuple):
@@ -533,12 +589,21 @@ class _DumpParser:
         return number
 
     def parse_status(self) -> dict[int, GroupStatus]:
-        """Return `pg_status` by group: the last collective enqueued, started and completed.
+        """Return `pg_status` by group number: the last collective enqueued, started and completed.
 
-        A missing or empty field gives {}; a missing number is -1. Keys are numbers of groups in
-        this process, as entries use them; for a group without entries, the key is taken as its
-        name. Unknown groups are left out. Raises `InputError` if the field or one of its values is
-        no object, or a number is invalid, also of groups that are left out.
+        An absent or empty `pg_status` gives {}. The values are the fields
+        `last_enqueued_collective`, `last_started_collective` and `last_completed_collective`; an
+        absent one is -1. A key is assigned to a group by the first rule that applies:
+
+        1. The key is the `pg_id` of an entry: the group of the last such entry.
+        2. The key is the name of a group of `pg_config`: this group, which is added to the shared
+           table if it is new.
+        3. Otherwise the value is left out.
+
+        The last of several values of one group remains. Raises `InputError` (`invalid-dump`) if
+        `pg_status` or a value is no object, for a key that is neither text nor integer, and for a
+        number that is neither an integer from -1 to 2^63 - 1 nor a text of at most 18 digits with
+        an optional minus sign. Values that are left out are checked too.
         """
         root = self.root.get("pg_status") or {}
         if not isinstance(root, dict):
@@ -578,11 +643,13 @@ class _DumpParser:
 
 
 def _call_key(entry: Mapping[object, object]) -> tuple[object, ...] | None:
-    """Return the unparsed fields of a call as a key of a dict, or None.
+    """Return the unparsed fields of a call as a key of the cache of calls, or None.
 
-    The fields are the name, input and output shapes, and input and output dtypes. The result is
-    None if shapes or dtypes of a side are missing or no list, or a shape is no list. The name may
-    be missing. The key is not hashable if a shape or the dtypes contain further lists.
+    The key is (`profiling_name`, `input_sizes`, `output_sizes`, `input_dtypes`, `output_dtypes`).
+    Sizes are tuples of tuples, dtypes are tuples, and an absent name is None. The result is None if
+    one of the four last fields is absent or no list (a tuple is none), or if a member of the sizes
+    is no list. Other values are not checked: a name, a size or a dtype that is a list or an object
+    makes the key unhashable.
     """
     lists = [entry.get(key) for key in _CALL_KEYS]
     sent, received, sent_types, received_types = lists

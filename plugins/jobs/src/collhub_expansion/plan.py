@@ -52,12 +52,16 @@ class Catalogue:
 
 
 def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
-    """Build the catalogue of entries that can replace a node: nodes themselves, and templates.
+    """Build the catalogue of entries that can replace a node: the nodes themselves, and templates.
 
-    First there is one entry for each of `nodes` nodes, with one row that is its own start and end.
-    Then there is one entry per template and position (rank) in its group, with the nodes of the
-    template at this position. Rows of templates are numbered after the nodes, one template after
-    the other.
+    Entries 0 to `nodes` - 1 are the nodes of the workload. Entry i has one row, number i, which is
+    its start and its end; it has no dependencies. The entries of all templates follow, template
+    after template, with one entry per position of its group.
+
+    An entry of a template has the template's rows at this position. Rows of templates are numbered
+    from `nodes` on, template after template, in their order; starts, ends and dependencies are
+    shifted to these numbers. `entry` and `node` of the result have a last value for the end of all
+    entries and rows. Nothing is copied to other positions, and arguments are not changed.
     """
     positions = [len(template.first) - 1 for template in templates]
     node = nodes + row_pointer([len(template) for template in templates])
@@ -169,11 +173,18 @@ def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
 
 
 def spread(template: Template, members: Sequence[int], stride: int) -> Template:
-    """Copy a template of one group to all groups of ranks; return one template for all of them.
+    """Return a template for all ranks, in which every group of ranks executes a copy of `template`.
 
-    `stride`: distance between the ranks of a group. Rank r has the position r // stride modulo the
-    number of positions of the template. The positions of the result are those in `members`, the
-    ranks for which nodes are created.
+    With P positions in `template`, rank r has position (r // `stride`) mod P, and the group of r is
+    l, l + `stride`, ..., l + (P - 1) `stride` with l = r - position x `stride`. For P = 2 and
+    stride 2 the groups are (0, 2), (1, 3), (4, 6).
+
+    Position i of the result belongs to rank `members[i]`: it has copies of the nodes and of the
+    dependencies of this rank's position in `template`, in their order. A peer p becomes the
+    position in `members` of the rank at p in the same group; -1 (no message) remains. Kinds, bytes,
+    durations and message numbers are copied; starts, ends and the number of tags are derived again
+    (`built`). `members` must be a permutation of 0 to its length - 1 and contain whole groups; this
+    is not checked. An empty `members` gives a template without positions.
     """
     positions = len(template.first) - 1
     rank = np.asarray(members, np.int64)
@@ -222,15 +233,22 @@ class Calls:
 def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     """Match the calls of collectives on different ranks.
 
-    `rows`: rows of the calls, in issue order per rank. The k-th call of a group on each of its
-    ranks belongs to the same collective. Collectives are numbered by group (all ranks, -1, first),
-    then by k. Their kind, bytes, dimensions, counts and root are those of the first call in `rows`.
-    Roots are not compared; a root becomes its position in the group, -1 without a root or for one
-    that is no member. Negative bytes become 0.
+    `rows`: rows of the calls; the calls of one rank must be in issue order. The k-th call of a
+    group on each of its ranks belongs to the same collective. Collectives are numbered by group
+    (-1, all ranks, first), then by k. Columns by call are in the order of `rows`; without rows, all
+    columns are empty.
 
-    Raises `InputError` (`collectives-differ`), located at a call, if a rank is no member of the
-    group, or if the ranks of a group differ in number, kind, bytes, dimensions or counts of their
-    collectives.
+    Kind, bytes, dimensions, counts and root of a collective are those of its first call in `rows`.
+    Negative bytes become 0. The root becomes its position in the group; it is -1 without a root, or
+    if the root is no member. Roots of different ranks are not compared.
+
+    Raises `InputError` (`collectives-differ`), located at the first wrong call in `rows`, for the
+    first of these conditions that a call violates:
+
+    1. The rank is a member of the group of its call.
+    2. Kind, bytes, dimensions and counts equal those of the collective. They are compared one after
+       the other, each for all calls.
+    3. All ranks of the group have a k-th call.
     """
     nodes = workload.nodes
     rank, group = nodes.rank[rows].astype(np.int64), nodes.group[rows].astype(np.int64)
@@ -350,16 +368,22 @@ class _Parts:
 def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
     """Plan the blocks of nodes that replace the nodes of a job: entry, piece and dependencies.
 
-    A block is a copy of a catalogue entry: a node that stays (piece -1), or a piece of a collective
-    on one rank. If the first (or last) pieces of a call together have more than `_MAX_ENDS` first
-    (or last) nodes, a MARKER block (piece -1) is added before (or after) them, to reduce the number
-    of dependencies; the last template in `entries` must be this MARKER. Blocks are ordered by rank,
-    then by the id of the old node, because the smallest ready id is issued first; for one node the
-    marker before, the pieces, and the marker after.
+    - A node that is no call in `calls` has one block: itself (entry = its row, piece -1).
+    - A call has one block per piece of its collective: the template of the piece at the position of
+      the call. A collective without pieces has no blocks.
+    - First pieces wait for no other piece. If those of a call together have more than 16 start
+      nodes, a MARKER block (piece -1) precedes them. Likewise one follows the last pieces, for
+      which no other piece waits, if they have more than 16 end nodes. The last template of
+      `entries` must be this MARKER.
 
-    `exits` and `entrances` have the last and first blocks of each old row: the markers if it has
-    them, else the pieces without successors and predecessors. `chains` has the dependencies between
-    blocks of one row: those of `pieces`, and those of its markers.
+    Blocks are ordered by rank, then by identity of the old node. The blocks of one call are the
+    MARKER before, the pieces in order, and the MARKER after. Identity matters because simulators
+    issue the smallest ready one first.
+
+    `entrances` lists by old row its first blocks: the MARKER before, otherwise the first pieces; or
+    the node itself. `exits` lists the last blocks in the same way. `chains` has (earlier, later)
+    blocks of one call: first all pairs of `pieces.waits`, then MARKER and first pieces, then last
+    pieces and MARKER.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True

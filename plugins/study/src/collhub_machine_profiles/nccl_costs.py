@@ -160,13 +160,17 @@ def cost_us(
 ) -> float:
     """Return the time in us that NCCL's cost model predicts for a call.
 
-    It is latency plus size over bandwidth. `size_bytes`: bytes of the full vector. Two corrections
-    apply:
+    It is `alternative.latency_us` + `size_bytes` / (1000 x `alternative.bandwidth`), with the
+    bandwidth in GB/s and with two corrections. `size_bytes`: bytes of the full vector; for 0 bytes
+    the latency remains.
 
-    - The bandwidth of a tree gets the factor of its size (`tree_factor`). For NVLS trees this is so
-      only on Blackwell without an ARM CPU, in versions with NVLS efficiencies.
-    - The latency of a ring all-reduce with Simple on several nodes is multiplied by 1.4 (1.9 before
-      Ampere) if each channel and rank has at least `_PLATEAU_BYTES`.
+    - The bandwidth of a tree is multiplied by `tree_factor`. For an NVLS tree this is done only on
+      Blackwell, if the CPU is not ARM and NCCL is 2.28 or later.
+    - The latency of a ring all-reduce with Simple on several nodes is multiplied by 1.4, or 1.9 on
+      Volta and Pascal, if size_bytes // (`collective_channels()` x ranks) is at least 64.
+
+    The alternative must be allowed: one with a refusal has bandwidth 0, and the call raises
+    `ZeroDivisionError`.
     """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     latency_us, bandwidth = alternative.latency_us, alternative.bandwidth
@@ -200,16 +204,20 @@ def is_last_resort(communicator: Communicator, algorithm: str, dtype: str) -> bo
 def _refusal(
     communicator: Communicator, collective: str, algorithm: str, protocol: str, dtype: str
 ) -> str:
-    """Return why NCCL does not use an algorithm and protocol; "" if it may use them.
+    """Return the reason why NCCL does not use an algorithm with a protocol; "" if it may use them.
 
     The first reason that applies is returned:
 
-    - The algorithm does not have the collective, or the protocol.
-    - CollNet algorithms are never used.
-    - PAT needs NCCL 2.23 and one GPU per node.
-    - NVLS needs an NVSwitch of Hopper or later, several GPUs per node, and no sum of 8-bit
-      integers. It needs one node, NVLS trees need several.
-    - LL128 between several GPUs of a node needs NVLink.
+    1. `ALGORITHMS_OF` does not list the algorithm for the collective.
+    2. The protocol is LL or LL128, and the algorithm is neither a ring nor a tree.
+    3. The algorithm is a CollNet one; these are never used.
+    4. PAT: NCCL is older than 2.23; or a node has several GPUs.
+    5. NVLS and NVLS tree: the GPU is not Hopper or Blackwell with NVLS channels; a node has one
+       GPU; or `dtype` is "int8" or "uint8" in an all-reduce or reduce-scatter.
+    6. NVLS on several nodes; NVLS tree on one node.
+    7. LL128 (ring or tree) with several GPUs per node that have no NVLink.
+
+    Raises `KeyError` for a collective that `ALGORITHMS_OF` does not have.
     """
     gpu = communicator.gpu
     constants = communicator.constants
@@ -254,13 +262,23 @@ def ring_steps(collective: str, ranks: int) -> int:
 
 
 def _bandwidth(communicator: Communicator, collective: str, algorithm: str, protocol: str) -> float:
-    """Return an algorithm's bandwidth in NCCL's cost model: GB of the buffer per second.
+    """Return the algorithm bandwidth in NCCL's cost model: GB of the buffer per second.
 
-    It is computed from the bus bandwidth B, the number times the speed of the channels that NCCL's
-    search finds. LL, LL128 and trees limit B, depending on the architecture (LL between nodes: on
-    the CPU) and on whether there are 1, 2 or more nodes. The result is limited B x ranks / steps
-    for a ring, half of limited B for a tree, 3/4 of unlimited B for PAT, and `_nvls_bandwidth` for
-    NVLS.
+    NVLS and NVLS trees have `_nvls_bandwidth`. Otherwise C and v are the number and the speed of
+    the channels of `search_channels`, and B = C v. Caps are constants of the NCCL version by
+    architecture, for 1, 2 or more nodes. The cap of LL is that of the GPU's architecture on one
+    node. On several nodes it is that of "ampere" with an AMD CPU, otherwise that of "volta".
+
+    - pat: 0.75 B
+    - ring: b x ranks / `ring_steps`. Simple: b = B. LL: b = min(LL cap, B x
+      `ring_ll_fractions[i]`); i is 0 on several nodes and for all-reduce and reduce, otherwise 1.
+      LL128: b = min(0.92 B, C x `ring_ll128_caps`).
+    - tree: t / 2. Simple: t = min(0.92 B, C x `tree_caps`) = s. LL: t = min(s / 3.8, LL cap).
+      LL128: t = min(s x f, C x `tree_ll128_caps`); f is 7/9 on one node, otherwise 15/16.
+
+    Any other algorithm is treated as a tree. Raises `KeyError` for an architecture without caps
+    (not for pat), and `ZeroDivisionError` for a ring of one rank unless it is a broadcast or
+    reduce.
     """
     if algorithm.startswith("nvls"):
         return _nvls_bandwidth(communicator, collective, algorithm)
@@ -294,11 +312,25 @@ def _bandwidth(communicator: Communicator, collective: str, algorithm: str, prot
 def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str) -> float:
     """Return the bandwidth of NVLS or NVLS trees in NCCL's cost model: GB of the buffer per second.
 
-    Basically it is the number of GPUs per node times the lower of two rates of one GPU, within the
-    node and between nodes, times efficiencies of the NCCL version. The rate between nodes is a
-    GPU's share of the network cards; on exactly two nodes it counts twice compared with more.
-    Versions with an `nvls_efficiency` per architecture also subtract data that stays on the GPU,
-    and limit trees; older ones use `nvls_ratio`.
+    G is the number of GPUs per node, W the GPU's `nvls_speed`, and q = (G - 1) / G. N is the rate
+    of a GPU between nodes: network cards x speed of the found channels / G. On one node and without
+    a known network, N = W. A constant named here is that of the NCCL version.
+
+    With `nvls_efficiency` (2.28 and later):
+
+    1. w = W x efficiency of the architecture x q; for an all-reduce twice that, otherwise q times
+       that.
+    2. On several nodes, w is at most N, on exactly two nodes at most 2 N.
+    3. For NVLS trees, w is at most `nvls_tree_caps` for 1, 2 or more nodes.
+    4. The result is G w, for an all-reduce times ranks / `ring_steps`.
+
+    Before that:
+
+    - NVLS trees: G x min(W, N on two nodes, otherwise N / 2) x `nvls_ratio`.
+    - NVLS for an all-reduce, or in versions before 2.23: G x min(W, N) x `nvls_ratio`.
+    - Other NVLS: G x min(q W, 0.9 N).
+
+    Raises `KeyError` if the constants lack the architecture.
     """
     constants, gpu = communicator.constants, communicator.gpu
     ranks, heads = communicator.ranks, communicator.ranks_per_node
@@ -332,17 +364,21 @@ def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str)
 def _latency_us(
     communicator: Communicator, collective: str, algorithm: str, protocol: str
 ) -> float:
-    """Return the latency of NCCL's cost model in us.
+    """Return the latency of a call in NCCL's cost model, in us.
 
-    With L = floor(log2(nodes)), it is:
+    Base, hop and network hop are constants of the NCCL version for the algorithm and protocol. The
+    hop is `nvlink_hop_us` if the GPU has NVLink, otherwise `pci_hop_us`. With one GPU per node,
+    NCCL 2.23 and later use the network hop of trees for all algorithms. G is the number of GPUs per
+    node and L = floor(log2(nodes)), 0 on one node.
 
-    - ring: the base plus all steps (`_ring_latency_us`)
-    - tree: the base plus 2 (GPUs per node - 1) hops and 2 L network hops
-    - NVLS tree: one hop and 2 L network hops
-    - NVLS: one hop, and one network hop on several nodes
-    - PAT: the base plus L / 3.5 network hops and 2.8 us per rank
+    - ring: base + `_ring_latency_us`
+    - tree: base + 2 (G - 1) hops + 2 L network hops
+    - NVLS tree: one hop + 2 L network hops, without a base
+    - NVLS: one hop, on several nodes + one network hop, without a base
+    - any other (PAT): base + L / 3.5 network hops + 2.8 us x ranks
 
-    With one GPU per node, versions that have PAT use the network hop of trees.
+    Raises `ValueError` for a protocol that is not in `PROTOCOLS`, and `KeyError` for an algorithm
+    without constants.
     """
     constants, column = communicator.constants, PROTOCOLS.index(protocol)
     nodes, ranks = communicator.nodes, communicator.ranks
@@ -370,12 +406,17 @@ def _ring_latency_us(
 ) -> float:
     """Return the latency of all steps of a ring in us, without the base latency of the call.
 
-    - Broadcast and reduce are pipelines, for which NCCL counts one hop only: `network_hop` on
-      several nodes, otherwise `hop`.
-    - Other collectives have `ring_steps` steps. On one node each costs `hop`.
-    - On several nodes, nodes - 1 steps cost `network_hop`; for an all-reduce twice as many, in some
-      versions 2 x nodes. The other steps cost the larger one of `hop` and the CPU's overhead to
-      post a message (for Simple three times that overhead).
+    `hop`, `network_hop`: us per step within a node and between nodes. The first rule that applies
+    is used:
+
+    - broadcast, reduce: one `network_hop` on several nodes, otherwise one `hop`
+    - one node: `ring_steps` x `hop`
+    - several nodes: k of the `ring_steps` steps take `network_hop`. Each of the others takes the
+      larger one of `hop` and the time in which the CPU posts a message.
+
+    k is nodes - 1; for an all-reduce 2 (nodes - 1), in NCCL before 2.23 2 x nodes. Posting takes 1
+    us on Intel (also without a known network) and ARM, and 2 us on AMD; for Simple it takes three
+    times as long. Raises `KeyError` for another CPU on several nodes.
     """
     nodes = communicator.nodes
     if collective in {"broadcast", "reduce"}:

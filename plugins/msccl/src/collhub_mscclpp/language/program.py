@@ -277,12 +277,17 @@ class CollectiveProgram:
         return known.setdefault(blocks, len(known))
 
     def record(self, tb: int, operation: Recorded) -> None:
-        """Append an operation to a thread block, or to its part of the current pipeline.
+        """Append an operation to thread block `tb` of its rank, or to the block's current pipeline.
 
-        `tb`: number of the thread block on the rank of the operation; it is created if it is new.
-        The first operation of a block in a pipeline appends a pipeline operation to the block. For
-        each remote buffer that the operation accesses, its channel type is recorded too, each once
-        in the order of first use.
+        A block is created at its first operation; its number may be any integer. Between
+        `begin_loop` and `end_loop`, the first operation of a block first appends an operation
+        `pipeline` to the block. This and all further operations of the block are appended to the
+        `body` of that pipeline.
+
+        If a source or destination of the operation is a `RemoteRange`, the operation's channel type
+        is also recorded in `self.remote`. The entry is that of the operation's rank, and of the
+        rank and type of the remote buffer. It has each channel type once, in the order of first
+        use. The rank is not checked here: one of `num_ranks` or more raises `IndexError`.
         """
         known = self.remote[operation.rank]
         for chunk in (*operation.src, *operation.dst):
