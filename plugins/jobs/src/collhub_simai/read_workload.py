@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import BinaryIO, NoReturn
@@ -41,6 +41,8 @@ POLICIES = (
     "HYBRID_CUSTOMIZED", "DISTRIBUTED_INFERENCE",
 )  # fmt: skip
 _CUSTOMIZED = "HYBRID_CUSTOMIZED"
+_MICRO = "MICRO"
+_TENSOR_KEY = "model_parallel_NPU_group"
 _ROW_WORDS = 12
 _KINDS = {
     "ALLREDUCE": JobCollective.ALL_REDUCE,
@@ -243,10 +245,13 @@ EXTENSION = "simai"
 def read(source: Source, options: SimaiOptions) -> Workload:
     """Read a workload text of SimAI as a job.
 
-    The number of GPUs is that of the option `gpus`, else that of the file. Assumptions are reported
-    to `source`. Policy, number of rows and values of the first line are stored in the extension.
-    Raises `InputError` for several files (`several-files`), with the line for invalid rows and for
-    parallelism that does not divide the GPUs, and for too many nodes (`too-large`).
+    The number of GPUs is that of the option `gpus`, else that of the file (`all_gpus`), which files
+    of ASTRA-sim 1 lack. Assumptions are reported to `source`; a warning gives the number of
+    collectives that are left out because the file has no degree of tensor parallelism, so that
+    their groups have one GPU. Policy, number of rows and values of the first line are stored in the
+    extension. Raises `InputError` for several files (`several-files`), with the line for invalid
+    rows, for collectives without a number of GPUs and for parallelism that does not divide the
+    GPUs, and for too many nodes (`too-large`).
     """
     part = source.parts[0]
     if len(source.parts) != 1:
@@ -257,6 +262,10 @@ def read(source: Source, options: SimaiOptions) -> Workload:
     with decompressed(part.stream(), part.name) as stream:
         text = parse_workload(stream, part.name)
     gpus = options.gpus or text.value("all_gpus")
+    if options.gpus is None and "all_gpus" not in text.values and _num_collectives(text, ROLES):
+        message = "the first line has no all_gpus, and the rows have collectives"
+        cure = "give the number of GPUs with -O gpus=N"
+        raise InputError(message, location=Location(part.name, 1), cure=cure, code="simai")
     roles = _groups(text, gpus, part.name)
     sizes = {role: table.shape[1] for role, table in roles.items()}
     program = _program(text, sizes, options.passes)
@@ -266,6 +275,14 @@ def read(source: Source, options: SimaiOptions) -> Workload:
         raise InputError(message, location=Location(part.name), cure=cure, code="too-large")
     for line in _notes(text, gpus, sizes):
         source.report(Diagnostic("simai", line, Severity.NOTE, Location(part.name)))
+    lost = _num_collectives(text, (TENSOR,)) if sizes[TENSOR] == 1 else 0
+    if lost and _TENSOR_KEY not in text.values and text.policy != _MICRO:
+        message = (
+            f"{lost} collectives of tensor parallelism are left out: their groups have one GPU"
+        )
+        cure = f"write {_TENSOR_KEY}: N into the first line"
+        place = Location(part.name, 1)
+        source.report(Diagnostic("simai", message, Severity.WARNING, place, cure))
     every = np.arange(gpus, dtype=np.int64)
     workload = job_of([RankPrograms(program, every)], roles, SIMAI)
     facts: dict[str, JsonValue] = {"policy": text.policy, "rows": len(text.layers), **text.values}
@@ -276,15 +293,30 @@ def read(source: Source, options: SimaiOptions) -> Workload:
     )
 
 
+def _num_collectives(text: WorkloadText, roles: Sequence[str]) -> int:
+    """Return the number of collectives in the rows whose groups have one of the roles."""
+    phases = [
+        phase
+        for layer in text.layers
+        for phase in (layer.forward, layer.input_gradient, layer.weight_gradient)
+    ]
+    return sum(
+        phase.communication is not None and phase.communication.role in roles for phase in phases
+    )
+
+
 def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
     """Return the groups of tensor, data, expert and expert-data: int64[groups, size] each.
 
+    With the policy `MODEL` and no degree of tensor parallelism, it is that of all GPUs.
     Ranks are numbered with tensor parallelism fastest, then data, then pipeline stages. An
     expert group has `ep` consecutive data-parallel ranks (of one tensor position), a group of
     expert data the ranks at one position of all these expert groups. Raises `InputError`
     (`simai`, line 1) if tensor x pp does not divide the GPUs, or ep the data-parallel ranks.
     """
-    tensor, stages = text.value("model_parallel_NPU_group"), text.value("pp")
+    tensor, stages = text.value(_TENSOR_KEY), text.value("pp")
+    if text.policy == "MODEL" and _TENSOR_KEY not in text.values:
+        tensor = gpus
     expert = text.value("ep")
     data, rest = divmod(gpus, tensor * stages)
     if rest or not data:
@@ -340,14 +372,22 @@ def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProg
     next layer waits for the collective of the input gradient and for the computation of the weight
     gradient, but not for the collective of the weight gradient.
 
-    Policies of inference (`DISTRIBUTED_INFERENCE`, `MICRO`) have forward passes only. A layer has
-    an update only if the collective of its weight gradient has a node.
+    The policy `DISTRIBUTED_INFERENCE` has forward passes only. With `MICRO`, a benchmark of one
+    collective, each iteration has only the collective of the weight gradient of the first layer,
+    and waits for no other one. A layer has an update only if the collective of its weight gradient
+    has a node.
     """
     program = RankProgram(ROLES)
+    if text.policy == _MICRO:
+        for _ in range(passes):
+            _collective(
+                program, text.layers[0], text.layers[0].weight_gradient.communication, sizes, []
+            )
+        return program
     before: list[int] = []
     # Collectives of weight gradients of the previous pass, by layer.
     gradients: dict[int, list[int]] = {}
-    is_inference = text.policy in ("DISTRIBUTED_INFERENCE", "MICRO")
+    is_inference = text.policy == "DISTRIBUTED_INFERENCE"
     for _ in range(passes):
         for layer_index, layer in enumerate(text.layers):
             row = _compute(program, f"{layer.name} forward", layer.forward.compute_ns,

@@ -32,6 +32,8 @@ from hub_core.model import (
 )
 from hub_core.plugin_api import Source
 
+INFERENCE = "DISTRIBUTED_INFERENCE all_gpus: 2 model_parallel_NPU_group: 2"
+
 
 @pytest.fixture
 def workloads(corpus: Path) -> Path:
@@ -58,7 +60,7 @@ def collectives(workload: Workload, rank: int = 0) -> list[tuple[str, int, tuple
     ]  # fmt: skip
 
 
-def text_of(*rows: str, head: str = "MICRO all_gpus: 2 model_parallel_NPU_group: 2") -> str:
+def text_of(*rows: str, head: str = INFERENCE) -> str:
     return "\n".join((head, str(len(rows)), *rows, ""))
 
 
@@ -145,9 +147,9 @@ def test_words_behind_the_last_row_are_ignored_and_reported() -> None:
         ("MICRO\n2\n" + "l -1 1 NONE 0 1 NONE 0 1 NONE 0 0\n", "row 2 of 2 has 0 of 12 words"),
         (text_of("l -1 1 SUM 8 1 NONE 0 1 NONE 0 0"), "x.txt:3: 'SUM' is no communication; use"),
         (text_of("l -1 a NONE 8 1 NONE 0 1 NONE 0 0"), "word 3 of the row is 'a', no number"),
-        (text_of("l -1 1 NONE 8 1 NONE 0 1 NONE 0 0", head="MICRO all_gpus: 3 pp: 2"),
+        (text_of("l -1 1 NONE 8 1 NONE 0 1 NONE 0 0", head="DATA all_gpus: 3 pp: 2"),
          "3 GPUs are not a multiple of tensor 1 x pp 2"),
-        (text_of("l -1 1 NONE 8 1 NONE 0 1 NONE 0 0", head="MICRO all_gpus: 3 ep: 2"),
+        (text_of("l -1 1 NONE 8 1 NONE 0 1 NONE 0 0", head="DATA all_gpus: 3 ep: 2"),
          "3 data-parallel ranks are not a multiple of ep 2"),
     ],
 )  # fmt: skip
@@ -159,6 +161,42 @@ def test_invalid_texts_are_refused_with_line_and_cure(text: str, message: str) -
 def test_a_byte_order_mark_is_left_out() -> None:
     text = text_of("l -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 0")
     assert collectives(read_text("\ufeff" + text)[0]) == collectives(read_text(text)[0])
+
+
+def test_micro_has_only_the_collectives_of_the_first_weight_gradient() -> None:
+    """ASTRA-sim issues them without computations and without waiting for one another."""
+    rows = [
+        "conv1 -1 5 ALLREDUCE 64 5 NONE 0 5 ALLTOALL 1048576 5",
+        "conv2 -1 5 NONE 0 5 NONE 0 5 ALLREDUCE 8 5",
+    ]
+    options = SimaiOptions(gpus=4, passes=3)
+    workload, _ = read_text(text_of(*rows, head="MICRO"), options)
+    assert collectives(workload) == [("ALL_TO_ALL", 1 << 20, (0, 1, 2, 3))] * 3
+    assert len(workload.nodes.kind) == 12
+    assert len(workload.nodes.data_indices) + len(workload.nodes.control_indices) == 0
+
+
+@pytest.mark.parametrize("policy", ["MICRO", "DATA", "HYBRID_DATA_MODEL"])
+def test_collectives_without_a_number_of_gpus_are_refused(policy) -> None:
+    """Files of ASTRA-sim 1 have no `all_gpus`; one GPU would drop all collectives."""
+    text = text_of("l -1 1 NONE 0 1 NONE 0 1 ALLREDUCE 8 1", head=policy)
+    with pytest.raises(InputError, match=r"txt:1: .* no all_gpus, .*; give .* -O gpus=N"):
+        read_text(text)
+
+
+def test_collectives_in_groups_of_one_gpu_are_warned_of() -> None:
+    row = "l -1 1 ALLGATHER 8 1 REDUCESCATTER 8 1 ALLREDUCE 8 1"
+    workload, notes = read_text(text_of(row, head="HYBRID_DATA_MODEL"), SimaiOptions(gpus=2))
+    assert [name for name, *_ in collectives(workload)] == ["ALL_REDUCE"]
+    assert notes[-1] == (
+        "2 collectives of tensor parallelism are left out: their groups have one GPU"
+    )
+
+
+def test_model_parallelism_is_that_of_all_gpus_if_no_degree_is_given() -> None:
+    row = "l -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 1"
+    workload, _ = read_text(text_of(row, head="MODEL"), SimaiOptions(gpus=4))
+    assert collectives(workload) == [("ALL_REDUCE", 8, (0, 1, 2, 3))]
 
 
 def test_customized_rows_have_one_more_word() -> None:
