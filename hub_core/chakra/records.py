@@ -73,13 +73,20 @@ class Batch:
     """
 
     def __init__(self, files: Sequence[RankFile]) -> None:
-        """Concatenate the contents of `files`: at least one file, each with at least one node.
+        """Concatenate the contents of `files`, and locate all nodes in the common buffer.
 
-        `data` is the common buffer (uint8): the contents in the order of `files`, then
-        `_SPARE_BYTES` zero bytes. `starts` and `stops` are the first position of every node in
-        `data` and the position after its last byte; nodes are in the order of the files.
-        `file_of_node` is the index in `files` for each node; the nodes of file i are
-        `file_indptr[i]` to `file_indptr[i + 1]` (exclusive).
+        Files and nodes are in the given order. The attributes are:
+
+        - `data`: uint8, read-only: the contents, then 16 bytes 0. Readers may compare 8 bytes at a
+          time beyond the last record.
+        - `starts`, `stops`: int64 per node, position in `data` of its first byte, and the position
+          after its last byte. In a `RankFile` they count from the start of the file.
+        - `file_of_node`: int64 per node, index in `files`.
+        - `file_indptr`: int64[files + 1]; nodes `file_indptr[i]` to `file_indptr[i + 1]` - 1 are
+          those of file i.
+        - `ranks`: the rank of each file, as a list.
+
+        Contents are not checked. Raises `ValueError` if `files` is empty.
         """
         self._names = [file.name for file in files]
         self.ranks = [file.rank for file in files]
@@ -252,12 +259,18 @@ class _Header:
                 self._runs[column].append((nodes, start, start + length))
 
     def dependencies(self, column: str) -> Dependencies:
-        """Decode all dependencies of one kind as a table of ids by node.
+        """Decode the dependencies of one kind for all nodes, as a table of ids by node.
 
-        `column`: "data" or "control". The ids of a node are in the order of the record, from lists
-        and from single numbers; nodes without any have an empty range. Raises `WireError`, at the
-        first byte of the list or number, for a list that ends inside a number, and then for a
-        number of more than 10 bytes.
+        `column`: "data" or "control"; anything else raises `KeyError`. The ids are uint64, as they
+        are in the file, and may be repeated. The ids of a node are in the order in which its fields
+        were read: single numbers and lists in the order of the record, with those after the first
+        attribute last. A node without dependencies has an empty range. Bits of an id beyond 64 are
+        dropped.
+
+        Raises `WireError` at the position in the batch of the first byte of a list's content or of
+        a number. First all fields are checked for a list that ends inside a number, then for a
+        number of more than 10 bytes. Of several such fields, the list is the first by node; the
+        number may be any.
         """
         nodes, starts, stops = self._ordered_runs(column)
         data = self._batch.data

@@ -53,14 +53,20 @@ class StartRecord:
     def admission(self, plugin: Plugin) -> str | None:
         """Decide whether a plugin is imported: None if it is, otherwise the reason to skip it.
 
-        The rules are applied in this order:
+        The first rule that skips the plugin applies:
 
-        - A plugin in `refused` (by name) is skipped with that reason, without a warning.
-        - A suspect plugin, during whose import an earlier start ended, is first imported in a
-          separate process. If that fails, it is recorded as failing (see `_try_suspect`).
-        - A plugin that is recorded as failing is skipped with a warning.
-        - Any other plugin, and a suspect one that passed, is imported: it is added to `imported`,
-          and the mark file, if one could be created, names it.
+        1. Its name is in `refused`: the result is that reason. Nothing is reported.
+        2. Its key (name, distribution, version) is in `suspects`, because an earlier start ended
+           during its import. It is then imported in a separate process. If that fails, the reason
+           is added to `skipped`, also on disk (`_try_suspect`); otherwise the plugin is no longer
+           suspect. A note about the trial is printed.
+        3. Its key is in `skipped`, for example since rule 2: `report` gets a warning
+           (`skipped-plugin`), and the result has the reason and the command that enables the
+           plugin.
+
+        Any other plugin is imported by the caller: its name is appended to `imported`, and its key
+        is written to the mark file of this start. Without a mark file (`mark` is None), and after
+        an error of writing, the result is None too.
         """
         if plugin.name in self.refused:
             return self.refused[plugin.name]
@@ -174,11 +180,16 @@ def recorded_start(refused: Mapping[str, str], report: Report) -> Iterator[Admis
 
 @contextlib.contextmanager
 def data_kept_apart() -> Iterator[None]:
-    """Redirect output of the body to file descriptor 1 to standard error.
+    """Redirect file descriptor 1 to standard error (descriptor 2) during the body.
 
-    Native code and child processes of a plugin write there without `sys.stdout`, and would mix
-    their output with data. `sys.stdout` is flushed before, and the descriptor is restored after the
-    body, also after an error. Without effect if one of the two descriptors is closed.
+    Native code and child processes of a plugin write to the descriptor without `sys.stdout`, and
+    would mix their output with data. `sys.stdout` is flushed before the body, not after it. So text
+    that the body prints appears on standard error only if it is flushed within the body; text that
+    is still buffered then is written to standard output later.
+
+    The descriptor is restored after the body, also after an error, which passes through. If one of
+    the two descriptors is closed, nothing is redirected. Raises the errors of flushing
+    `sys.stdout`, which may be None.
     """
     if sys.stdout is not None:
         sys.stdout.flush()
@@ -216,10 +227,15 @@ def _get_record_folder() -> Path:
 
 
 def _create_locked_file(path: Path) -> int | None:
-    """Create a file that is locked while this process lives; return its descriptor.
+    """Create a new empty file with an exclusive lock; return its open descriptor, or None.
 
-    Missing parent folders are created. None if the file cannot be created, for example because it
-    exists, or cannot be locked; then no file remains.
+    The lock lasts until the descriptor is closed or the process ends. Missing parent folders are
+    created. Only the user may read and write the file. The result is None, without an exception, in
+    these cases:
+
+    - The file exists already; it is not changed.
+    - The file or a folder cannot be created.
+    - The file cannot be locked; then it is removed again.
     """
     import fcntl
 

@@ -146,13 +146,19 @@ def format_time(nanoseconds: float) -> str:
 
 
 def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tuple[int, ...]:
-    """Convert `0,2,4-7` to (0, 2, 4, 5, 6, 7), in the order of the text.
+    """Convert a text such as `0,2,4-7` to the tuple (0, 2, 4, 5, 6, 7), in the order of the text.
 
-    Blanks around an element are ignored. `noun`: name of an element in messages. `wanted`:
-    required number of elements, None for any. Raises `UsageError` (code `invalid-ranks`) for
-    other texts, including the empty one, a range that ends before its start, and a range of
-    more than 2^20 elements; for an element that is listed twice; and for another number than
-    `wanted`.
+    Elements are separated by commas. An element is a number, or a range that includes both ends;
+    `4-4` is one number. Numbers have 1 to 9 ASCII digits. Blanks are allowed around an element, but
+    not within a range. `noun`: name of an element in messages. `wanted`: required number of
+    results, None for any.
+
+    Raises `UsageError` (`invalid-ranks`) in this order:
+
+    1. An element has another form (also an empty one, so "" is refused), its range ends before its
+       start, or it has more than 2^20 numbers. The limit applies to each range.
+    2. A number is listed twice.
+    3. The number of results is not `wanted`.
     """
     ranks: list[int] = []
     for part in text.split(","):
@@ -190,11 +196,18 @@ def format_ranks(ranks: Sequence[int]) -> str:
 def _split(
     text: str, units: dict[str, float] | dict[str, int], quantity: str, example: str
 ) -> tuple[str, str]:
-    """Split a quantity into its number and its unit, both as text; the unit is a key of `units`.
+    """Split a quantity such as `1.5 GB` into its number and its unit, both as text: ("1.5", "GB").
 
-    `quantity`, `example`: words for messages. Raises `UsageError` for a text that is not a number
-    with a unit or has more than 64 characters, and for a missing or unknown unit. The remedy for a
-    unit lists its possible meanings or, if there are none, the known units.
+    The number is digits, an optional point with digits, and an optional exponent (`1e-3`); it has
+    no sign. Blanks around the number and the unit are dropped. The unit is a key of `units`, in
+    this spelling. `quantity`, `example`: words for messages.
+
+    Raises `UsageError` in these cases:
+
+    - The text has more than 64 characters, or is not such a number with letters and slashes after
+      it.
+    - The unit is missing or is no key of `units`. The remedy lists the quantities that may be meant
+      (`_meanings`). If there are none, it lists the units, without the spellings `b/s` and `ps`.
     """
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
@@ -219,9 +232,16 @@ def _split(
 def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
     """Return the quantities that a number with an unknown or missing unit may mean; [] if none.
 
-    A prefix without a unit, such as `1M`, may mean `1MiB` or `1MB`; for a bandwidth it may mean
-    these per second, or bits per second. Any other unit may mean one with the same letters in
-    another case. Only units in `units` are returned, each with `number` in front.
+    Each result is `number` and a key of `units`. For bandwidths (`B/s` is in `units`), an ending
+    `/s` or `ps` of the unit is removed first. Then the first rule that applies gives the units, of
+    which those in `units` are returned in this order:
+
+    1. The unit is a prefix k, K, M, G or T, also with `i`; for other quantities than bandwidths
+       also such a prefix with `b` or `B`, in any case. The units are bytes with the binary and with
+       the decimal prefix: `1M` gives `1MiB`, `1MB`. For bandwidths bits follow, and all are per
+       second: `1M` gives `1MiB/s`, `1MB/s`, `1Mb/s`.
+    2. Otherwise the units are those with the same letters in another case: bytes, bits, times.
+       `1mib` gives `1MiB`, `50gb/s` gives `50GB/s` and `50Gb/s`.
     """
     # In nccl-tests 1M is 1MiB, elsewhere 10^6: neither is assumed.
     end = "/s" if "B/s" in units else ""

@@ -158,12 +158,18 @@ def build_steps(
 ) -> tuple[StepTable, Int64Array]:
     """Build the step table of a schedule; also return the SCRATCH units per NPU (int64[num_npus]).
 
-    The steps of an NPU are its start-up steps, its messages and its local copies, in this order,
-    unless a dependency requires another one. A send or reduction has a data dependency on the last
-    arrival of its chunk. Start-up steps, the order on links and copies give control dependencies.
-    Channels are those of the transfers, if given; otherwise each link of a pair of NPUs has its own
-    channel. `startup_ns`: int64 per plane. Raises `InputError` (`schedule-acausal`) for a chunk
-    that is sent before its source has it.
+    The steps of an NPU are its start-up steps, its messages in the order of `message_ends`, and its
+    local copies; a step is moved only if a dependency requires it. Every send or receive whose
+    chunk arrived at the NPU before has a data dependency on the last such arrival. Control
+    dependencies lead from start-up steps to sends (`build_startup_steps`), keep the order on links
+    (`order_links`), and lead from sends to copies (`build_copies`).
+
+    The channel of a message is that in `transfers.channel`; if that is None, it is the number of
+    its link among the used links of its pair of NPUs (`link_channels`). `startup_ns`: int64 per
+    plane, empty if all planes are ready at time 0. Only ends in `message_ends` become steps.
+
+    Raises `InputError` for a chunk that is sent before its source has it (`schedule-acausal`), and
+    for the errors of `StepTable.from_columns`, for example a cycle (`cyclic-dependencies`).
     """
     check_causality(message_ends, transfers, holders)
     channels = link_channels(transfers) if transfers.channel is None else transfers.channel
@@ -215,9 +221,14 @@ def fastest_of(
 ) -> Candidate | None:
     """Return the candidate with the minimum time, the first of equal ones; None without candidates.
 
-    `time` is called once per candidate. After a candidate with `is_interrupted` (which also
-    competes), or on Ctrl-C, no further candidates are timed, and the best one so far is returned
-    with `is_interrupted=True`. Raises `KeyboardInterrupt` on Ctrl-C if no candidate was timed yet.
+    Candidates are timed one by one, in order. The search ends early in two cases:
+
+    - A candidate with `is_interrupted` was timed. It competes like the others.
+    - Ctrl-C (`KeyboardInterrupt`) ends the timing or the iteration. The candidate that is being
+      timed does not compete. If no candidate was timed before, the exception is raised again.
+
+    Then a copy of the best candidate so far with `is_interrupted=True` is returned; otherwise it is
+    the candidate itself. Other exceptions of `time` and `candidates` pass through.
     """
     best: Candidate | None = None
     best_time = 0

@@ -161,17 +161,20 @@ def discover_for_check(name: str) -> Registry:
 def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
     """Run one rule on the plugin `name` and return its result.
 
-    The verdict is the first that applies:
+    `name`: name of the plugin or of its distribution. The first case that applies gives the
+    verdict:
 
-    - FAILED: the plugin is unknown or not loaded, or the rule reports at least one problem.
-      An exception that the plugin raises, except `KeyboardInterrupt`, is a problem and ends
-      the rule.
-    - SKIPPED: the plugin has no offer of the rule's kinds, or the rule could check none of
-      them. It gives one reason per unchecked offer; a rule without kinds checks the plugin as
-      one subject.
-    - PASSED: otherwise, even if some of the offers were not checked.
+    1. FAILED: the plugin is unknown. The only detail is the message of the error.
+    2. FAILED: it is not loaded. The only detail is its state with the reason.
+    3. SKIPPED: the rule has kinds, and the plugin has no offer of them; one detail says so.
+    4. FAILED: the rule reports a problem. An exception of the plugin is a problem and ends the
+       rule; only `KeyboardInterrupt` is raised.
+    5. SKIPPED: the rule gave at least as many reasons for unchecked offers as the plugin has offers
+       of its kinds. A rule without kinds checks the plugin as one offer.
+    6. PASSED: all other cases, also if some of the offers were not checked.
 
-    The details are the first 8 problems, the number of further ones, and the reasons.
+    In cases 4 to 6, the details are the first 8 problems, then `and N more` if there are more, then
+    a line `not checked: REASON` for each reason.
     """
     try:
         plugin = registry.plugin(name)
@@ -202,10 +205,12 @@ def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
 
 
 def _run_rule(rule: Rule, subject: CheckedPlugin) -> tuple[list[str], list[str]]:
-    """Run a rule; return (problems, reasons for unchecked offers), in the order of the rule.
+    """Run a rule on a plugin; return (problems, reasons for unchecked offers).
 
-    An exception of the plugin, `SystemExit` included, ends the rule and is the last problem;
-    results before it are kept. Only `KeyboardInterrupt` is raised.
+    Both lists of texts are in the order in which the rule yields them; a `Skip` gives its reason,
+    anything else is a problem. An exception, also `SystemExit`, ends the rule: its description on
+    one line (`reason_of`) becomes the last problem, and the results before it are kept. Only
+    `KeyboardInterrupt` is raised.
     """
     problems: list[str] = []
     skips: list[str] = []

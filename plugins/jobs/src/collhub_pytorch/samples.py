@@ -122,7 +122,13 @@ def runtime(name: str, correlation: int, start_us: float, dur_us: float) -> Even
 
 
 def execution_trace() -> Mapping[str, object]:
-    """Return an execution trace of schema 1.1.0: one all-reduce of 1000 floats of two ranks."""
+    """Return the content of one rank's execution trace: one all-reduce of 1000 floats of two ranks.
+
+    It is a new JSON object with `schema` (`1.1.0-chakra.0.0.4`), `pid` 9, and one node in `nodes`.
+    The node is `record_param_comms` with id 5, `ctrl_deps` 4 and empty inputs. Its attributes
+    describe the call: collective name, dtype, numbers of elements, empty split sizes, and process
+    group 0 (`default_pg`) of ranks 0 and 1. The content names no rank, so it serves both ranks.
+    """
     values = {
         "collective_name": "allreduce", "dtype": "Float", "in_msg_nelems": 1000,
         "out_msg_nelems": 1000, "in_split_size": "[]", "out_split_size": "[]",
@@ -148,9 +154,17 @@ _CALLS = (
 
 
 def inspector_lines() -> Sequence[Source]:
-    """Return logs of NCCL's Inspector of two ranks: three collectives, and a message to rank 1.
+    """Return logs of NCCL's Inspector of two ranks: three collectives and one message.
 
-    Two sources in memory: a folder with one file per rank, and one file with the lines of both.
+    Both results are sources in memory with the same lines:
+
+    1. `job`: one file per rank, `node0-pid100.log` and `node0-pid101.log`
+    2. `all.log`: one file with the lines of rank 0, then those of rank 1
+
+    Per rank, the lines are an AllReduce and an AllGather of 2^20 bytes, a ReduceScatter of 2^19
+    bytes, and a Send (rank 0) or Recv (rank 1) of 2^16 bytes. The sequence numbers are 1, 2, 3 and
+    1. The AllReduce takes 140 us on rank 0 and 100 us on rank 1; the other times are equal.
+       Findings that are reported to the sources are dropped.
     """
     files = [
         "".join(
@@ -181,10 +195,15 @@ def inspector_line(
     node_count: int = 1,
     host: str = "node0",
 ) -> str:
-    """Format one line of NCCL's Inspector, a JSON object with a line feed.
+    """Format one line of NCCL's Inspector: a JSON object and a line feed.
 
-    With `peer` it is a message, else a collective. `size`: bytes; `time_us`: execution time.
-    Without `pid`, the process is 100 + rank.
+    It has `header`, `metadata` (format version v4.0, `host`, process) and `coll_perf` or
+    `p2p_perf`. Without `peer` the operation is a collective, and its keys begin with `coll`. With a
+    peer, also 0, it is a message: its keys begin with `p2p`, and `p2p_peer` is added.
+
+    `sequence`: number of the operation. `size`: bytes. `time_us`: execution time in us, which is
+    said to be measured on the GPU. `communicator`: its id in the header, with `rank`, `rank_count`
+    and `node_count`; its name is always `dp`. `pid`: None means 100 + rank. Values are not checked.
     """
     prefix = "coll" if peer is None else "p2p"
     values: dict[str, object] = {
@@ -221,7 +240,16 @@ _LOGGED = (
 def deepspeed_logs() -> Sequence[Source]:
     """Return logs of DeepSpeed with four collectives of 16 ranks, in two forms.
 
-    Two sources: one line per call, and a summary of two iterations as a table.
+    The calls are an all-reduce, a reduce-scatter, an all-gather and another all-reduce, with sizes
+    in MB. Both results are sources in memory with one file of the same name:
+
+    1. `train.deepspeed.log`: one line per call, of rank 0, with time in ms, size, algorithm and bus
+       bandwidth in Gbps
+    2. `summary.deepspeed.log`: a table with a heading, and two lines per call: its name, then its
+       values. The count is 2 and the total latency twice that of the line, as after two iterations.
+       The all-reduce has two entries.
+
+    Findings that are reported to the sources are dropped.
     """
     heading = ("Message Size", "Count", "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)",
                "busbw_avg (Gbps)")  # fmt: skip
@@ -282,8 +310,14 @@ def profiler_events() -> Sequence[Source]:
 def profiler_file(rank: int, offset_us: float) -> str:
     """Return the events of one process of NCCL's profiler as text: an all-reduce, an all-gather.
 
-    As in its files, the list has no closing bracket, and dtypes have no quotes. All times are
-    shifted by `offset_us`.
+    As in its files, the list has no closing bracket, its last event ends with a comma, and the
+    dtype `ncclFloat32` has no quotes; so the text is not valid JSON. Each collective has four
+    events in the order begin and `KernelCh` begin, `KernelCh` end and end. Its arguments have the
+    number 0 or 1 and `rank`.
+
+    In us, before `offset_us` is added to all times, the kernel of the all-reduce (2^18 elements)
+    lasts from 10 + 20 x `rank` to 130. That of the all-gather (2^16) lasts from 140 to 190. A
+    collective begins 2 us before its kernel and ends 3 us after it.
     """
     lines = []
     for number, (name, count, begin, end) in enumerate(

@@ -147,16 +147,22 @@ def infer_dependencies(
 ) -> Pairs:
     """Infer which earlier activity of another stream each activity waited for: (earlier, later).
 
-    Activities (kernels, copies) are sorted by start; times are in ns. Returns two parallel int64
-    arrays of rows. A communication depends on the last computation that its thread launched before
-    it (`_link_to_last_launch`); these pairs come first. Any other activity gets at most one
-    dependency, in two cases: its thread called for a wait before launching it; or it starts more
-    than `_USUAL_LATENCY_NS` after the moment at which it could have started, which is the later one
-    of its launch and the end of its predecessor on the stream.
+    Activities (kernels, copies) are sorted by start; times are in ns. Returns two int64 arrays of
+    rows. The pairs of communications come first (`_link_to_last_launch`): a communication depends
+    on the last other activity that its thread launched before it. The other pairs follow, sorted by
+    the later activity.
 
-    The earlier activity is the one with the latest end at or before the start of the activity,
-    among those on another stream that were launched before it. In the second case only, its end
-    must be after that moment. Only the last `_MAX_CANDIDATES` ends before the start are examined.
+    An activity that is no communication has at most one pair, and only in one of these cases:
+
+    1. Its thread called for a wait before launching it (`_mask_awaiting_launches`).
+    2. It starts more than 20 us after the time at which it was free to start. This is the later one
+       of its launch and the end of its predecessor on the stream, if it has one.
+
+    The earlier activity is searched among the last 64 activities, of any stream, that end at or
+    before the start of the later one. It is the one with the latest end (of equal ends the highest
+    row) that is on another stream and was launched before the later one. In case 2 alone, it must
+    also end after that time. Without such an activity there is no pair. An activity without a known
+    launch counts as launched at its start.
     """
     issued_at = launches.issue_times(start)
     before = find_previous_on_stream(stream)
@@ -185,11 +191,15 @@ def convert_stream_waits(
 ) -> Pairs:
     """Convert the recorded waits of streams to dependencies between activities: (earlier, later).
 
-    A wait means that work launched on `wait.stream` after the call waits for work launched before
-    on the stream `wait.awaited`. Launches are identified by correlation numbers, which ascend in
-    time. The later activity is the first one of the waiting stream with a number above
-    `wait.after`, the earlier one the last one of the awaited stream with a number below
-    `wait.before`. A wait without both is left out.
+    `stream`, `correlation`: int64 per activity. The correlation number identifies the call that
+    launched the activity; later calls have higher numbers. A wait gives one pair:
+
+    - later: the activity on `wait.stream` with the lowest number above `wait.after`
+    - earlier: the activity on `wait.awaited` with the highest number below `wait.before`
+
+    Of equal numbers, the first row is the later activity, and the last row the earlier one. A wait
+    for which one of both activities is missing gives no pair. The pairs are two int64 arrays of
+    rows in the order of `waits`. They may be repeated, and their times are not compared.
     """
     by_number = np.argsort(correlation, kind="stable")
     numbers = correlation[by_number]
@@ -224,12 +234,15 @@ def find_previous_on_stream(stream: Int64Array) -> Int64Array:
 def _link_to_last_launch(
     start: Int64Array, end: Int64Array, is_communication: BoolArray, launches: Launches
 ) -> tuple[list[int], list[int]]:
-    """Return the dependencies of communication kernels on the previous launch of their thread.
+    """Return the dependencies of communications on earlier launches of their threads.
 
-    The earlier activity is the last one without communication that the same thread launched before.
-    There is no dependency if there is none, if it ended after the start of the kernel, or if the
-    launch of the kernel is unknown. Returns (earlier, later), lists of activities in the order of
-    launches.
+    The result is (earlier, later), two lists of activities in the order of the launches of the
+    later ones. The earlier activity is the last one before it in this order that is no
+    communication and was launched by the same thread. Activities of one call are ordered by row.
+
+    A communication has no pair if its launch is unknown, if its thread has launched no such
+    activity before, or if the last one ends after the start of the communication. Then no older
+    activity is taken instead. Streams have no effect.
     """
     earlier, later = [], []
     last_of_thread: dict[int, int] = {}
@@ -247,11 +260,11 @@ def _link_to_last_launch(
 
 
 def _mask_awaiting_launches(launches: Launches) -> BoolArray:
-    """Mark activities before whose launch their thread called for a wait: bool[activities].
+    """Mark the activities before whose launch their thread called for a wait: bool[activities].
 
-    Only waits (`STREAM_WAIT`) after the previous launch of this thread count, on any stream;
-    calls are in their order in `launches`. Activities without a known launch are
-    not marked.
+    All activities of a call are marked if its thread called `STREAM_WAIT` at least once since its
+    previous call that launched an activity, or since its start. The stream of the wait has no
+    effect. Calls are in time order in `launches`. Activities without a known launch are not marked.
     """
     is_waiting = np.zeros(len(launches.of_activity), np.bool_)
     is_launch = launches.launch_mask()
@@ -315,9 +328,12 @@ class _Builder:
         """Add a node for the work of the host between two points in time; return its row.
 
         `point`: index of the later point. `previous`, `moment`: row and time in ns of the earlier
-        one. The node depends on this row, and on the activity that the host awaited before the
-        point, if that has a row. It lasts from the later end of both to the point. Work without a
-        name is called `HOST`.
+        one. The node depends on row `previous`. It also depends on the activity that the host
+        awaited before the point (`profile.awaited`), if there is one that already has a row.
+
+        Its duration is the time of the point minus `moment`, or minus the end of that activity if
+        that is later. The name is that of the work of the point (`profile.work`), or `HOST` if the
+        work is unknown. The row is also stored in `self._row_of_point[point]`.
         """
         profile, nodes = self._profile, self._nodes
         awaited = int(profile.awaited[point])
@@ -335,13 +351,21 @@ class _Builder:
         return row
 
     def _add_activity(self, activity: int) -> None:
-        """Add a node for an activity of the device, and nodes for its launch and unexplained gap.
+        """Add a node for an activity, and nodes for its launch and for an unexplained delay.
 
-        The activity depends on the activities that it waits for, if they have nodes, and on its
-        launch, if the call is known; without either, on row 0. The launch node lasts from the call
-        to the start of the activity, but at most the median latency if an awaited activity ends
-        after the call. If the activity starts later than all this explains, a gap node on the host
-        is added before it, which has the remaining time and the dependencies.
+        The activity depends on two kinds of nodes; without any, on row 0:
+
+        - the activities that it waits for (`self._waits`) and that already have a row. `ready` is
+          the latest end of these, without them the first time of the rank.
+        - its launch, if the point that issued it (`profile.issue`) has a row. The latency is its
+          start minus the time of that point. It is at most `self._latency_ns` if `ready` is after
+          that point. A positive latency becomes a launch node after the point; otherwise the launch
+          is the point. `ready` then is at least the end of the latency.
+
+        If the start of the activity is after `ready`, a node `gap` on the host of the remaining
+        time is added. It has these dependencies, and the activity depends only on it. Assumed
+        dependencies are marked as not recorded. Rows are added in the order launch, activity, gap;
+        the row of the activity is stored in `self._row_of_activity`.
         """
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])
@@ -391,10 +415,17 @@ class _Builder:
         return row
 
     def _median_latency_ns(self) -> int:
-        """Return the median time in ns from call to start of activities without other delays.
+        """Return the median time in ns from issue to start of activities that nothing else delays.
 
-        These are activities that start at or after their call, and whose awaited activities ended
-        by the call. The result is rounded down; 0 without such activities.
+        Those are the activities with three properties:
+
+        - A point of the host issued them (`profile.issue`).
+        - They start at or after that point.
+        - All activities that they wait for end at or before that point. Without any, the first time
+          of the rank takes the place of these ends.
+
+        The median of an even number of times is the mean of the middle two, rounded down to ns. The
+        result is 0 without such activities.
         """
         profile = self._profile
         issued = np.flatnonzero(profile.issue >= 0)

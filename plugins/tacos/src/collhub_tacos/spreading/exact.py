@@ -28,14 +28,21 @@ def find_exact_all_gather(
     step_ps: int,
     time_limit_s: float | None = None,
 ) -> LinkSchedule | str:
-    """Bring every chunk to all NPUs in `steps` steps of `step_ps`, one chunk per link and step.
+    """Find a schedule that brings every chunk to all NPUs in `steps` steps of `step_ps` ps.
 
-    `origin`: NPU of every chunk. All nodes must be NPUs. A chunk that is sent in a step may be
-    forwarded in the next one. `time_limit_s`: limit of the user in s, None for no limit. If the
-    problem has more than `MAX_COLUMNS` variables and all NPUs have equal numbers of chunks, a
-    fraction of the chunks is spread in a fraction of the steps, and this schedule is repeated.
-    Returns the reason as a text if every fraction has too many variables, or the search finds no
-    schedule.
+    A link carries at most one chunk per step; a chunk that arrives in a step may be forwarded in
+    the next one. `origin`: int64, NPU of every chunk. All nodes of the network must be NPUs.
+    `time_limit_s`: limit of each search in s, None for no limit.
+
+    The search is tried for C = 1 copies, then for larger C, until a schedule is found. C are the
+    common divisors of `steps` and of the number of chunks per NPU; only 1 if NPUs that have chunks
+    have different numbers. For C copies, the chunks are divided into C sets that are equal by NPU.
+    The first set is spread in `steps` / C steps, and the others repeat its schedule one after the
+    other. A trial is left out if it has no variables or more than 10000 (`_build_columns`).
+
+    No transfer of the result reduces. Its transfers are ordered by copy, then by the variables. If
+    all trials fail, the result is a text: that no schedule was found within the limits, or, if all
+    trials were left out, that there are too many variables.
     """
     reason = f"not run, more than {MAX_COLUMNS} variables"
     for copies in _list_copy_counts(origin, steps):
@@ -92,10 +99,14 @@ def _build_columns(
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
     """Return the variables of the exact search as (chunk, link, step), int64 each.
 
-    A variable states whether the link carries the chunk in the step. A link has no variable for
-    steps in which the chunk cannot yet be at its source, nor for chunks that start at its
-    destination. Returns None if there are no variables or more than `MAX_COLUMNS`. `origin`: node
-    of each chunk.
+    A variable states whether the link carries the chunk in the step; steps count from 0. `origin`:
+    node of each chunk. Let d be the number of links on a shortest path from the origin of a chunk
+    to the source of a link. The link has variables for the chunk in steps d to `steps` - 1, none if
+    d is larger or the source cannot be reached. It has none if the chunk starts at the destination
+    of the link. Variables are sorted by chunk, then by link, then by step.
+
+    Returns None without any variable, and for more than 10000 (`MAX_COLUMNS`). It also is None if
+    chunks x (nodes - 1) is above that.
     """
     # A lower bound of the number of variables: every chunk enters every other node.
     if len(origin) * (network.num_nodes - 1) > MAX_COLUMNS:
@@ -123,14 +134,18 @@ def _solve(
     step: Int64Array,
     time_limit_s: float | None,
 ) -> Int64Array | None:
-    """Return the indices of the variables that are 1, ascending; None if no solution is found.
+    """Return the indices of the variables that are 1 in a solution, ascending, or None.
 
-    Variable i means that `link[i]` carries `chunk[i]` in `step[i]`; `origin[c]` is the NPU that has
-    chunk c first. A solution brings each chunk to each other NPU exactly once and never back to its
-    origin, forwards it only in a step after its arrival, and sends at most one chunk per link and
-    step. Any solution is accepted; there is no objective to minimize. The search ends after 20
-    (`_MAX_NODES`) nodes of the branch-and-bound tree, and after `time_limit_s` s if that is not
-    None; a solution that was found until then is returned.
+    Variable i means that `link[i]` carries `chunk[i]` in `step[i]`, from 0 to `steps` - 1.
+    `origin[c]` is the NPU that has chunk c first. A solution has these properties:
+
+    - Every chunk arrives exactly once at every node other than its origin, and never at its origin.
+    - An NPU other than the origin sends a chunk only in a step after its arrival.
+    - A link carries at most one chunk per step.
+
+    Any solution is accepted. The search ends after 20 (`_MAX_NODES`) nodes of the branch-and-bound
+    tree, or after `time_limit_s` s if that is not None. A solution that was found until then is
+    returned. None means that no solution exists, or that none was found within these limits.
     """
     variables = np.arange(len(chunk))
     ones = np.ones(len(chunk))
