@@ -180,7 +180,7 @@ class Edges:
     children: Int64Array
 
     def only(self, is_selected: BoolArray) -> Edges:
-        """Return the edges for which `kept` is True."""
+        """Return the edges for which `is_selected` is True, in order; this object if all are."""
         return (
             self
             if is_selected.all()

@@ -59,17 +59,19 @@ def check_paths(collective: Collective, topology: Topology, npus: tuple[int, ...
 def _find_separated_npus(
     collective: Collective, topology: Topology, npus: tuple[int, ...]
 ) -> tuple[int, int] | None:
-    """Find NPUs (source, destination) without a path for data of the collective.
+    """Find two NPUs (source, destination) without a path for data of the collective.
 
-    Rank r is NPU `npus[r]`. None if all data can arrive, for fewer than two NPUs, and for custom
-    collectives. Of several pairs, the result is:
+    Rank r is NPU `npus[r]`. Returns None if all data can arrive, for fewer than two NPUs, and for
+    custom collectives. Otherwise the first rule that applies:
 
-    - with a root: the root and the first rank that the root does not reach, or the first rank that
-      does not reach the root if data go to the root
-    - without a root: the pair of `find_unreachable_pair`
-    - uneven: the first rank with data for a rank without a path, and the first such rank
+    - With a root: (root, the first rank that the root does not reach). If data go to the root: (the
+      first rank that does not reach the root, root).
+    - Not uneven: the pair of `find_unreachable_pair`.
+    - Uneven: source is the first rank with data for a rank that it does not reach; destination is
+      the first such rank. Ranks without data for each other need no path.
 
-    The results of the last four different calls are cached.
+    "First" is by rank, and the result has numbers of NPUs. The results of the last four different
+    calls are cached.
     """
     traits = collective.kind.traits
     if len(npus) < 2 or not Traffic(collective, 1).is_known:

@@ -350,10 +350,12 @@ def collhub_consumers() -> Sequence[WorkloadWriter]:
 
 @hookimpl
 def collhub_passes() -> Sequence[AlgorithmPass]:
-    """Return the passes of this plugin: one per transformation of `_TRANSFORMATIONS`, and `search`.
+    """Return the passes of this plugin: one per transformation, then `search`.
 
-    All work on workloads; `search` is the last one. The functions that run them are named by text
-    and loaded on first use. Only `search` is marked as a search.
+    Transformations are in the order of `_TRANSFORMATIONS`. All passes work on workloads. Their
+    functions are named by text and loaded on first use: `run_split_at_root` of
+    `transformations.passes` for `split-at-root`. Transformations also name the function that lists
+    their possible moves. Only `search` is marked as a search.
     """
     search = AlgorithmPass(
         "search",

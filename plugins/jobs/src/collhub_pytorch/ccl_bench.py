@@ -147,7 +147,11 @@ def _network_text(card: Card) -> str:
 def lines(workload: Workload) -> list[str]:
     """Describe the card of a workload in one line, followed by the report on its profiles.
 
-    The first line is left out without a card. Only degrees of parallelism other than 1 are named.
+    The first line is left out if the workload has no card (extension `ccl-bench`). It names the
+    model family, framework, number of devices, device, and the degrees of parallelism other than 1:
+    `card            llama with torchtitan on 2 x A100; dp_shard 2`. Empty texts become `no model`
+    or `unknown`; without a degree above 1 the line ends with `no parallelism`. The other lines are
+    those of `collhub_pytorch.report.lines`.
     """
     # Imported here: only `inspect` needs the report.
     from collhub_pytorch.report import lines as report_lines
@@ -168,13 +172,18 @@ def lines(workload: Workload) -> list[str]:
 def read_card(source: Source) -> Card:
     """Parse the card of a folder: devices, software, parallelism and bandwidths.
 
-    The card is the only file of the source with its name and signature. Missing texts are empty,
-    missing numbers of devices 0, missing or zero degrees of parallelism 1. The device is the
-    `model`, else the `type`. Bandwidths are in Gbit/s, (0.0, 0.0) unless exactly two are given,
-    where null does not count. Raises `InputError` for no or several cards, with the path of the
-    first invalid value, and if the card has a plan of parallelism and a `total_count` other than 0
-    that differs from the product of `dp_replicate`, `dp_shard`, `tp`, `pp` and `cp`; `ep` does not
-    count.
+    The card is the file of `_card_part`. Absent and null values have defaults: "" for texts, 0 for
+    numbers of devices, 1 for degrees of parallelism. Texts are cut after 80 characters. The device
+    is the `model`, otherwise the `type`. Bandwidths are in Gbit/s: (between nodes, within a node)
+    if `bandwidth_gbps` has exactly two values other than null, otherwise (0.0, 0.0).
+
+    Raises `InputError` in these cases:
+
+    - There is no card, or several.
+    - A value is invalid; the message has its path. Numbers of devices and degrees must be integers
+      from 1 to 2^20, so 0 is invalid, as is an empty text.
+    - The card has a plan of parallelism and a `total_count`, and this is not the product of
+      `dp_replicate`, `dp_shard`, `tp`, `pp` and `cp`. `ep` does not count.
     """
     part = _card_part(source)
     root = document_of(Source(part.name, (part,), source.report), CCL_BENCH)
@@ -207,10 +216,11 @@ def read_card(source: Source) -> Card:
 
 
 def _card_part(source: Source) -> SourcePart:
-    """Return the only file that is a card.
+    """Return the only file of a folder that is a card.
 
-    A card has a name that matches `_CARD`, and the signature of the format in its first 64 KiB.
-    Raises `InputError` if there is none or more than one; the message names at most three.
+    A card has a name that ends in `.yaml` or `.yml` (in any case), and the signature of the format
+    in its first 64 KiB. Raises `InputError` (`ccl-bench`) if the source has no card or several; the
+    message has their number and the first three names.
     """
     cards = []
     for part in source.parts:
@@ -231,9 +241,9 @@ def _object(value: Value | None, key: str) -> Value | None:
 
 
 def _count(value: Value | None, key: str) -> int:
-    """Return the count `key` of an object of the card; 0 if it is missing or empty.
+    """Return the count `key` of an object of the card; 0 if it or the object is missing or null.
 
-    Raises `InputError` for other values, and above `_MAX_COUNT`.
+    Raises `InputError` for values other than integers from 1 to `_MAX_COUNT`, so 0 is invalid.
     """
     child = _object(value, key)
     return 0 if child is None else child.count(_MAX_COUNT)

@@ -68,10 +68,16 @@ class IndexedRun:
 def index_run(timeline: RunTimeline | JobTimeline, lines: ColumnLines) -> IndexedRun:
     """Describe a run for the page, and add its columns to `lines`.
 
-    If the required columns exceed the budget of `lines`, the run is indexed again with fewer steps,
-    which omits later steps, until they fit or fewer than `_MIN_STEPS` were permitted; then they
-    exceed the budget. Raises `UsageError` if the run has no times of steps (`no-step-times`), if no
-    step started (`nothing-to-show`), or if the excerpt is empty.
+    The run is first indexed with at most `MAX_STEPS` steps. If `lines` then exceeds its budget by a
+    factor f > 1, the columns of this run are removed and it is indexed again, repeatedly. The new
+    limit is 0.95 / f times the number of steps so far; later steps are omitted first. A limit below
+    `_MIN_STEPS` (1000) is the last attempt, so its result may exceed the budget.
+
+    Errors, in the order of the checks:
+
+    - `UsageError` (`no-step-times`) if the run has no times of steps
+    - `InputError` (`step-times`) for another number of times than steps
+    - `UsageError` (`nothing-to-show`) if no step started, or if the excerpt is invalid or empty
     """
     subject: AlgorithmSteps | JobNodes
     if isinstance(timeline, RunTimeline):
@@ -111,9 +117,18 @@ def _index_steps_until(
 ) -> IndexedRun:
     """Describe the steps of a run that begin first for the page, and add their columns to `lines`.
 
-    At most `max_steps` steps are described. Jobs also have `collectives`, and algorithms whose
-    lanes are thread blocks `blocks`. The topology is described if it is known, links only with a
-    simulation result. All other entries are None. The notes of the result list the omitted data.
+    At most `max_steps` steps of the excerpt are described; a step that waits before it begins
+    counts as two. The index has the name of the run (without folder), facts, ranks, lanes, kinds,
+    steps, critical path and times of ranks. These entries are None unless the condition holds:
+
+    - `chunks`: an algorithm whose chunks are known
+    - `collectives`: a job
+    - `blocks`: an algorithm whose lanes are thread blocks, because most of its steps have one
+    - `topology`: the topology is known; `links`: there is also a simulation result
+
+    `rank_names` is always None. The notes have one text if only an excerpt is shown, and one with
+    the number of omitted steps if there are any. Raises `UsageError` (`nothing-to-show`) for an
+    invalid or empty excerpt.
     """
     sort, sort_names = _sort_rows(subject)
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)
@@ -247,12 +262,25 @@ def _index_steps(
     partner: Int64Array,
     lines: ColumnLines,
 ) -> tuple[Index, Index | None]:
-    """Describe the steps of a run for the page; add their columns to `lines`.
+    """Describe the steps of a run for the page, and add their columns to `lines`.
 
-    Returns the descriptions of the steps and of the chunks. `kind`, `partner`: kind and matched row
-    of every row of the table. Chunks are described only for algorithms whose chunks are known,
-    otherwise None. Only the nodes of jobs have labels. A wait has no partner; its `waits_for` is
-    the rank of its step's partner. It is -1 for all other steps.
+    Returns the descriptions of the steps and of the chunks. `laned`: the shown steps and waits,
+    lane by lane. `kind`, `partner`: kind and matched row of every row of the table, -1 without one.
+    Entries of the first result, each a reference to a column:
+
+    - `gap`: time in ns from the end of the step before in the lane; `duration`: in ns; `kind`:
+      number of the kind, for a wait the last one; `peer`: the other rank
+    - `partner`: position of the matched step, -1 for waits and if it is none or not shown. The text
+      `in order` replaces the column if matching sends and receives in order gives the same.
+    - `waits_for`: for a wait the rank of its step's matched row; -1 for all other steps
+    - `bytes`; `chunk`, `chunks`: first chunk and number of chunks
+    - `number`: position within the rank, or for a job the id of the node
+    - `label`: number in `labels`, the names of the nodes of a job
+
+    `count` is the number of shown steps and waits. `chunk`, `chunks` and the second result are None
+    unless the chunks of the algorithm are known. For algorithms, `label` is None and `labels`
+    empty. Columns other than `gap`, `duration`, `kind` and `peer` are None if they exceed the
+    budget.
     """
     rows, table = laned.row, subject.table
     named_classes = _list_classes(subject)
@@ -307,11 +335,12 @@ def _index_steps(
 
 
 def _name_chunks(timeline: RunTimeline) -> Index:
-    """Return the number of chunks (`count`) and their names.
+    """Return the number of chunks (`count`) and their names (`names`) for the page.
 
-    Collectives split by source and target have one chunk per rank and unit, ordered by rank; others
-    one per unit. A name includes the size of a chunk. Above `_MOST_NAMED_CHUNKS` chunks there are
-    no names.
+    A collective that is split by source and target, such as an all-to-all, has one chunk per rank
+    and unit, ordered by rank, then unit: `chunk 1 of rank 0 (64 KiB)`. Others have one chunk per
+    unit: `chunk 1 (64 KiB)`. Numbers count from 0. The size is that of the collective divided by
+    the number of units. With more than `_MOST_NAMED_CHUNKS` (100,000) chunks, `names` is [].
     """
     collective = timeline.algorithm.collective
     traits, units = collective.kind.traits, collective.unit_count
@@ -337,10 +366,13 @@ def _index_blocks(
     laned: LanedSteps,
     lines: ColumnLines,
 ) -> Index:
-    """Describe the thread blocks: the channel of each, and the source line of every step.
+    """Describe the lanes of an algorithm as thread blocks, and add their columns to `lines`.
 
-    The channel is that of the block's first step. The source lines are None if no step has one, or
-    if the column exceeds the budget. `source` is the file name without folder, None if unknown.
+    - `lane_meaning`: always `thread block`.
+    - `channel`: column with one value per lane, the channel of its first step.
+    - `source_line`: column with one value per shown step or wait. None if no shown step has a
+      source line, or if the column exceeds the budget.
+    - `source`: name of the algorithm's source file without folder, None if unknown.
     """
     assert isinstance(timeline, RunTimeline)
     steps = subject.table

@@ -43,12 +43,17 @@ class Lanes:
 def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int) -> Lanes:
     """Assign the channels of an algorithm to at most `max_lanes` lanes, which run at the same time.
 
-    Two channels must share a lane if both access one block of memory and at least one writes it, or
-    if they are the two sides of a message. Channels joined by such conditions form a group; groups
-    get the lanes 0, 1, ... in turn. Records of level 0 (local work before all messages) belong to
-    lane 0. There is one lane if `max_lanes` is 1, with one channel, and if the records access more
-    than `_MAX_ADDRESSES` blocks. The result has the lane, the source and the destination offset of
-    each record, since each lane gets its own slots in SCRATCH, and the SCRATCH blocks of each rank.
+    Two channels must share a lane if both access one block of memory that is written. The same
+    holds for the channels of the two sides of a message. Channels joined by such conditions form a
+    group. The groups that have records above level 0 are numbered from 0 by their lowest channel.
+    Group number g gets lane g mod `max_lanes`. Records of level 0 (local work before all messages)
+    belong to lane 0.
+
+    There is one lane, with unchanged offsets, in three cases: `max_lanes` is 1, there is only one
+    channel, or all records have together more than `_MAX_ADDRESSES` / 2 blocks.
+
+    The result has the lane and both offsets of each record, and the SCRATCH blocks of each rank.
+    The offsets change, because each lane gets its own slots in SCRATCH (`_separate_slots`).
     """
     channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
     algorithm_blocks = algorithm.scratch_units // program.block_units
@@ -137,10 +142,14 @@ def _separate_slots(
 ) -> Lanes:
     """Return the lanes of all records, with separate SCRATCH slots for each lane.
 
-    Slots are blocks of SCRATCH that levelling added. On each rank, the slots of a lane are moved
-    after those of the lanes before it; those of lane 0 follow the blocks of the algorithm itself
-    (`algorithm_blocks`, by rank). Other offsets are kept. Records of level 0, which run before all
-    messages, belong to lane 0. The result also has the SCRATCH blocks of each rank.
+    Slots are the blocks of SCRATCH after those of the algorithm itself (`algorithm_blocks`, by
+    rank), which levelling added. `lane`: lane of every record. On each rank, the slots that one
+    lane uses are moved together: those of lane 0 to the first block after the algorithm's blocks,
+    those of each other lane directly after those of the lane before. A lane without slots takes no
+    space. All other offsets are kept.
+
+    In the result, records of level 0, which run before all messages, belong to lane 0, but keep the
+    slots of their given lane. `scratch` is, for each rank, the end of the last slots.
     """
     num_lanes = int(lane.max(initial=0)) + 1
     group = program.rank * num_lanes + lane
