@@ -39,6 +39,7 @@ from collhub_coconet import (
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import TorchModuleOptions
 from collhub_coconet.program.operations import ElementType, Rule, sliced
+from collhub_coconet.program.program import Chain
 from collhub_coconet.torch_programs.writing import write
 from expert_tokens import expert_tokens
 
@@ -184,6 +185,24 @@ def test_overlapped_exchanges_are_written_in_chunks_of_rows() -> None:
     chain = lower(overlap(program, names[1:]).program, Binding(RANKS, {"H": 8, "F": 8}))
     (loss,) = write(chain, TorchModuleOptions()).losses
     assert "inner > hidden > y > combined" in str(loss)
+
+
+@pytest.mark.parametrize(
+    ("axes", "counts"),
+    [("ep", [[1, 3], [2, 2]]), ("dp", [[2, 2], [2, 2]]), (None, [[1, 3], [2, 2]])],
+)
+def test_a_chain_of_other_blocks_of_rows_is_written_as_separate_statements(
+    axes: str | None, counts: list[list[int]]
+) -> None:
+    """`overlap` refuses the first two chains, but a document may have them."""
+    build = ProgramBuilder("rows", mesh=("dp", "ep"))
+    x = build.argument("x", "float32", 8, 4, layout={"dp": LOCAL, "ep": LOCAL})
+    sent = all_to_all_v(x, [[1, 2], [3, 2]], axes="dp").named("sent")
+    program = build.program(all_to_all_v(sent, counts, axes=axes or "dp").named("back"))
+    program = program.with_stages((), (Chain(("sent", "back"), (1,)),))
+    result = write(lower(program, Binding.of_mesh((2, 2), {})), TorchModuleOptions())
+    step = result.artifacts[0].content().decode().partition("def step")[2]
+    assert ("_send_chunk(" in step, bool(result.losses)) == (axes is None, axes is not None)
 
 
 def opaque(x: Value, call: dict[str, Any], rule: str = "per_rank", *shape: int) -> Value:

@@ -128,6 +128,17 @@ def test_chunks_of_equal_parts_are_no_chunks_of_rows() -> None:
         overlap(program, ["total", "y", "scattered"])
 
 
+def test_a_chain_has_exchanges_along_the_same_axes() -> None:
+    """Block i of a dispatch along dp is of rank i of dp; a combine along ep sends it to ep."""
+    build = ProgramBuilder("mesh", mesh=("dp", "ep"))
+    x = build.argument("x", "float32", 8, 4, layout={"dp": LOCAL, "ep": LOCAL})
+    sent = all_to_all_v(x, [[1, 2], [3, 2]], axes="dp").named("sent")
+    program = build.program(all_to_all_v(sent, [[1, 3], [2, 2]], axes="ep").named("back"))
+    message = r"back: it exchanges rows along other axes than sent.*\(row-blocks\)"
+    with pytest.raises(RefusedMoveError, match=message):
+        overlap(program, ["sent", "back"])
+
+
 @pytest.mark.parametrize("chunks", [1, 2, 4])
 @pytest.mark.parametrize("algorithm", ["ring", "direct"])
 def test_uneven_sequence_parallelism_overlaps_with_sliced_products(

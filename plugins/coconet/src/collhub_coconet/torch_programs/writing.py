@@ -41,7 +41,7 @@ from collhub_coconet.program.program import (
     find_axis_positions,
 )
 from collhub_coconet.program.shape_rules import find_axes
-from collhub_coconet.program.uneven_rows import read_counts
+from collhub_coconet.program.uneven_rows import list_row_blocks, read_counts
 from hub_core.model import InputError, Location, Loss, Workload
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -487,12 +487,17 @@ class _ModuleWriter:
     def _can_chunk_rows(self, members: Sequence[Operation]) -> bool:
         """Check whether a chain is written as exchanges of chunks of rows around a loop.
 
-        The first and the last member are AllToAllVs. The others are products and pointwise
+        The first and the last member are AllToAllVs along the same axes, and the last one reads the
+        blocks of rows that the first one delivers. The others are products and pointwise
         operations of values of the chain with values that have no rows, such as weights. No value
         but the last one is an output or is read outside of the chain.
         """
-        inner, names = members[1:-1], {operation.name for operation in members}
-        if {members[0].kind, members[-1].kind} != {Kind.ALL_TO_ALL_V}:
+        first, *inner, last = members
+        names = {operation.name for operation in members}
+        if {first.kind, last.kind} != {Kind.ALL_TO_ALL_V} or first.axes != last.axes:
+            return False
+        # `overlap` ensures this; a document may have any chains.
+        if list_row_blocks(first)[1] != list_row_blocks(last)[0]:
             return False
         for operation in members[:-1]:
             readers = {reader.name for reader in self.program.readers.get(operation.name, ())}

@@ -96,7 +96,8 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
     - Each member reads a value of its predecessor, and both have a dimension along which all these
       values can be cut into chunks.
     - An uneven collective after another collective reads the rows in the blocks in which that one
-      delivers them, as the combine of experts after their dispatch (`row-blocks`).
+      delivers them, along the same axes, as the combine of experts after their dispatch
+      (`row-blocks`).
     - No path between operations of the members contains another operation.
     - The chain and another stage do not wait for each other.
     """
@@ -177,8 +178,9 @@ def _check_row_blocks(operations: Sequence[Operation], conditions: Conditions) -
 
     `operations`: of all members of a chain, in order. Chunks of an uneven collective have a part of
     the rows of every block (those from one rank to another). So a collective after it in the chain,
-    or before it, must be uneven, with the same blocks of rows on every rank: an AllToAllV has
-    the transposed counts of the one before, and an AllGatherV and a ReduceScatterV have equal ones.
+    or before it, must be uneven, along the same axes of the mesh, with the same blocks of rows on
+    every rank: an AllToAllV has the transposed counts of the one before, and an AllGatherV and a
+    ReduceScatterV have equal ones.
     Raises `RefusedMoveError` (`row-blocks`).
     """
     communications = [operation for operation in operations if operation.is_communication]
@@ -189,6 +191,8 @@ def _check_row_blocks(operations: Sequence[Operation], conditions: Conditions) -
         message = f"its chunks or those of {before.name} are no chunks of rows by counts"
         cure = "end the chain before it"
         conditions.require(is_uneven, "row-blocks", after.name, message, cure)
+        message = f"it exchanges rows along other axes than {before.name}"
+        conditions.require(before.axes == after.axes, "row-blocks", after.name, message, cure)
         is_equal = list_row_blocks(before)[1] == list_row_blocks(after)[0]
         message = f"its counts need other blocks of rows than {before.name} delivers"
         cure = f"state counts that return the rows of {before.name}, or end the chain before it"
