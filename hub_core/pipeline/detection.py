@@ -353,9 +353,11 @@ def _create_json_error(
             f"the nearest format is {format.name} ({format.description}) "
             f"with the members {', '.join(map(repr, format.members))}"
         )
-        if isinstance(nearest.offer, TopologyReader) and kind is not TopologyReader:
+        if format.layout is Layout.FOLDER:
+            cure = f"{cure}; name the folder, not this file of it"
+        elif isinstance(nearest.offer, TopologyReader) and kind is not TopologyReader:
             cure = f"{cure}, which describes a topology"
-        if kind is TopologyReader and not isinstance(nearest.offer, TopologyReader):
+        elif kind is TopologyReader and not isinstance(nearest.offer, TopologyReader):
             cure = f"{cure}, which describes no topology"
     return InputError(message, location=location, cure=cure, code="unknown-format")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from collhub_astra_sim import networks
 from collhub_astra_sim.options import (
@@ -80,6 +81,14 @@ _JOB = Format(
     (".json",),
     rb'"([a-z-]+-implementation(-custom)?|per-node-custom-implementation)"',
     layout=Layout.FOLDER,
+    # Of the system configuration, so that an error about this file names the folder.
+    members=(
+        "scheduling-policy",
+        "endpoint-delay",
+        "active-chunks-per-dimension",
+        "preferred-dataset-splits",
+        "all-reduce-implementation",
+    ),
 )
 
 JOB_READER = WorkloadReader(
@@ -104,7 +113,8 @@ FOLDER = FormatWriter(_FOLDER, "collhub_astra_sim.folders.write:write", AstraFol
 FOLDER_READER = FormatReader(_FOLDER, "collhub_astra_sim.folders.read:read", AstraFolderReadOptions)
 
 FOLDER_NETWORK = TopologyReader(
-    _FOLDER,
+    # Folders of jobs have networks too.
+    replace(_FOLDER, signature=_JOB.signature),
     "collhub_astra_sim.folders.read:read_network",
     samples="collhub_astra_sim.samples:samples",
 )
@@ -115,6 +125,7 @@ NETWORK_YAML = TopologyReader(
         "network YAML of ASTRA-sim",
         (".yml", ".yaml"),
         networks.NETWORK_YAML,
+        members=("topology", "npus_count", "bandwidth", "latency"),
     ),
     "collhub_astra_sim.networks.network_yaml:read",
     samples="collhub_astra_sim.networks.network_yaml:samples",

@@ -206,7 +206,20 @@ def test_folder_without_network_is_verified_but_not_simulated(grouped, collhub):
     (grouped / "network.yml").unlink()
     assert collhub("verify", grouped)[0] == 0
     code, _, err = collhub("simulate", grouped)
-    assert (code, "no network YAML; name the network with --topology" in err) == (1, True)
+    assert (code, "the folder has no network; name the network with --topology" in err) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["network.yml", "HGX-H100.json"])
+def test_network_of_a_job_with_native_collectives_is_read(tmp_path, collhub, name):
+    """ASTRA-sim reads its networks as YAML, of which JSON is a kind, from a file of any name."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "system.json").write_text('{"all-reduce-implementation": ["ring"]}')
+    (folder / "memory.json").write_text('{"memory-type": "NO_MEMORY_EXPANSION"}')
+    keys = {"topology": ["Switch"], "npus_count": [8], "bandwidth": [400], "latency": [936.25]}
+    (folder / name).write_text(json.dumps(keys, indent=1))
+    code, out, _ = collhub("topology", "show", folder)
+    assert (code, "8 NPUs, 1 switch" in out) == (0, True)
 
 
 def test_algorithm_that_deadlocks_is_not_written(tmp_path, collhub, message):

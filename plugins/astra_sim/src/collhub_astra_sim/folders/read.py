@@ -96,25 +96,30 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     return placed(algorithm, members or range(count))
 
 
-def read_network(source: Source, options: NoOptions) -> Topology:
-    """Read the network of a folder: its only network YAML, or the one named `network.yml`.
+# The backends read YAML, and JSON as a kind of it.
+_NETWORK_SUFFIXES = (".yml", ".yaml", ".json")
 
-    A file with the suffix .yml or .yaml is a network YAML if it matches the signature of the
-    format or contains `NETWORK_KEY`. Raises `InputError` if there is none, if there are several
-    of other names, and for a file that the network reader refuses.
+
+def read_network(source: Source, options: NoOptions) -> Topology:
+    """Read the network of a folder: its only network file, or the one named `network.yml`.
+
+    A file with the suffix .yml or .yaml is a network if it matches the signature of the format or
+    contains `NETWORK_KEY`, one with the suffix .json only if it contains this key. Raises
+    `InputError` if there is none, if there are several of other names, and for a file that the
+    network reader refuses.
     """
     files = FolderFiles.of(source)
     signature = re.compile(networks.NETWORK_YAML)
     names = [
         file
-        for file, text in files.texts(".yml", ".yaml")
-        if signature.search(text) or NETWORK_KEY in text
+        for file, text in files.texts(*_NETWORK_SUFFIXES)
+        if NETWORK_KEY in text or (not file.endswith(".json") and signature.search(text))
     ]
     if NETWORK in names:
         names = [NETWORK]
     if len(names) != 1:
         several = f"several files describe networks: {', '.join(names[:8])}"
-        message = several if names else "the folder has no network YAML"
+        message = several if names else "the folder has no network"
         raise files.error(message, "name the network with --topology")
     part = files.files[names[0]]
     return network_yaml.read(Source(part.name, (part,), source.report), options)
@@ -287,13 +292,13 @@ def _read_text(part: SourcePart) -> str:
 
 
 def _read_network_text(files: FolderFiles) -> str | None:
-    """Return the text of the only YAML file of a folder that describes a network; None without one.
+    """Return the text of the only file of a folder that describes a network; None without one.
 
-    These are the files `*.yml` and `*.yaml` that contain `npus_count`. If there are several and
-    one is `network.yml` at the top of the folder, it is used. Bytes that are not UTF-8 become
-    replacement characters. Raises `InputError` for several files without that one.
+    These are the files `*.yml`, `*.yaml` and `*.json` that contain `npus_count`. If there are
+    several and one is `network.yml` at the top of the folder, it is used. Bytes that are not UTF-8
+    become replacement characters. Raises `InputError` for several files without that one.
     """
-    texts = {name: text for name, text in files.texts(".yml", ".yaml") if NETWORK_KEY in text}
+    texts = {name: text for name, text in files.texts(*_NETWORK_SUFFIXES) if NETWORK_KEY in text}
     if len(texts) > 1 and NETWORK in texts:
         texts = {NETWORK: texts[NETWORK]}
     if len(texts) > 1:
