@@ -100,9 +100,13 @@ def transform(
 ) -> None:
     """Transform the algorithm or workload in IN by passes and write the result.
 
-    The result is verified like IN. -O after a --pass sets an option of that pass, if the pass
-    declares it. Any other -O sets an option of the reader, the passes and the writer that declare
-    it; reader.KEY, writer.KEY and NAME.KEY, with the name of a pass, name one of them.
+    Passes run in the order of the command line; that of --search is the last one. IN and the result
+    are verified, as --verify says. --list prints the possible applications of all passes to the
+    result so far, and writes nothing. OUT is needed without --list and --search, and with --run.
+
+    -O after a --pass sets an option of that pass, if the pass declares it. Any other -O sets an
+    option of the reader, the passes and the writer that declare it; reader.KEY, writer.KEY and
+    NAME.KEY, with the name of a pass, name one of them.
     """
     session: Session = context.obj
     if not (passes or is_listing or is_searching):
@@ -155,11 +159,16 @@ def _measure_gain(
     target: ChosenOutput,
     options: Assignments,
 ) -> MeasuredRun:
-    """Run the original and the transformed program, print the measured gain, and return it.
+    """Run the original and the transformed workload, print the measured gain, and return it.
 
-    Both are run in the format of the output with its writer's `options`. Times are in ns, rounded.
-    Raises `UsageError` for an algorithm, because only workloads can be run, and for a format whose
-    files cannot be run.
+    Both are run in the format of `target`, with its writer's `options`. The result has the method,
+    both times of one step in whole ns, and the largest difference of an output relative to its
+    largest value. The printed ratio is the time before by the time after, which counts as at least
+    1 ns.
+
+    Raises `UsageError` if one of both is an algorithm, because only workloads can be run, and if
+    files of the format cannot be run. Raises other `HubError`s if a run fails, and for an option
+    that the writer refuses.
     """
     from hub_core.cli.reports.algorithm_records import MeasuredRun
     from hub_core.model import Workload, format_time
@@ -195,11 +204,13 @@ def _create_report(
     cuts: Sequence[SearchCut],
     measured: MeasuredRun | None,
 ) -> TransformReport:
-    """Create the JSON report of a transformation.
+    """Create the JSON report of a transformation, without printing it.
 
-    `changes`: (pass, change) in order of application. Without a `target` the report has no target
-    format; without `written` it has no artifacts and losses. The result counts as partial if `cuts`
-    (limits that ended a search early) is not empty.
+    - name and format of the source, and format of the `target`, None without a target
+    - `passes`: names of all `steps` in order; `changes`: (pass, change) in order of application
+    - `is_partial`: True if `cuts` (limits that ended a search early) is not empty; `cut` lists them
+    - artifacts (paths) and losses of what was `written`; empty if it is None
+    - `measured` as it is, None without a run
     """
     from hub_core.cli.reports.algorithm_records import PassChange, TransformReport
     from hub_core.reports import list_cuts, list_losses
@@ -247,16 +258,23 @@ def _plan_options(
 ) -> _Plan:
     """Assign every `-O` to those of reader, passes, writer and engine that declare it.
 
-    A pair after a pass sets an option of that pass if the pass declares it. Every other pair is
-    shared: it sets the option of all components that declare it, or of the named component if the
-    key is `COMPONENT.KEY`. For a pass, pairs after it replace shared ones. The engine (of the
-    workers) takes part only if a pass searches. `--size` sets the option `sizes` of the reader if
-    it has one and no `-O` sets it.
+    A pair that follows a pass belongs to this pass if its key is an option of the pass, also as
+    `PASS.KEY`. Every other pair is shared. It sets the option of all components that declare it, or
+    of one if the key is `COMPONENT.KEY`. For a pass, its own pairs replace shared ones. Without a
+    `target`, the writer declares no options. The engine of the workers takes part only if a pass
+    searches.
 
-    The plan has `passes` (the options of each pass, parallel to `steps`) and `shared` (by
-    component, shared pairs only). Raises `UsageError` for an option that no component declares; for
-    a `size` that the reader does not take if no pass searches; and for sizes of symbols (`B=8`) if
-    the reader has no option `sizes`.
+    `--size` sets the option `sizes` of the reader, if the reader has one and no `-O` sets it. If
+    the reader has none, the size is for the passes that search.
+
+    The result has `passes`, the options of each pass in the order of `steps`, and `shared`, the
+    shared ones by component. Raises `UsageError` in these cases; other `HubError`s for an unknown
+    pass or engine:
+
+    - No component declares an option, or the named one does not.
+    - Two shared pairs have equal keys (`click.UsageError`).
+    - The size has `=` (`B=8`), and the reader has no option `sizes`.
+    - The size is for passes, and none of them searches.
     """
     declared = [session.options_of(AlgorithmPass, step.name) for step in steps]
     taken = [step.own(options) for step, options in zip(steps, declared, strict=True)]

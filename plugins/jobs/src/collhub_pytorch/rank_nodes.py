@@ -153,13 +153,22 @@ PASSING_TIME = (START, HOST, LAUNCH, GAP)
 def translate_group(
     call: Call, part: RankNodes, rank: int, world_size: int
 ) -> tuple[int, ...] | None:
-    """Return the group of a rank without a file that corresponds to the group of a recorded call.
+    """Return the group in which `rank`, which has no file, makes a call that another rank recorded.
 
-    `part`: nodes of the rank that recorded the call. The result is the same group if `rank` is a
-    member. Otherwise groups are assumed to divide all ranks regularly, as in layouts by tensor,
-    data and pipeline: n ranks at distance d, in blocks of n x d ranks. None if the ranks of the
-    group are unknown. Raises `InputError` (`missing-ranks`) if the group is not regular, and for
-    messages.
+    `part`: nodes of the rank that recorded the call, whose group is `call.group.ranks`. The first
+    rule that applies gives the result:
+
+    1. The call is not a collective: `InputError`.
+    2. The ranks of the group are unknown: None.
+    3. `rank` is a member: the same ranks in the same order.
+    4. Groups are assumed to divide all ranks regularly, as tensor, data and pipeline parallelism
+       do. A group has n ranks, and d is the second minus the first (1 for a single rank). Blocks of
+       n x d consecutive ranks have d groups each, with ranks at distance d. The result is the group
+       of `rank`, ascending. With 8 ranks, the group (0, 2) gives (5, 7) for rank 5.
+
+    Raises `InputError` (`missing-ranks`), located at the file of `part`, in rules 1 and 4. In rule
+    4 this is so if d is below 1, if n x d does not divide `world_size`, or if the recorded ranks
+    are not the regular group of `part.rank`.
     """
     ranks = call.group.ranks
     if call.kind is not NodeKind.COLLECTIVE:

@@ -53,13 +53,26 @@ class _Plan:
 def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> SynthesisResult:
     """Build NCCL's ring, tree or NVLS algorithm for a collective on a topology.
 
-    On a machine with a known GPU, algorithm, channels and chunks are those NCCL chooses for the
-    size, unless options give them. `auto` builds the cheapest of ring, tree and, if possible, NVLS.
-    So another algorithm may be built than NCCL's choice, which the result names too. NVLS needs all
-    ranks on one node whose switches multicast and add up. The time is that of the simulator if
-    there is one, else an estimate. Raises `UsageError` for fewer than 2 ranks, trees of another
-    collective than all-reduce, NVLS that is not possible, and a size with fewer bytes than parts;
-    `InputError` (`too-large`) for too many messages.
+    The collective must be one that the plugin offers. On a machine with a known GPU, algorithm,
+    channels and chunks are those that NCCL uses for the size, unless options give them. `auto`
+    builds the cheapest of ring, tree and, if possible, NVLS. This may be another algorithm than
+    NCCL's choice, which the statistics name. On other machines, `auto` builds rings
+    (`_choose_plan`). Nodes are the groups of the topology.
+
+    The time in ns is that of the simulator, or an estimate if there is none (None or 0). The result
+    has no bounds. The statistics are the algorithm (`graph`), channels, chunks and facts of NCCL's
+    choice. With the name of the topology, they are also in the algorithm's `extensions`.
+
+    Raises `UsageError`, in this order:
+
+    1. There are fewer than 2 ranks.
+    2. The option is `tree`, and the collective is not an all-reduce.
+    3. The option is `nvls`, and NVLS is not possible. It needs an all-reduce, all-gather or
+       reduce-scatter on one node whose switches multicast and add up.
+    4. The version is unknown, or, on a known GPU, NCCL may not use the algorithm for the call.
+    5. The size has fewer bytes than units.
+
+    Raises `InputError` (`too-large`) for more than 2^20 messages with one chunk.
     """
     kind = request.collective.kind
     if request.collective.num_ranks < 2:
@@ -102,14 +115,23 @@ def node_rings(nodes: Sequence[Sequence[int]], channels: int) -> list[tuple[int,
 
 
 def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[int, TreeNode]]:
-    """Return the tree of each channel: a chain in every node, a binary tree between the nodes.
+    """Return the tree of each channel: a chain in every node, and a binary tree between the nodes.
 
-    This is NCCL's balanced tree. The chain of channel c begins at GPU c (modulo the GPUs of a
-    node), which sends to the parent node. There, the first GPU of the chain receives from the child
-    with the higher number, the second GPU (the first one if it is the only one) from the child with
-    the lower number. Of an odd number of channels, the first half is the larger one. The second
-    half uses the second tree between nodes, and the same chains as the first half. With one node,
-    every chain begins at GPU 0. The key of a tree is the rank.
+    This is NCCL's balanced tree. `nodes`: ranks of every node; there must be one. A tree is a dict
+    by rank, ascending, with parent (-1 at the root) and children. H is half of `channels`, rounded
+    up, at least 1.
+
+    - Chain: on several nodes, channel c begins with GPU (c mod H) mod (GPUs of the node); on one
+      node it begins with GPU 0. The other GPUs follow in cyclic order. The first GPU of a chain is
+      the parent of the second one, and so on.
+    - Between nodes, channels below H use the first tree (`find_tree_parents`), the others the
+      second one (`find_second_tree_parents`). The first GPU of a node's chain is a child of a GPU
+      in the parent node. That GPU is the second of the parent's chain if the child has the lower
+      number of the two nodes, otherwise the first; with one GPU per node it is always the first.
+
+    Nodes are numbered from 0. In the second tree of n nodes, node k has the number n - 1 - k if n
+    is even, otherwise (k - 1) mod n. The children of a rank are the one in its chain, then those in
+    other nodes, ascending.
     """
     count, half = len(nodes), max(1, -(-channels // 2))
     # Parents of the nodes, and the number of each node within the tree.
@@ -167,17 +189,23 @@ def _choose_plan(
 ) -> _Plan:
     """Choose algorithm, channels and chunks: from the options, otherwise as NCCL does.
 
-    - Without a known GPU: ring, 1 channel, 1 chunk and no facts; each option that is given replaces
-      its default.
-    - Otherwise the algorithm is that of the options; for `auto`, it is the cheapest by NCCL's model
-      among those that can be built. Channels and the size of a chunk are those NCCL would use for
-      it.
-    - The number of chunks is the data per channel (per rank, for a ring without root), divided by
-      the size of a chunk and rounded up, from 1 to `_MAX_CHUNKS`. It is 1 for NVLS. The options
-      `channels` and `chunks` take precedence.
+    On a machine without a known GPU, or without data of its channels, the defaults are ring, 1
+    channel and 1 chunk. Options other than `auto` and 0 replace them, and there are no facts.
 
-    Facts, for the result, are the version of NCCL, NCCL's own choice and its channels (if the model
-    has a choice), and the protocol.
+    Otherwise:
+
+    1. The algorithm is that of the options. For `auto`, ring, tree and, if `_has_nvls`, NVLS are
+       allowed. Of the allowed algorithms, the one with the lowest time in NCCL's model is taken,
+       with its protocol.
+    2. Channels and bytes per chunk are those with which NCCL runs it (`launch_of`).
+    3. D is size / channels, for a ring of a collective without root also / ranks. The number of
+       chunks is D / (bytes per chunk), rounded up, from 1 to 16. It is 1 for NVLS.
+    4. The options `channels` and `chunks`, if not 0, replace these numbers; D does not change.
+
+    Facts are `nccl_version`, `nccl_choice` and `nccl_channels` (NCCL's choice among all algorithms,
+    if it has one), and `protocol`. Raises `UsageError` for an unknown version in the options. On a
+    known GPU, it raises it too for a collective that NCCL's model lacks, and if NCCL may not use
+    any allowed algorithm.
     """
     communicator = communicator_of_topology(
         request.topology,
@@ -237,13 +265,15 @@ def _cheapest_allowed(call: ExplainedCall, allowed: Collection[str]) -> Alternat
 
 
 def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
-    """Return the plan with fewer chunks if needed; the number of chunks is at least 1.
+    """Return the plan with fewer chunks if needed, at least 1; nothing else is changed.
 
-    Each unit must have at least one byte, and the messages may be at most `_MAX_MESSAGES`. A
-    channel has one unit per rank for a ring without root and for NVLS, else one; each unit is cut
-    into `chunks`. The messages are 2 * channels * ranks per unit of a channel and chunk. Raises
-    `UsageError` if there are fewer bytes than units with one chunk, and `InputError` (`too-large`)
-    if one chunk already needs too many messages.
+    P is the number of ranks for NVLS and for rings of collectives without root, otherwise 1. There
+    are channels x P units, and 2 x channels x ranks x P messages with one chunk. The number of
+    chunks becomes the lowest of three numbers: that of the plan, 2^20 // messages, and bytes //
+    units.
+
+    Raises `UsageError` if there are fewer bytes than units, and after that `InputError`
+    (`too-large`) for more than 2^20 messages with one chunk.
     """
     ranks = request.collective.num_ranks
     is_ring = plan.algorithm != "tree"

@@ -90,19 +90,28 @@ _MAX_TREE_CHUNKS = 256
 def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisResult:
     """Synthesize a collective of all NPUs that works on one level of the network after another.
 
-    The levels are those of the network, or the option `sizes`. Supports all-gather, reduce-scatter,
-    all-reduce, broadcast, reduce (on trees), and on tori and lines all-to-all, with one candidate.
-    For each shape of `list_shapes`, candidates with more and more chunks are simulated until one is
-    not faster than the one before; the fastest of all is returned with its time in ns, a lower
-    bound, and statistics (sizes of the levels, closest first, chunks, cost). Without a simulated
-    time (None or 0) an estimate is used. Ctrl-C ends the search with the best so far, or is passed
-    on if there is none.
+    The candidates form series, with more chunks from one candidate to the next:
 
-    Raises `InputError` for other collectives (`collective-unsupported`), unless the ranks are all
-    NPUs in order (`subset-unsupported`), and for an all-to-all on other networks (`not-a-torus`) or
-    of too many ranks (`too-large`). Raises `UsageError` for a single rank (`one-rank`),
-    sizes that do not multiply to the number of ranks (`option-range`), and units below one byte
-    (`size-too-small`).
+    - all-gather, reduce-scatter, all-reduce: one series for each shape of `list_shapes`, whose
+      levels are those of the network or of the option `sizes` (`_generate_nested`)
+    - broadcast, reduce: one series on trees (`_generate_on_trees`)
+    - all-to-all: one candidate, only on tori, rings and lines (`_build_exchange`)
+
+    A series ends with the first candidate that is not faster than the one before. The fastest of
+    all is returned, the first of equal ones, with its time in ns and its statistics. The time is
+    the simulated one, or an estimate if that is None or 0 (`_estimate_ns`). The only bound is
+    `ports and distances` (`lower_bound_ns`), if there is one. Ctrl-C ends the search with the best
+    candidate so far; without any, `KeyboardInterrupt` is raised.
+
+    Raises these errors:
+
+    - `InputError`: other collectives (`collective-unsupported`), ranks that are not all NPUs in
+      order (`subset-unsupported`), an all-to-all on another network (`not-a-torus`) or of too many
+      ranks (`too-large`)
+    - `UsageError`: a single rank (`one-rank`), an option `sizes` whose product is not the number of
+      ranks, or for an all-to-all other sizes or several chunks (`option-range`), units below one
+      byte (`size-too-small`)
+    - the error of the request's unit limits for an all-to-all
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     if kind not in NESTED_KINDS:
@@ -177,13 +186,21 @@ def _generate_nested(
 ) -> Iterator[_Candidate]:
     """Yield candidates of an all-gather, reduce-scatter or all-reduce, which differ in the chunks.
 
-    A candidate is (collective with its number of units, steps, SCRATCH units of a rank,
-    statistics). The number of chunks is the option `chunks` if it is not 0, else 1, 2, 4, ... in
-    this order, up to `_MAX_CHUNKS`, to the limit of steps, and to units of at least
-    `MIN_UNIT_BYTES`; 1 is always there. The limit of steps is `_MAX_STEPS`, or `MAX_STEPS_OF_PARTS`
-    if ranges are forwarded separately. Only the largest number is yielded if one chunk has more
-    than `_MAX_TRIED_STEPS` steps. Raises `UsageError` (`size-too-small`) if units have less than a
-    byte.
+    If the option `chunks` is not 0, there is one candidate with this number, without a limit.
+    Otherwise the numbers are 1, 2, 4 and so on, ascending. 1 is always one of them; the others are
+    at most:
+
+    - 16, and 1 for a shape with `is_one_shot`
+    - 4.2e6 steps, or 8.2e6 if `is_forwarded`, divided by the steps of one chunk
+    - bytes // (ranks x `units_per_rank` x 64), so that units have about 64 bytes or more
+
+    If one chunk has more than 1e6 steps, only the largest of these numbers is yielded.
+
+    A candidate is (collective, steps, SCRATCH units of a rank, statistics). The collective has the
+    units of the shape, and is for calls in place and out of place. SCRATCH has all units for a
+    reduce-scatter and for `is_one_shot`, otherwise none. The statistics are sizes, parts, moved,
+    chunks, rounds and cost. Raises `UsageError` (`size-too-small`) at the candidate that has more
+    units than bytes.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
@@ -243,12 +260,17 @@ def _check_size(request: SynthesisRequest, units: int, further_cure: str = "") -
 def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candidate:
     """Build the all-to-all on a torus or line, as (collective, steps, SCRATCH units, statistics).
 
-    Data move dimension by dimension (`build_torus_exchange`), out of place only. Statistics are the
-    sizes of the dimensions, and the rounds of messages (half of each size, rounded down, added up).
-    Raises `InputError` (`not-a-torus`) for other networks and (`too-large`) for too many ranks,
-    `UsageError` for other sizes or chunks (`option-range`) and for units below one byte
-    (`size-too-small`), and the error of the request's unit limits if they do not allow the number
-    of units.
+    On a line, and on a single ring that is too large for `build_torus_exchange`, data move in two
+    phases (`build_line_exchange`). Otherwise they move dimension by dimension. The collective is
+    for calls out of place only; it has ranks x (units of a pair) units.
+
+    The statistics are the sizes of the dimensions, such as `4x8`, and the rounds of messages: the
+    sum of k // 2 for a ring and k - 1 for a line of k ranks. Raises, in this order:
+
+    1. the errors of `_find_exchange_grid`
+    2. `InputError` (`too-large`) if buffers and messages have too many units
+    3. `UsageError` (`size-too-small`) if there are fewer bytes than units
+    4. the error of `request.units` if that does not allow the number of units
     """
     sizes, is_ring = _find_exchange_grid(request, options)
     if is_in_two_phases(sizes, is_ring):
@@ -272,11 +294,15 @@ def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candi
 def _find_exchange_grid(
     request: SynthesisRequest, options: NestedOptions
 ) -> tuple[list[int], list[bool]]:
-    """Return the dimensions of a torus, or of a line, for an all-to-all, as `find_grid`.
+    """Return the dimensions for an all-to-all: (sizes, whether each is a ring), as `find_grid`.
 
-    The first dimension varies fastest with the rank; those of one rank are left out. Raises
-    `InputError` (`not-a-torus`) for other networks, and `UsageError` (`option-range`) for an option
-    `sizes` with other sizes, and for an option `chunks` above 1.
+    The network must be a torus, whose dimensions are all rings, or a single line. The first
+    dimension varies fastest with the rank. Dimensions of one rank are left out; those of two ranks
+    count as rings. Raises, in this order:
+
+    1. `InputError` (`not-a-torus`) for other networks, such as a mesh of two lines
+    2. `UsageError` (`option-range`) for an option `sizes` other than `auto` that, without 1s,
+       differs from the sizes; and for an option `chunks` above 1
     """
     sizes, is_ring = find_grid(request.topology)
     if not sizes or (len(sizes) > 1 and not all(is_ring)):
@@ -301,11 +327,15 @@ def _generate_on_trees(
 ) -> Iterator[_Candidate]:
     """Yield the candidates of a broadcast or reduce on trees, which differ in the chunks.
 
-    A candidate is (collective with its number of units, steps, SCRATCH units of a rank,
-    statistics). `_choose_tree_chunks` chooses the chunks per tree and per message. There are trees
-    * chunks units. The statistics have the numbers of trees, depth and chunks, and the cost if all
-    messages have one chunk, otherwise the range of chunks per message. Raises `UsageError`
-    (`size-too-small`) if there are more units than bytes.
+    `_choose_tree_chunks` gives the numbers of chunks per tree and per message, in this order. A
+    candidate is (collective, steps, SCRATCH units of a rank, statistics). The collective has trees
+    x chunks units, and is for calls in place and out of place. SCRATCH has as many units for a
+    reduce, none for a broadcast.
+
+    The statistics are `trees`, `depth` and `chunks` (per tree). If all messages have one chunk,
+    `cost` follows, with depth - 1 + chunks rounds. Otherwise `chunks per message` follows, from 1
+    to the largest number. Raises `UsageError` (`size-too-small`) at the candidate that has more
+    units than bytes.
     """
     parents, count = trees.parents, len(trees.parents)
     is_reduce = request.collective.kind is CollectiveKind.REDUCE
@@ -338,21 +368,27 @@ def _count_latency_chunks(request: SynthesisRequest, trees: RootedTrees, chunks:
 def _choose_tree_chunks(
     request: SynthesisRequest, options: NestedOptions, trees: RootedTrees
 ) -> list[tuple[int, Int64Array | None]]:
-    """Return the candidates: (chunks per tree, array of the chunks of each message or None for 1).
+    """Return the candidates: (chunks per tree, array of the chunks of each message or None).
 
-    - With the option `chunks`, its number is the only candidate.
-    - Otherwise let c = sqrt(depth m beta / (trees alpha)), which minimizes (depth - 1 + c) (alpha +
-      m beta / (trees c)). The basic candidate has c chunks, limited to at least 1, by
-      `_MAX_TREE_CHUNKS`, by the number of steps and by the minimum size of a unit. It is the only
-      one with a target runtime, and if no rule below applies.
-    - On trees of groups, the candidates are those of `choose_group_messages` instead: with at most
-      c chunks, and with at most `_MAX_TREE_CHUNKS`, both limited by the minimum size of a unit.
-      Only the latter is tried if the basic candidate has more than `_MAX_TRIED_STEPS` steps.
-    - On disjoint trees of at least `_FEW_RANKS` ranks, a second candidate has as many chunks as
-      depth and bytes allow, if that is more. Its messages of ranks near the leaves contain several
-      chunks (`choose_grains`). It replaces the basic candidate if that has more than
-      `_MAX_TRIED_STEPS` steps. It has at most `_MAX_STEPS` steps, or `_MAX_TORUS_STEPS` from
-      `MANY_RANKS` ranks on.
+    None means that every message has one chunk. m is the size in bytes; alpha and beta are latency
+    and time per byte of a link (`_find_link`). S is 4.2e6 steps, from 4096 ranks on 8.2e6, and B =
+    m // 64 // trees the chunks of 64 bytes.
+
+    Let c be the root of depth x m x beta / (trees x alpha), rounded down (256 if alpha is 0). It
+    minimizes (depth - 1 + c) (alpha + m beta / (trees c)). The basic candidate has min(c, 256, S //
+    (2 x trees x ranks), B) chunks, at least 1, and None. It is large if 2 x trees x ranks x chunks
+    is above 1e6. The first rule that applies gives the result:
+
+    1. The option `chunks` is not 0: this number and None.
+    2. The request has a target runtime: the basic candidate.
+    3. Trees of groups: `choose_group_messages` with at most min(c, B) chunks, then with at most
+       min(256, B), and at most S // 2 messages. Equal pairs count once. If the basic candidate is
+       large, only the latter.
+    4. Let K be min(32 x depth, B). If the trees are not disjoint, there are fewer than 512 ranks,
+       or K is not above the basic number: the basic candidate.
+    5. The basic candidate, unless it is large, and K chunks with the messages of `choose_grains`,
+       in which ranks near the leaves get several chunks. These have at most 2.1e6 messages, from
+       4096 ranks on 8.2e6. If that is not possible, the basic candidate only.
     """
     if options.chunks:
         return [(options.chunks, None)]
@@ -403,14 +439,21 @@ def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
 def _estimate_ns(
     request: SynthesisRequest, options: NestedOptions, trees: RootedTrees | None
 ) -> int:
-    """Return an estimated time in ns, rounded up, at least 1, of the complete collective.
+    """Return an estimated time of the complete collective in ns, rounded up, at least 1.
 
-    alpha and beta are the latency and time per byte of `_find_link`, m the bytes. A collective on
-    `trees` takes depth * alpha + m / trees * beta. Without `trees` (None), each phase takes the
-    latencies of `_compute_cost` plus (n - 1) / n * m beta / links; an all-reduce has two phases, or
-    takes the time of `choose_small_shape`.
-    An all-to-all takes `estimate_torus_exchange_s`. Raises `UsageError` as `choose_shape`, and the
-    errors of `_find_exchange_grid`.
+    m is the size in bytes, n the number of ranks; alpha (s) and beta (s per byte) are those of
+    `_find_link`. The first rule that applies gives the time:
+
+    1. all-to-all: `estimate_torus_exchange_s` if all dimensions are rings, otherwise
+       `estimate_line_exchange_s`
+    2. with `trees`: depth x alpha + m beta / trees
+    3. all-reduce: the time of `choose_small_shape`, if that is not None
+    4. all others: L alpha + (n - 1) / n x m beta / P, for an all-reduce twice that. L, the
+       latencies, and P, the links in use, are those of `_compute_cost` for the shape of
+       `choose_shape`.
+
+    Chunks have no effect. Raises `UsageError` (`option-range`) as `choose_levels`, and in rule 1
+    the errors of `_find_exchange_grid`.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     size = request.collective_bytes
@@ -467,15 +510,21 @@ def _find_link(request: SynthesisRequest, trees: RootedTrees | None) -> tuple[fl
 
 
 def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTrees | None:
-    """Return the trees of a broadcast or reduce, None for other collectives.
+    """Return the trees of a broadcast or reduce from its root; None for other collectives.
 
-    - On a torus or mesh: disjoint trees, if the option `sizes` is `auto` or has its dimensions.
-    - Otherwise two binary trees over all ranks, or two for each member of the groups of
-      `find_forwarding_group`, whose ranks have links of their own to other groups.
-    - Trees of groups of more than `_MAX_GROUP` ranks are used only if they have at most
-      `_MAX_STEPS` steps with one chunk and their estimated time is at most that of the two trees.
+    The first rule that applies gives the trees:
 
-    Raises `UsageError` (`option-range`) as `choose_levels`.
+    1. Torus or mesh (`find_grid`), and the option `sizes` is `auto` or its dimensions without 1s:
+       edge-disjoint trees (`find_grid_trees`).
+    2. There are groups of s ranks that have links of their own to other groups
+       (`find_forwarding_group`, from 512 ranks on). If s is at most 32, these are trees of groups,
+       two per member of a group (`find_group_trees`).
+    3. There are such groups with s above 32 and 4 x s x ranks is at most 4.2e6: those trees, or the
+       two trees of rule 4 if their estimated time is lower (`_estimate_ns`).
+    4. Two binary trees over all ranks (`find_binary_trees`).
+
+    Raises `UsageError` (`option-range`) for an option `sizes` whose product is not the number of
+    NPUs.
     """
     if request.collective.kind not in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE):
         return None

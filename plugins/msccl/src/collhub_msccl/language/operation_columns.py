@@ -29,22 +29,22 @@ RankBlock = tuple[int, int]
 def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
     """Return the columns of operations with a channel and valid thread blocks for each.
 
-    If the program does not assign thread blocks (`is_manual` is False), all thread blocks become
-    -1, a missing channel (-1) becomes 0, and nothing is checked. Otherwise the rules are:
+    The result replaces `send_block`, `receive_block` and `channel`; the given columns are not
+    changed. -1 means that a block or channel is missing. If the program does not assign blocks
+    (`is_manual` is False), all blocks become -1, a missing channel becomes 0, and nothing is
+    checked. Otherwise these rules apply, where a message is an operation between two ranks:
 
-    - On each rank, all operations without a thread block get one and the same block, the first
-      number above the blocks of the rank. Local operations use only the send block; the receive
-      block is -1.
-    - A thread block sends to at most one rank, receives from at most one rank, and has one channel.
-      So all blocks that messages connect, directly or not, have one channel.
-    - A message without a channel gets the one that any message of these blocks has, also a later
-      one; 0 if none has one. A local operation without a channel gets 0.
-    - Two thread blocks of a rank must not send (or receive) between the same two ranks on one
-      channel.
+    1. Missing blocks are filled in by `_complete_blocks`.
+    2. In messages, a block sends to at most one rank and receives from at most one rank. Blocks
+       that messages connect, directly or through others, have one channel.
+    3. A message without a channel gets the channel that any message of its blocks has, also a later
+       one, otherwise 0. A local operation keeps its channel, which is not compared; without one it
+       gets 0.
+    4. For one source rank, destination rank and channel, all messages have the same send block and
+       the same receive block.
 
-    Raises `InputError`, with the line of the message, for the first message that breaks the first
-    three rules, otherwise for the first one that breaks the last rule. The given columns are not
-    changed.
+    Raises `InputError` (`thread-block-assignment`), with the line of the message, for the first
+    message that breaks rule 2. If none does, it is raised for the first one that breaks rule 4.
     """
     if not is_manual:
         nowhere = np.full(len(columns["kind"]), -1, np.int64)
@@ -65,11 +65,13 @@ def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
 
 
 def _complete_blocks(columns: Columns) -> Columns:
-    """Return the two columns of thread blocks with every missing block filled in.
+    """Fill in missing thread blocks; return the columns `send_block` and `receive_block`.
 
-    On each rank, all operations without a block (a negative number) get the same block: the first
-    number above all blocks of that rank. A local operation uses only its send block; its receive
-    block becomes -1. The given columns are not changed.
+    A block below 0 is missing. On each rank, all operations without a block get the same block: the
+    first number above all blocks of the rank, 0 if it has none. These are the send blocks of
+    operations whose source it is, and the receive blocks of messages to it. A local operation
+    (equal source and destination rank) uses only its send block; its receive block becomes -1 and
+    does not count. The given columns are not changed.
     """
     sender, receiver = columns["src_rank"], columns["dst_rank"]
     send, receive = columns["send_block"], columns["receive_block"]
@@ -134,12 +136,15 @@ class _BlockAssignment:
     connections: dict[tuple[str, int, int, int], RankBlock] = field(default_factory=dict)
 
     def add(self, message: _BlockMessage) -> None:
-        """Record the peers of a message and merge the sets of its two thread blocks.
+        """Record the peers of a message, and merge the sets of its two thread blocks.
 
-        All thread blocks of a set have the same channel. The merged set takes the channel of either
-        set or of the message (if it is 0 or more); it has none if none of them has one. Raises
-        `InputError` in three cases: these channels differ; the sending block already sends to
-        another rank; the receiving block already receives from another rank.
+        All blocks of a set have the same channel, or none. The merged set takes the channel of
+        either set or of the message, where a message with a channel below 0 has none.
+
+        Raises `InputError` (`thread-block-assignment`) for the first of these that applies: the
+        sending block already sends to another rank, the receiving block already receives from
+        another rank, or the sets and the message have different channels. Peers that were recorded
+        before the error remain; the sets then are unchanged.
         """
         # A thread block sends to one rank and receives from one rank.
         sides = (
@@ -275,12 +280,16 @@ class Instances:
         return {name: np.stack([copy[name] for copy in copies], axis=1).ravel() for name in parts}
 
     def _build_instance(self, columns: Columns, copy: int, channels: int) -> Columns:
-        """Build the operations as instance `copy` executes them.
+        """Return the columns of the operations as instance `copy` executes them, in their order.
 
-        Thread block b becomes b * `number` + `copy`, or -1 if b is negative. Channel c becomes c +
-        `copy` * `channels`, where `channels` is the number of channels of one instance. Indices
-        become the offsets of this instance, and all scratch buffers become one. The given columns
-        are not changed.
+        `copy` counts from 0 and `channels` is the number of channels of one instance. Changed
+        columns are new arrays, all others are the given ones:
+
+        - send and receive block b: b x `number` + `copy`, or -1 if b is negative
+        - channel c: c + `copy` x `channels`
+        - index of source and destination: the offset in the hub's buffer (`compute_offsets`)
+        - buffer of source and destination: input and output remain 0 and 1; all scratch buffers
+          become 2
         """
         moved = dict(columns)
         for side in _SIDES:
@@ -300,10 +309,15 @@ class Instances:
     def _cut_operations(self, columns: Columns) -> Columns:
         """Divide operations that cross the end of a cell into equal parts that do not.
 
-        A cell is the part of a buffer that stays contiguous in every instance. The size of a part
-        is the greatest common divisor of the operation's size, and of the cell and the index on
-        each side (source, destination) that crosses. Other operations are not divided. Returns new
-        columns, in the order of the operations, the parts of each one consecutively.
+        A cell is the part of a buffer that stays contiguous in every instance; cells have equal
+        sizes within a buffer. An operation crosses on a side (source, destination) if its chunks on
+        that side are in several cells. Its parts then have the greatest common divisor of its size
+        and of the cell size and index on each side on which it crosses. 6 chunks from index 2 on
+        with cells of 4 chunks become three parts of 2 chunks.
+
+        Returns new columns in the order of the operations; the parts of an operation are
+        consecutive and ascending in index. `size` and both indices are those of the part, other
+        columns are repeated. Operations that do not cross remain one row.
         """
         size = columns["size"]
         part_size = size.copy()
@@ -324,19 +338,22 @@ class Instances:
         return cut
 
     def _compute_cells(self) -> Int64Array:
-        """Compute the number of chunks per cell: int64[ranks, buffers].
+        """Compute the number of chunks per cell: int64[ranks, buffers], at least 1.
 
         A cell is the part of a buffer that stays contiguous in every instance. The columns are
         input, output, and as many scratch buffers as the rank with the most has. Later rules
         replace earlier ones:
 
-        - A cell is the full buffer, at least 1 chunk; 1 for a buffer that the rank does not have.
-        - If the kind is in `_SPLIT_BY_RANK` and `chunk_factor` is not 0, cells of input and output
-          have `chunk_factor` chunks.
-        - If the program is interleaved, or is custom and in place with different sizes of input and
-          output on some rank, all cells of inputs and outputs of all ranks get one number. It is
-          the greatest common divisor of these cells by the rules above, and of the index and the
-          size of every reference to an input or output.
+        1. A cell is the full buffer. It is 1 for an empty buffer, and for one that the rank does
+           not have.
+        2. For an all-gather, reduce-scatter or all-to-all whose `chunk_factor` is not 0, cells of
+           input and output have `chunk_factor` chunks.
+        3. All cells of input and output of all ranks get one number in two cases: the program is
+           interleaved; or it is custom and in place, and the list of input sizes differs from that
+           of output sizes. The number is the greatest common divisor of these cells by rules 1 and
+           2, and of index and size of all sources and destinations in an input or output.
+
+        Scratch buffers always are one cell.
         """
         trace = self.trace
         # Chunks of every buffer; 1 for scratch buffers that a rank does not have.

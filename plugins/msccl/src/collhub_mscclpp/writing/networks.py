@@ -129,13 +129,18 @@ def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[
 def _join_neighbours(
     topology: Topology, domains: _Domains, *, is_with_hosts: bool
 ) -> dict[int, float]:
-    """Join the domains of NPUs with direct links; return each NPU's fastest bandwidth in bytes/s.
+    """Join the domains of NPUs with direct links; return each NPU's fastest bandwidth.
 
-    The bandwidth is the larger of the fastest link from the NPU to a switch, and the sum of its
-    direct links to NPUs. If hosts are known (`is_with_hosts`), only direct links between NPUs of
-    one domain of `domains` count; others are a network between hosts. Without hosts, every direct
-    link counts and joins. `domains` is changed. NPUs without a link that counts are not in the
-    result.
+    Bandwidths are in bytes/s. Only links that start at an NPU are considered. The bandwidth of an
+    NPU is the larger one of two numbers, 0 if there is no such link: the bandwidth of its fastest
+    link to a switch, and the sum of its links to other NPUs.
+
+    - Without hosts (`is_with_hosts` False), every link between two NPUs counts, and joins the
+      domains of both in `domains`, which is changed.
+    - With hosts, a link between two NPUs counts only if both are in one domain already. Then no
+      domain changes; links to NPUs of other domains are a network between hosts.
+
+    The result is a dict by NPU, without NPUs of which no link counts.
     """
     direct: dict[int, float] = {}
     fastest: dict[int, float] = {}
@@ -156,12 +161,18 @@ def _find_switched(
 ) -> list[list[int]]:
     """List the groups of NPUs whose fastest links have one bandwidth and lead to one switch.
 
-    `fastest`: bandwidth in bytes/s by NPU; an NPU's link to a switch counts if it is at least as
-    fast. If hosts are known (`is_with_hosts`), the link counts only with evidence of NVLink: the
-    NPU also has a slower link, the link exceeds `MAX_NETWORK_BANDWIDTH_BYTES_PER_S` (100e9), or the
-    name of the switch indicates NVLink. Without hosts, switches that are connected by links at
-    least as fast as the fastest NPU link count as one. Groups are in the order of links, may have
-    one member, and list an NPU once per link.
+    `fastest`: bandwidth in bytes/s by NPU (`_join_neighbours`). A link from an NPU to a switch
+    counts if its bandwidth is at least that of the NPU. A group is the NPUs of the links that count
+    and have the same switch and exactly the same bandwidth.
+
+    - If hosts are known (`is_with_hosts`), a link counts only with evidence of NVLink, which is one
+      of three facts: the NPU has any slower link, the bandwidth is above 100e9 bytes/s, or the name
+      of the switch contains `nvlink`, `nvswitch` or `nv-switch` in any case.
+    - Without hosts, switches are one switch if links between them connect them, directly or through
+      others. Such a link must be at least as fast as the fastest link that counts.
+
+    Groups are in the order of their first links in the topology. They may have one member, and list
+    an NPU once per link that counts.
     """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))
