@@ -97,6 +97,15 @@ def test_damaged_document_is_refused_with_place_and_reason(content: str, message
         program_from_json(content, "file.json")
 
 
+def test_an_argument_without_layouts_of_axes_is_replicated_without_a_mesh() -> None:
+    """The schema permits the empty object, which gave a layout without axes, and a KeyError."""
+    document = json.loads(program_to_json(mlp()))
+    for argument in document["arguments"]:
+        if argument["layout"] == "replicated":
+            argument["layout"] = {}
+    assert program_from_json(json.dumps(document)) == mlp()
+
+
 def test_text_has_parentheses_where_they_are_needed_and_nowhere_else() -> None:
     build = ProgramBuilder("p")
     x = build.argument("x", "float32", 4)

@@ -216,6 +216,9 @@ def changed(workload: Workload, change: dict[str, Any]) -> Workload:
         ({"operands": ["nobody", 2]}, "z = Multiply.nobody, 2.: nobody is not defined"),
         ({"operands": ["z", 2]}, "z is not defined before it is used"),
         ({"operands": "y"}, "states no list of named objects as 'operations'"),
+        ({"operands": [["y"]]}, "states operands that are neither names nor numbers in 'z'"),
+        ({"place": "first"}, "states a place that is no integer in 'z'"),
+        ({"result": 3}, "states a result that is no object in 'z'"),
         (
             {"result": {"element": "float32", "shape": ["N"], "layout": "local"}},
             "states the result of z otherwise than as float32.N. R",
@@ -225,6 +228,27 @@ def changed(workload: Workload, change: dict[str, Any]) -> Workload:
 def test_wrong_attributes_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         extract_program(changed(lowered(), change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arguments": 3}, "states arguments that are no list of names in 'p'"),
+        ({"arguments": [["x"]]}, "states arguments that are no list of names in 'p'"),
+        ({"history": None}, "states a history that is no list of objects in 'p'"),
+        ({"history": [3]}, "states a history that is no list of objects in 'p'"),
+        ({"bound": 3}, "num_ranks, mesh_sizes and bound of the program are no numbers"),
+    ],
+)
+def test_wrong_fields_of_the_program_are_refused(change: dict[str, Any], message: str) -> None:
+    """Documents may come from anyone: they must not end in a TypeError."""
+    workload = lowered()
+    statement = json.loads(get_attribute(workload, 0))
+    statement["program"] |= change
+    extras = list(workload.extras)
+    extras[int(workload.nodes.extra[0])] = attributes_extra({ATTRIBUTE: json.dumps(statement)})
+    with pytest.raises(InputError, match=message):
+        extract_program(replace(workload, extras=tuple(extras)))
 
 
 def test_lowered_workload_has_its_program_until_statements_or_nodes_change() -> None:

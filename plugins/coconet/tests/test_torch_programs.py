@@ -325,6 +325,43 @@ def test_operator_becomes_a_statement(
     assert statement in text(graph.type(y).program).splitlines()
 
 
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        ("aten.slice.Tensor", {"end": "n"}),
+        ("aten.narrow.default", {"start": 0, "length": "n"}),
+        ("aten.permute.default", {"dims": ("n",)}),
+    ],
+)
+def test_positions_that_a_value_gives_make_an_operator_opaque(
+    operator: str, arguments: dict[str, Any]
+) -> None:
+    """Without this rule, the end of the dimension was taken, a wrong result."""
+    graph = Graph()
+    x = graph.input("x", 4, placement="R")
+    n = graph.input("n", placement="R")
+    entries = {
+        name: tuple(map(Reference, value)) if isinstance(value, tuple) else value
+        for name, value in arguments.items()
+    }
+    y = graph.call(operator, "y", 4, self=x, **entries)
+    assert graph.type(y).program.by_name[y].kind is Kind.OPAQUE
+    assert graph.type(y).program.by_name[y].reads == (x, n)
+
+
+def test_a_transposed_scalar_with_dimensions_is_opaque() -> None:
+    graph = Graph()
+    y = graph.call("aten.permute.default", "y", self=graph.input("s", placement="R"), dims=(0,))
+    assert graph.type(y).program.by_name[y].kind is Kind.OPAQUE
+
+
+def test_a_collective_without_a_tensor_is_refused() -> None:
+    graph = Graph()
+    y = graph.collective("all_reduce", "y", "no tensor", 4, reduce_op="sum")
+    with pytest.raises(InputError, match=r"y_.*reads 0 tensors, but has 1 results"):
+        graph.type(y)
+
+
 GRADIENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tanh": ("tanh_backward", "output", {}),
     "sigmoid": ("sigmoid_backward", "output", {}),

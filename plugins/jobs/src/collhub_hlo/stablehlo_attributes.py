@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from collhub_hlo_modules.collectives import get_pairs_text
 from collhub_hlo_modules.text import Instruction
 
 from collhub_hlo.mlir_text import Operation, parse_dictionaries
@@ -147,8 +148,8 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
 def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
     """Return the smallest numbers of (replicas, partitions) that the ids in collectives allow.
 
-    Ids are read from `replica_groups` and `source_target_pairs`; pairs in `frontend_attributes` (of
-    send and recv) do not count. The number of an instruction is the product of all axis sizes of
+    Ids are read from `replica_groups` and from pairs (`get_pairs_text`), also those of sends and
+    receives. The number of an instruction is the product of all axis sizes of
     the mesh if its groups are on a mesh. Otherwise it is the largest id plus 1; without ids it is
     1. The result has the maximum over instructions with a `channel_id` as partitions, and over the
     other ones as replicas. Both are 1 without instructions. Example: groups `{{0,1},{2,3}}` with a
@@ -157,7 +158,7 @@ def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
     replicas = partitions = 1
     for instruction in instructions:
         attributes = instruction.attributes
-        text = attributes.get("replica_groups", "") + attributes.get("source_target_pairs", "")
+        text = attributes.get("replica_groups", "") + get_pairs_text(instruction)
         if text.startswith("mesh"):
             sizes = _MESH_SIZES.findall(text.partition("]")[0])
             count = int(np.prod([int(size) for size in sizes], dtype=object))

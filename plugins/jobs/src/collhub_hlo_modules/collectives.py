@@ -64,6 +64,18 @@ def has_pairs(instruction: Instruction) -> bool:
     return not is_host and _PAIRS in attributes.get("frontend_attributes", "")
 
 
+def get_pairs_text(instruction: Instruction) -> str:
+    """Return the pairs (source, target) of a permutation or message, such as `{{0,1},{1,0}}`.
+
+    Those of a send or receive are in its `frontend_attributes`. The text is not checked. It is
+    empty for other instructions, and for messages without pairs (`has_pairs`).
+    """
+    if not has_pairs(instruction):
+        return instruction.attributes.get("source_target_pairs", "")
+    text = instruction.attributes["frontend_attributes"].partition(_PAIRS)[2].lstrip('"')
+    return text[: text.find("}}") + 2]
+
+
 def read_call(
     instruction: Instruction,
     name: str,
@@ -117,13 +129,9 @@ def _groups(instruction: Instruction, name: str, devices: Devices) -> Groups:
     attributes = instruction.attributes
     if name in KINDS:
         return find_groups(name, attributes, devices)
-    text = attributes.get("source_target_pairs", "")
-    if name in ("send", "recv"):
-        if not has_pairs(instruction):
-            return ()
-        text = attributes["frontend_attributes"].partition(_PAIRS)[2].lstrip('"')
-        text = text[: text.find("}}") + 2]
-    return find_pairs(text, name, attributes, devices)
+    if name in ("send", "recv") and not has_pairs(instruction):
+        return ()
+    return find_pairs(get_pairs_text(instruction), name, attributes, devices)
 
 
 def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:

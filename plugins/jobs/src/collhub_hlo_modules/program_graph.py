@@ -30,7 +30,14 @@ from collhub_captured_graphs.graph import (
 from collhub_hlo_modules.collectives import collective_of, read_call
 from collhub_hlo_modules.groups import find_placement
 from collhub_hlo_modules.module import MIRRORED, Computation, Module, called_names
-from collhub_hlo_modules.text import ELEMENT_BITS, Instruction, Shape, invalid, parse_integers
+from collhub_hlo_modules.text import (
+    ELEMENT_BITS,
+    Instruction,
+    Shape,
+    invalid,
+    parse_integers,
+    to_integer,
+)
 
 MAX_NODES = 30_000
 _MAX_EVALUATIONS = 1_000_000
@@ -135,9 +142,11 @@ class _GraphBuilder:
         entry = self._module.entry
         assert entry is not None
         parameters = [one for one in entry.instructions.values() if one.opcode == "parameter"]
-        parameters.sort(key=lambda one: int(one.literal))
+        parameters.sort(key=lambda one: to_integer(one.literal))
         states = set(self._module.aliases.values())
-        arguments = [self._add_parameter(one, int(one.literal) in states) for one in parameters]
+        arguments = [
+            self._add_parameter(one, to_integer(one.literal) in states) for one in parameters
+        ]
         result = self._evaluate(entry, arguments)
         outputs = []
         root = entry.root
@@ -304,7 +313,7 @@ class _GraphBuilder:
                 self._refuse(instruction, message, "use loops with fewer iterations")
             operands = [values[name] for name in instruction.operands]
             if instruction.opcode == "parameter":
-                number = int(instruction.literal)
+                number = to_integer(instruction.literal)
                 if not 0 <= number < len(arguments):
                     self._refuse(instruction, "has no argument", "dump the module again")
                 values[instruction.name] = arguments[number]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from collhub_hlo_modules.text import Instruction, Shape, parse_integers
+from collhub_hlo_modules.text import Instruction, Shape, parse_integers, to_integer
 
 # Instructions without a kernel.
 FREE = frozenset((
@@ -110,7 +110,7 @@ def count_accessed_bytes(instructions: Instructions) -> tuple[dict[int, int], in
     read = {}
     for instruction in instructions.values():
         if instruction.opcode == "parameter":
-            read[int(instruction.literal)] = _read_bytes(instruction, users, instructions)
+            read[to_integer(instruction.literal)] = _read_bytes(instruction, users, instructions)
     roots = [instruction for instruction in instructions.values() if instruction.is_root]
     root = roots[-1] if roots else None
     while root and root.opcode in _PASSED_ON and root.operands:

@@ -210,6 +210,17 @@ def test_a_fusion_counts_its_operations_and_the_slices_that_it_accesses() -> Non
     assert workload.nodes.bytes[row] == 16 + 4 + 16
 
 
+def test_a_parameter_number_in_quotes_is_read_in_fusions_too() -> None:
+    # Files of untrusted origin may have it; `int` refused it after it had been accepted.
+    fused = """%twice (p: f32[4]) -> f32[4] {
+  %p = f32[4] parameter("0")
+  ROOT %sum = f32[4] add(%p, %p)
+}
+"""
+    workload = load(module("  ROOT %f = f32[4] fusion(%a), calls=%twice", before=fused))
+    assert workload.nodes.bytes[row_of(workload, "f")] == 16 + 16
+
+
 def test_work_of_convolutions_and_library_calls() -> None:
     body = """  %image = f32[2,8,8,3] broadcast(%a), dimensions={}
   %kernel = f32[3,3,3,16] broadcast(%a), dimensions={}

@@ -203,6 +203,21 @@ def test_a_module_without_numbers_of_devices_has_the_fewest_that_its_groups_allo
     assert (facts["replicas"], facts["partitions"]) == (2, 1)
 
 
+def test_the_pairs_of_messages_count_for_the_number_of_devices() -> None:
+    text = module(
+        """    %k = stablehlo.create_token : !stablehlo.token
+    %s = "stablehlo.send"(%a, %k) <{channel_handle = #stablehlo.channel_handle<handle = 5, type =\
+ 1>, is_host_transfer = false, source_target_pairs = dense<[[0, 3]]> : tensor<1x2xi64>}> :\
+ (tensor<4xf32>, !stablehlo.token) -> !stablehlo.token""",
+        header="module @test {\n",
+        result="%a",
+    )
+    workload = load(text)
+    facts: Any = workload.extensions["hlo"]
+    assert (facts["replicas"], facts["partitions"]) == (1, 4)
+    assert workload.nodes.peer[workload.nodes.kind == NodeKind.SEND].tolist() == [3]
+
+
 def loop(condition: str, step: str, start: int = 0, extra: str = "") -> str:
     """A loop whose counter %i is compared with %end and changed by a step; it all-reduces %v."""
     return f"""    %start = stablehlo.constant dense<{start}> : tensor<i32>

@@ -371,7 +371,8 @@ def _check_nodes(name: str, root: Node, code: str) -> None:
 
     Refused are, with the line:
 
-    - An alias, which is the same node object again. Aliases are not expanded before this check.
+    - An alias, which is the same node object again, also as a key. Aliases are not expanded before
+      this check.
     - Nodes of a depth above 64; the root has depth 0.
     - An integer of more than 1000 characters, in any notation.
     - A key that is a sequence or a mapping.
@@ -401,9 +402,9 @@ def _find_children(
     node: Node,
     code: str,
 ) -> list[Node]:
-    """Return the child nodes of a YAML node: list entries, or the values of a mapping.
+    """Return the child nodes of a YAML node: list entries, or the keys and values of a mapping.
 
-    A scalar has none. Keys of a mapping are not returned. Raises `InputError` with the line for a
+    A scalar has none. Raises `InputError` with the line for a
     key that is no scalar, and for a key that occurs twice as written.
     """
     if isinstance(node.value, str):
@@ -431,7 +432,7 @@ def _find_children(
                 code,
             )
         keys.add(key.value)
-        children.append(value)
+        children += [key, value]
     return children
 
 

@@ -27,6 +27,8 @@ def test_yaml_and_json_give_the_same_values(text) -> None:
         ('{"a": 1, "a": 2}', "occurs twice"),
         ("a: &x 1\nb: *x\n", r"f.yaml:1: aliases \(& and \*\) are not read; write the value out"),
         ("a: &x [*x]\n", "aliases"),
+        ("a: &x b\n*x : 2\n", r"f.yaml:1: aliases \(& and \*\) are not read"),
+        ("b: 1\n" + "9" * 1001 + ": 1\n", "f.yaml:2: an integer has more than 1000 digits"),
         ("a: [\n", "this is not YAML"),
         ("? [1, 2]\n: 3\n", "f.yaml:1: a key is not a text"),
         ("a: !!python/name:os.system\n", "this is not YAML"),

@@ -326,8 +326,9 @@ def parse_statement(workload: Workload, row: int, text: str) -> Fields:
 
     `row`: the node, for messages. Each of three fields may be missing: `operations` and
     `arguments` must be lists of objects, `program` an object. Each object in the lists must
-    have a text as `name`, and a list as `operands` if it has this field. Nothing else is
-    checked, and no default is added.
+    have a text as `name`, and a list as `operands` if it has this field. Of these objects, and of
+    the program, the other checked fields are those of `_find_flaw`. Nothing else is checked, and
+    no default is added.
 
     Raises `InputError` (`tensor-attributes`) with the node for an empty text and for a
     malformed field. For a text that is no JSON object, raises the error of `parse_json_object`.
@@ -347,6 +348,11 @@ def parse_statement(workload: Workload, row: int, text: str) -> Fields:
         if not is_valid:
             message = f"states no {kind.__name__} of named objects as {name!r}"
             raise create_error(workload, row, message)
+    parts = [*fields.get("operations", ()), *fields.get("arguments", ())]
+    for part in [*parts, fields.get("program", {})]:
+        flaw = _find_flaw(part)
+        if flaw:
+            raise create_error(workload, row, f"{flaw} in {str(part.get('name'))[:80]!r}")
     return fields
 
 
@@ -354,6 +360,28 @@ def _is_named(fields: Fields) -> bool:
     """Whether an object has a name, and a list as operands if there are any."""
     # The typing rules check all remaining fields.
     return isinstance(fields.get("name"), str) and isinstance(fields.get("operands", []), list)
+
+
+def _find_flaw(fields: Fields) -> str:
+    """Describe a field that the schema does not check, or that is used before; "" if all are valid.
+
+    They are the fields that only statements have (`place`, `result`, `history`), and names by which
+    the statements of all nodes are joined (`operands`, and `arguments` of the program). Each may be
+    missing; `result` and `arguments` may also be null.
+    """
+    operands, arguments = fields.get("operands", []), fields.get("arguments") or []
+    if not all(isinstance(operand, str | int | float) for operand in operands):
+        return "states operands that are neither names nor numbers"
+    if type(fields.get("place", 0)) is not int:
+        return "states a place that is no integer"
+    if not isinstance(fields.get("result"), dict | None):
+        return "states a result that is no object"
+    if not (isinstance(arguments, list) and all(isinstance(name, str) for name in arguments)):
+        return "states arguments that are no list of names"
+    history = fields.get("history", [])
+    if not (isinstance(history, list) and all(isinstance(record, dict) for record in history)):
+        return "states a history that is no list of objects"
+    return ""
 
 
 def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:

@@ -283,7 +283,8 @@ def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
     `name`, `element`, `shape` and `layout` are required, else `KeyError`. A `layout` given as text
     applies to all axes of the mesh, with the parameters `dimension`, `reduction` or `root` of the
     row; without a mesh there is one axis. A `layout` given as a mapping has placement and
-    parameters by axis name, and leaves the other axes replicated. Missing `group` is 0, missing
+    parameters by axis name, and leaves the other axes replicated, also the only one without a mesh.
+    Missing `group` is 0, missing
     `state` and `whole_after` are false. Raises `InputError` (`axis`) for an axis that the mesh
     lacks, and `ValueError` for an unknown placement or element type.
     """
@@ -296,9 +297,8 @@ def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
             message = f"argument {fields['name']}: the mesh has no axis {unknown[0]}"
             cure = f"axes of the mesh: {', '.join(mesh) or 'none'}"
             raise InputError(message, cure=cure, code="axis")
-        layout = on_mesh(
-            *(_create_layout(given[axis]) if axis in given else REPLICATED for axis in mesh)
-        )
+        layouts = [_create_layout(given[axis]) if axis in given else REPLICATED for axis in mesh]
+        layout = on_mesh(*(layouts or [REPLICATED]))
     element = ElementType(fields["element"])
     kind = TensorType(element, tuple(fields["shape"]), layout, fields.get("group", 0))
     is_state = fields.get("state", False)

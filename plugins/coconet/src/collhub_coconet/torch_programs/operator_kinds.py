@@ -340,7 +340,7 @@ def _transpose(build: Builder) -> str:
 
     The operand is `self`. The first rule that applies gives the order of its dimensions:
 
-    1. `dims` is a list: its integers, in the new order. (2, 0, 1) means that dimension 0 of the
+    1. `dims` is a list: its entries, in the new order. (2, 0, 1) means that dimension 0 of the
        result is dimension 2 of the operand.
     2. `dim0` and `dim1` are integers: these two dimensions are swapped.
     3. The operand is a matrix: its two dimensions are swapped.
@@ -348,7 +348,8 @@ def _transpose(build: Builder) -> str:
 
     Dimensions are taken modulo their number, so -1 is the last one. The unchanged order adds no
     operation and returns the operand's name. Raises `TypingMistakeError` for an order that lacks
-    or repeats a dimension, and for a number as the operand; the node is then opaque.
+    or repeats a dimension, for dimensions of a scalar, for entries that are no integers, and for
+    a number as the operand; the node is then opaque.
     """
     x = build.operand("self")
     rank = len(build.shape(x))
@@ -356,7 +357,10 @@ def _transpose(build: Builder) -> str:
     dims = build.argument("dims")
     first, second = build.argument("dim0"), build.argument("dim1")
     if isinstance(dims, tuple):
-        order = [one % rank for one in dims if type(one) is int]
+        numbers = [one for one in dims if type(one) is int]
+        if len(numbers) < len(dims) or (numbers and not rank):
+            raise _refuse("an order of other dimensions")
+        order = [one % rank for one in numbers]
     elif type(first) is int and type(second) is int and rank:
         order[first % rank], order[second % rank] = order[second % rank], order[first % rank]
     elif rank == 2:
@@ -614,13 +618,13 @@ def _cut(build: Builder) -> str:
 
     The operand is `self`, the dimension is the argument `dim`, default 0. `start` (default 0) and
     `end` (excluded) count from the end of the dimension if negative, and are then limited to 0
-    and its size. An `end` that is no integer means the end of the dimension. If `length` is
-    given, it is the number of positions, and `end` is ignored. A range of all positions adds no
+    and its size. Without `end`, the range ends at the end of the dimension. If `length` is given,
+    it is the number of positions, and `end` is ignored. A range of all positions adds no
     operation and returns the operand's name.
 
     Raises `TypingMistakeError` (the node is then opaque) for:
 
-    - a scalar, and a `dim` or `start` that is no integer
+    - a scalar, and a `dim`, `start`, `end` or `length` that is no integer
     - a dimension of unknown size, or with slices
     - a step other than 1
     - an empty range, and a `length` that exceeds the dimension
@@ -632,10 +636,11 @@ def _cut(build: Builder) -> str:
     start = 0 if start is None else start
     if type(length) is not int or type(start) is not int or not _is_one(build.argument("step")):
         raise _refuse("positions with a step")
+    end = length if build.argument("end") is None else build.argument("end")
+    if type(end) is not int or not (count is None or type(count) is int):
+        raise _refuse("positions that depend on data")
     start = min(max(start + length if start < 0 else start, 0), length)
     if count is None:
-        end = build.argument("end")
-        end = length if type(end) is not int else end
         count = min(max(end + length if end < 0 else end, 0), length) - start
     if isinstance(x, str) and (start, count) == (0, length):
         return x

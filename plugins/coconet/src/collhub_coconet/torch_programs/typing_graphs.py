@@ -516,7 +516,8 @@ class _GraphTyper:
         - `reduction`: a reduction that is not in `_REDUCTIONS`; `root`: a root outside of the
           group; `splits`: split sizes that do not fit (`_exchange`)
         - `layout`: an ill-typed collective
-        - `shape`: a result that differs from the graph in element type or in its shape on a rank
+        - `shape`: a result without operand; a result that differs from the graph in element type or
+          in its shape on a rank
 
         Values and operations that were added before an error remain.
         """
@@ -531,8 +532,11 @@ class _GraphTyper:
         if function is None:
             cure = "capture a program with collectives only"
             self.graph.refuse(node, "is a message, which programs of one group lack", "send", cure)
-        count = len(node.tensors)
-        for operand, result in zip(node.reads[:count], node.tensors, strict=True):
+        count, operands = len(node.tensors), node.reads[: len(node.tensors)]
+        if len(operands) < count:
+            message = f"reads {len(operands)} tensors, but has {count} results"
+            self.graph.refuse(node, message, "shape", "capture it again")
+        for operand, result in zip(operands, node.tensors, strict=True):
             try:
                 name = function(node, self._values[operand], result)
             except TypingMistakeError as error:

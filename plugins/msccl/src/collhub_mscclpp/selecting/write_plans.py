@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 
@@ -39,6 +40,8 @@ from hub_core.plugin_api import Artifact, SelectedCollective, SelectedWindow, Se
 
 REGISTER = "register.py"
 """Name of the program that registers the plans."""
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ def parse_register_text(content: bytes) -> Registration:
     Read are the assignments of literals to RANKS, RANKS_PER_NODE and PLANS. Raises `InputError`
     (`changed-program`) unless `register_text` returns exactly this text for their values. So
     missing values, wrong types, a divisor below 1, and text that is not Python or UTF-8 are
-    refused.
+    refused. So are file names that leave the folder, because the program loads these files.
     """
     try:
         text = content.decode()
@@ -116,7 +119,7 @@ def parse_register_text(content: bytes) -> Registration:
         ]
         numbers += [plan.max_bytes for plan in registration.plans if plan.max_bytes is not None]
         has_types = all(type(number) is int for number in numbers) and all(
-            type(plan.collective) is str and type(plan.file) is str and plan.divisor > 0
+            type(plan.collective) is str and is_file_name(plan.file) and plan.divisor > 0
             for plan in registration.plans
         )
         is_known = has_types and register_text(registration) == text
@@ -126,6 +129,11 @@ def parse_register_text(content: bytes) -> Registration:
         message = f"{REGISTER}: not as 'collhub tune' writes it: its answers are not known"
         raise InputError(message, cure="tune again into this folder", code="changed-program")
     return registration
+
+
+def is_file_name(name: object) -> bool:
+    """Whether a value is the name of a file, without folders, which a table may register."""
+    return isinstance(name, str) and bool(_FILE_NAME.fullmatch(name))
 
 
 def _list_targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:

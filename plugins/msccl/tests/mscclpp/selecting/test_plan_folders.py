@@ -237,6 +237,8 @@ def changed(files: Mapping[str, bytes], name: str, old: str, new: str) -> dict[s
     ("name", "old", "new", "says"),
     [
         ("register.py", "full = size * ranks", "full = size", "not as 'collhub tune' writes it"),
+        ("register.py", "'all-reduce-0", "'../all-reduce-0", "not as 'collhub tune' writes it"),
+        ("register.py", "'all-reduce-0", "'/all-reduce-0", "not as 'collhub tune' writes it"),
         ("register.py", "RANKS = 4", "RANKS = 5", "4 ranks, expected 5"),
         ("register.py", ", 64, 'all-reduce-0", ", 16, 'all-reduce-0", "takes multiples of 64"),
         ("register.py", "False, 0, None, 64,", "False, 0, None, 0,", "not as 'collhub tune'"),
