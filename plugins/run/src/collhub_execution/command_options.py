@@ -77,10 +77,16 @@ def run_options_of(values: Mapping[str, Any]) -> RunOptions:
 
 
 def _make_click_option(declared: Option) -> Callable[[Function], Function]:
-    """Return the click decorator for a declared option.
+    """Return the click decorator that adds a declared option to a command.
 
-    The flag is the name with `-` instead of `_`. A BOOL option is a flag without a value. Any other
-    has a value of the declared type, and the help shows its default unless that is None.
+    The flag is `--` and the name with `-` instead of `_`; the command gets the value under the
+    name. The help is the declared one.
+
+    - BOOL: a flag without a value, False if it is absent. A declared default has no effect.
+    - Any other type: an option with one value, checked by click as one of the declared choices or
+      as a number within the declared limits. Other types are passed as text, such as SIZE. If the
+      option is absent, the value is the declared default, also None. The help shows a default other
+      than None.
     """
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:

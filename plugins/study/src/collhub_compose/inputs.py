@@ -169,11 +169,16 @@ def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
 def check_seam(first: Algorithm, second: Algorithm) -> None:
     """Raise `UsageError` (`seam`) if the first algorithm lacks results that the second one needs.
 
-    On each rank where the second algorithm reads data from INPUT, the OUTPUT of the first must have
-    the same number of units, and the first must have an expected result for every unit of it. The
-    message names the first rank that does not fit; sizes are checked before results. If the first
-    algorithm has no expected results (None), only sizes are compared. Raises the `InputError` of
-    `build_contract` for too large collectives.
+    Both must have the same number of ranks. A rank needs data if the contract of the second
+    algorithm defines its INPUT, with at least one unit; whether steps read them has no effect. Two
+    conditions are checked on all such ranks, one after the other:
+
+    1. OUTPUT of the first algorithm has as many units as INPUT of the second.
+    2. The first algorithm has an expected result for each of these units. This is not checked if
+       its contract has no expected results (None).
+
+    The error is located at the lowest rank that violates the condition; for condition 2 the message
+    names its lowest unit. Raises `InputError` (`too-large`) as `build_contract`.
     """
     output_contract, input_contract = (
         build_contract(first.collective),
@@ -199,9 +204,14 @@ def check_seam(first: Algorithm, second: Algorithm) -> None:
 def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
     """Return the reduction operator of two algorithms that run in sequence.
 
-    An algorithm reduces if it has a step that reduces. If only one of them reduces, it is the
-    operator of that one; if neither does, that of the first. Raises `UsageError` (`reduce-op`) if
-    both reduce and have different operators, or if both average.
+    An algorithm reduces if it has a REDUCE or RECV_REDUCE step. The first rule that applies is
+    used:
+
+    1. Neither reduces: the operator of the first algorithm.
+    2. Only one reduces: its operator, also if it averages.
+    3. Both reduce with different operators: `UsageError` (`reduce-op`).
+    4. Both average: `UsageError` (`reduce-op`), because no operator describes two divisions.
+    5. Otherwise the operator of both.
     """
     reducing = [
         part
@@ -233,10 +243,13 @@ def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
 def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> int | None:
     """Return the size in bytes of the composition of two algorithms; None if neither has a size.
 
-    It is the size of `unit_count` units (those of the composition), with bytes per unit as in the
-    first part that has a size. If both have sizes, the longest OUTPUT of the first part must have
-    equally many bytes in both, otherwise `UsageError` (`seam`) is raised. Both parts must have
-    units of one size.
+    The size is `collective_bytes` of an algorithm. The result is the size of `unit_count` units,
+    the units of the composition: unit_count x size / units of the first algorithm that has a size
+    (`first`, otherwise `second`), rounded up. Units of both must be equal; this is not checked.
+
+    If both have sizes, the longest OUTPUT of `first` must have equally many bytes, rounded up, by
+    the sizes of both; otherwise `UsageError` (`seam`) is raised. Raises `InputError` for a first
+    collective that is too large (`too-large`), and for 2^63 bytes or more (`size-range`).
     """
     sized_parts = [part for part in (first, second) if part.collective_bytes is not None]
     if not sized_parts:

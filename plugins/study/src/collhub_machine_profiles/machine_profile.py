@@ -157,11 +157,19 @@ def profile_name(label: str) -> str:
 
 
 def profile_document(profile: MachineProfile) -> dict[str, object]:
-    """Return the profile as JSON values of the schema `SCHEMA`.
+    """Return the profile as a new JSON object of the schema `collhub-machine/1`.
 
-    Constants are rounded to five significant digits and have their source, points and meaning.
-    These are null if unknown or empty: the GPU and its fields, the networks, and the date. Tables,
-    errors and sources are lists, which can be empty.
+    - `name`, `label`, `library` (name and version), and `constants_version`: always present
+    - `gpu`: null for ""; `gpus_per_node`, `links`: null if the hub does not know the GPU
+    - `nccl`, the channels of the GPU: null also if the GPU has no model
+    - `constants`: by name, {} without constants. Each has its value with five significant digits,
+      source, points and meaning.
+    - `network`: a list with constants of five digits, null if empty
+    - `tables`: a list, possibly empty, with times of six significant digits; `dtype` only if known
+    - `errors`: a list, possibly empty, with errors rounded to four decimals
+    - `date`: null for ""; `sources`: a list, possibly empty
+
+    Lists keep the order of the profile. Raises `KeyError` for a constant that is not in `MEANINGS`.
     """
     gpu = profile.known_gpu
     constants = {
@@ -235,10 +243,13 @@ def _library_document(library: Library) -> dict[str, str]:
 
 
 def profile_bytes(profile: MachineProfile) -> bytes:
-    """Return the profile as JSON text, with one line per table, constant and source.
+    """Return the profile as JSON text in UTF-8, with one line per list entry and constant.
 
-    The fields are those of `profile_document`, in its order. Equal profiles give equal bytes. The
-    text ends with a line feed.
+    The fields are those of `profile_document`, in its order. Each begins a line, indented by two
+    blanks. Entries of non-empty lists (tables, errors, sources, network) and the constants each
+    have a line, indented by four. All other values are on the line of their field. Characters
+    outside ASCII are escaped. Equal profiles whose members have the same order give equal bytes.
+    The text ends with a line feed.
     """
     lines = []
     for key, value in profile_document(profile).items():
@@ -276,15 +287,19 @@ def parse_profile(content: bytes, file: str, *, checks_schema: bool = True) -> M
     """Parse the JSON text of a machine profile; `file` is its name in messages.
 
     `checks_schema`: False for shipped profiles, whose schema is checked by a test, because the
-    check costs 0.2 CPU seconds.
-    Raises `InputError` at the first of these checks that fails:
+    check takes 0.2 CPU seconds. Then malformed members raise `KeyError` or `TypeError`. Constants
+    get the order of `NAMES`; null becomes "" or an empty tuple.
 
-    - valid JSON, and the right `schema`
-    - the schema; all violations (at most 20) are reported with their paths
-    - constants and networks of this version of the model (`other-constants`); a profile with tables
-      only may have any version
-    - all constants are present, or none
-    - increasing sizes in each table
+    Raises `InputError`, located at the file, at the first of these checks that fails. The code is
+    `invalid-profile` unless another one is given:
+
+    1. The text is a JSON object (errors of `parse_json_object`), and its `schema` is
+       `collhub-machine/1`.
+    2. It satisfies the schema. Up to 20 violations are reported with their paths.
+    3. `constants_version`, 1 if absent, is that of this version of the model (`other-constants`). A
+       profile without constants and networks may have any version.
+    4. The constants are exactly those in `NAMES`, or there are none.
+    5. The sizes of each table increase strictly.
     """
     document = parse_json_object(content, file)
     location = Location(file)

@@ -114,12 +114,17 @@ def _attempt_slicing_of_states(program: Program) -> Iterator[Attempt]:
 
 
 def _attempt_fusions(program: Program) -> Iterator[Attempt]:
-    """Yield attempts to fuse the maximal sets around communications and pointwise operations.
+    """Yield attempts to fuse maximal sets: first around communications, then around computations.
 
-    An attempt is a function that returns the rewritten program, or raises `RefusedMoveError`; the
-    caller runs it. Sets around communications come first, both in program order. Skipped are
-    operations without communication that are in a stage or in an earlier set around a pointwise
-    operation, sets of one member, sets that are stages already, and repeated sets.
+    An attempt is a function without arguments that returns the `Rewrite` of `fuse`, or raises
+    `RefusedMoveError`; the caller calls it. Seeds are all communications in program order, then all
+    operations of the kinds in `FUSIBLE` (pointwise ones and further computations of a stage) in
+    program order. A set is that of `grow_stage`; only around communications it may contain further
+    communications.
+
+    A computation is no seed if it is in a stage of the program, or in a set around an earlier
+    computation. Sets around communications do not count for this. A set is left out if it has one
+    member, is equal to a stage, or was yielded before.
     """
     seen = {frozenset(stage.members) for stage in program.stages}
     covered = {name for stage in program.stages for name in stage.members}
@@ -206,12 +211,16 @@ def _attempt_buckets(program: Program) -> Iterator[Attempt]:
 
 
 def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
-    """Yield attempts to overlap chains: one from each kernel, extended by `_find_follower`.
+    """Yield attempts to overlap maximal chains: one from each kernel, in program order.
 
-    An attempt is a function that returns the rewritten program, or raises `RefusedMoveError`; the
-    caller runs it. Members are stages, and operations in no stage; views and opaque operations are
-    no members. Skipped are chains of one kernel, and chains that are the end of an earlier one,
-    since they gain less.
+    An attempt is a function without arguments that returns the `Rewrite` of `overlap`, or raises
+    `RefusedMoveError`; the caller calls it. Kernels are the stages, by name, and the operations in
+    no stage. Views and opaque operations are no kernels. A stage has the place of its first
+    operation that is neither.
+
+    A chain is extended by `_find_follower` as long as that finds a kernel. A chain is left out if
+    it has one kernel, or if it is equal to the end of a chain that was yielded before: A, B, C
+    excludes B, C.
     """
     stage_of = {name: stage.name for stage in program.stages for name in stage.members}
     # A slice is a view without a kernel; opaque operations have no chunks.
@@ -231,8 +240,10 @@ def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
 def _find_follower(program: Program, chain: list[str], labels: list[str]) -> str | None:
     """Return the first of `labels` by which `overlap` can extend a chain; None if there is none.
 
-    Labels are names of stages or of single operations. The result reads the last member of the
-    chain and is not in it.
+    Labels are names of stages or of single operations, and `chain` has at least one. A label is
+    tried, in the order of `labels`, if it is not in the chain and one of its operations reads a
+    value of the chain's last member. It is returned if `overlap` accepts the chain with it as the
+    new last member. The program is not changed.
     """
     last = _operations_in(program, chain[-1])
     readers = {reader.name for name in last for reader in program.readers.get(name, ())}
