@@ -152,9 +152,11 @@ class TopologyText:
         """
         argument = self.argument if text is None else text
         parts = argument.split(separator)
-        if not all(map(_is_size, parts)):
-            wrong = f"{argument!r} is not a size" if argument else "the size is missing"
-            raise self.error(wrong, self._write(example))
+        wrong = next((part for part in parts if not _is_size(part)), None)
+        if wrong is not None:
+            place = "" if wrong == argument else f" in {argument!r}"
+            message = f"{wrong!r}{place} is not a size" if argument else "the size is missing"
+            raise self.error(message, self._write(example))
         return tuple(int(part) for part in parts)
 
     def parameters(self, count: int, separator: str, example: str) -> tuple[int, ...]:

@@ -108,7 +108,8 @@ def require_workload(model: Algorithm | Workload, name: str) -> Workload:
     """
     if isinstance(model, Algorithm):
         message = "is an algorithm, not a workload"
-        raise InputError(message, location=Location(name), code="algorithm", cure="read it as that")
+        cure = "inspect, verify, simulate and convert take algorithms"
+        raise InputError(message, location=Location(name), code="algorithm", cure=cure)
     return model
 
 

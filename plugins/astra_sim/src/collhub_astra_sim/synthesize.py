@@ -88,7 +88,7 @@ def _synthesize(
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:
         cure = "let at least two ranks take part"
-        raise UsageError("one rank has no message to send", cure=cure, code="one-rank")
+        raise UsageError("one rank has nothing to send", cure=cure, code="one-rank")
     _check_step_count(plan_of, collective.kind, collective.num_ranks)
     total = request.topology.num_npus
     # The size affects only the time of reductions.

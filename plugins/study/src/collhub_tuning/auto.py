@@ -10,6 +10,7 @@ estimated time run first. At the limit, the running synthesizer returns its best
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
@@ -53,6 +54,8 @@ _WITHIN = "within"
 _MAX_REASONS, _MAX_NAMES = 4, 3
 # Code of findings on requests beyond the limits of a synthesizer.
 _TOO_LARGE = "too-large"
+# Before the name of a collective, in reasons of synthesizers.
+_UNSUPPORTED = "does not support"
 # Maximum number of candidates of equal time that are fitted to a runtime.
 _MAX_FITTED = 3
 # (NPU, link) pairs above which a synthesizer with the option `within` may take minutes.
@@ -99,16 +102,17 @@ class _Search:
     """State of the search, which tries the synthesizers one after another.
 
     `names`: all synthesizers in the order of the registry; `candidates`: their results; `failures`:
-    reasons of synthesizers that do not fit; `too_large`: findings of those for which the request
-    is too large; `not_tried`: reasons of synthesizers that did not run; `warnings`: findings of
-    synthesizers that crashed. `fitted`: the candidate that wins on the runtime of the request, None
-    without a runtime.
+    reasons of synthesizers that do not fit; `cures`: cures of those that were called;
+    `too_large`: findings of those for which the request is too large; `not_tried`: reasons of
+    synthesizers that did not run; `warnings`: findings of synthesizers that crashed. `fitted`: the
+    candidate that wins on the runtime of the request, None without a runtime.
     """
 
     names: list[str]
     budget: SearchBudget
     candidates: list[_Candidate] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    cures: list[str] = field(default_factory=list)
     too_large: dict[str, Diagnostic] = field(default_factory=dict)
     not_tried: dict[str, str] = field(default_factory=dict)
     warnings: list[Diagnostic] = field(default_factory=list)
@@ -193,8 +197,7 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
                 cure="allow more time",
                 code="limit-reached",
             )
-        reasons = _format_reasons(search.failures)
-        raise InputError(f"no synthesizer fits: {reasons}", code="nothing-fits")
+        raise _build_misfit_error(search)
     if request.target is not None:
         _fit_candidates(search)
     failures: dict[str, FailureTimes] = {}
@@ -356,11 +359,25 @@ def _merge_bounds(best: _Candidate, candidates: Sequence[_Candidate]) -> dict[st
     return bounds
 
 
+def _build_misfit_error(search: _Search) -> InputError:
+    """Build the error (`nothing-fits`) if no synthesizer serves the request.
+
+    It has the reasons of all of them (`_format_reasons`), and the most frequent cure.
+    """
+    cures = Counter(search.cures).most_common(1)
+    return InputError(
+        f"no synthesizer fits: {_format_reasons(search.failures)}",
+        cure=cures[0][0] if cures else "",
+        code="nothing-fits",
+    )
+
+
 def _format_reasons(failures: dict[str, str]) -> str:
     """Return the reasons for failures as one text, separated by "; ".
 
-    The most frequent reasons come first, each with the synthesizers that reported it. Reasons that
-    differ only in the leading name of the synthesizer are one. At most `_MAX_NAMES` names per
+    The most frequent reasons come first, but unsupported collectives last, each with the
+    synthesizers that reported it. Reasons that differ only in the leading name of the synthesizer
+    are one. At most `_MAX_NAMES` names per
     reason and `_MAX_REASONS` reasons are shown, with the number of others.
     """
     lines = []
@@ -370,19 +387,23 @@ def _format_reasons(failures: dict[str, str]) -> str:
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         lines.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {reason}")
     hidden = len(lines) - _MAX_REASONS
-    remaining = [f"and {hidden} other reasons"] if hidden > 0 else []
+    noun = "reason" if hidden == 1 else "reasons"
+    remaining = [f"and {hidden} other {noun}"] if hidden > 0 else []
     return "; ".join([*lines[:_MAX_REASONS], *remaining])
 
 
 def _group_by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Return (reason, names of its synthesizers), the most frequent reason first.
 
-    `reasons`: reason by name. Equally frequent reasons, and names, keep their order.
+    `reasons`: reason by name. Those about an unsupported collective come last. Equally frequent
+    reasons, and names, keep their order.
     """
     groups: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         groups.setdefault(reason, []).append(name)
-    return sorted(groups.items(), key=lambda pair: -len(pair[1]))
+    return sorted(
+        groups.items(), key=lambda pair: (pair[0].startswith(_UNSUPPORTED), -len(pair[1]))
+    )
 
 
 def _parse_candidates(text: str, registry: Registry) -> list[str]:
@@ -437,7 +458,7 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
         if registry.find(Synthesizer, name).offer.supports(kind):
             supporting.append(name)
         else:
-            search.failures[name] = f"{name} does not support {kind}"
+            search.failures[name] = f"{name} {_UNSUPPORTED} {kind}"
     order = _sort_by_estimate(supporting, registry, request)
     bound_ns = None
     if _is_large(request.topology):
@@ -463,6 +484,7 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
             ]
         except HubError as error:
             search.failures[name] = _get_first_message(error)
+            search.cures += [finding.cure for finding in error.diagnostics[:1] if finding.cure]
             if error.diagnostics and error.diagnostics[0].code == _TOO_LARGE:
                 search.too_large[name] = error.diagnostics[0]
 

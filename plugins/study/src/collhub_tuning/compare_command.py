@@ -281,7 +281,8 @@ def _create_networks_of_job(
     if arguments["machine"] not in (None, "none"):
         used_options["--machine"] = arguments["machine"]
     if unused := [option for option, value in used_options.items() if value is not None]:
-        raise UsageError(f"{unused[0]} has no meaning for a job", cure="leave it out")
+        cure = "leave it out, or give algorithms in files by --with instead of a JOB"
+        raise UsageError(f"{unused[0]} has no meaning for a job", cure=cure)
     networks = [context.read_topology(text) for text in arguments["topology_texts"]]
     for network in tuple(networks):
         varied = _create_variations(network, arguments)

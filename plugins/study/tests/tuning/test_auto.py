@@ -115,6 +115,18 @@ def test_where_nothing_fits_every_reason_is_told() -> None:
         auto.synthesize(request_for(), AutoOptions(candidates="pairwise"))
 
 
+def test_reasons_that_the_user_can_remove_come_first_with_their_cure() -> None:
+    """More synthesizers lack the collective than reject the size."""
+    collective = Collective(CollectiveKind.SCATTER, 5, 5, 0)
+    request = create_synthesis_request(collective, hub_core.parse_topology("ring:5"), 1)
+    with pytest.raises(HubError) as caught:
+        auto.synthesize(request, AutoOptions(candidates="ring,bruck,pairwise,direct,binomial"))
+    assert str(caught.value) == (
+        "no synthesizer fits: direct, binomial: 1 bytes cannot be cut in 5 parts; "
+        "ring, bruck, pairwise: does not support scatter; choose a larger size, or fewer chunks"
+    )
+
+
 def test_a_request_beyond_the_limits_is_answered_with_the_limit_and_its_cure() -> None:
     """10 240 ranks exchange 10 240 * 10 239 blocks."""
     topology = hub_core.parse_topology("switch:10240")

@@ -10,6 +10,7 @@ import pytest
 
 import hub_core
 from hub_core.testing import training_step
+from hub_core.testing.samples import ring_all_reduce
 
 Collhub = Callable[..., Any]
 RING = "ring:4?bandwidth=50GiB/s&latency=500ns"
@@ -108,6 +109,20 @@ def test_options_of_single_collectives_are_refused(
     run = collhub("compare", job, "--topology", RING, *words)
     assert run.code == 2
     assert says in run.err
+
+
+def test_an_algorithm_in_place_of_a_job_is_refused_with_the_commands_that_take_it(
+    collhub: Collhub, tmp_path: Path
+) -> None:
+    """Users name the files that they compare; algorithms are given by --with."""
+    file = tmp_path / "algorithm.json"
+    hub_core.write(ring_all_reduce(4), file)
+    run = collhub("compare", file, "--topology", RING)
+    assert run.code == 1
+    assert "is an algorithm, not a workload; inspect, verify, simulate and convert" in run.err
+    run = collhub("compare", file, "--topology", RING, "--size", "1MiB")
+    assert run.code == 2
+    assert "give algorithms in files by --with instead of a JOB" in run.err
 
 
 def test_a_collective_is_compared_on_one_network(collhub: Collhub) -> None:
