@@ -53,6 +53,7 @@ CHANGES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
         ("sccl-schema", "sccl", '"steps": [', '"steps": 3, "other": ['),
         ("sccl-algorithm", "sccl", "[0, 0, 1]", "[9, 0, 1]"),
         ("invalid-taccl-topology", "taccl-topology", '"alpha": 0.5', '"alpha": -1'),
+        ("assumed-units", "taccl-topology", '"alpha": 0.5', '"alpha": 0.6'),
     ),
     "teccl": (
         ("teccl-schema", "teccl", "0->1 in epoch 0", "0-1 in epoch 0"),

@@ -30,11 +30,17 @@ COLLHUB_PLUGIN_API = (1, 0)
 class TacclReadOptions:
     """Facts that a profile omits: the chunk size and the unit of its times."""
 
-    chunk: int = option(
-        OptionType.SIZE, 1 << 20, "bytes of the chunk whose times are given, unless in the file"
+    chunk: int | None = optional(
+        "bytes of the chunk whose times are given, unless in the file (default: the size at the "
+        "end of the name, else 1 MiB)",
+        OptionType.SIZE,
+        minimum=1,
     )
-    unit: float = option(
-        OptionType.TIME, 1e-6, "unit of the times in the file, unless the file gives it", minimum=0
+    unit: float | None = optional(
+        "unit of the times in the file, unless the file gives it (default: that of TACCL's own "
+        "profiles of this chunk, 10 ns for 1 KiB and 100 ns for 32 KiB, else 1 us)",
+        OptionType.TIME,
+        minimum=0,
     )
     nodes: int = option(
         OptionType.INT,
@@ -91,7 +97,7 @@ _PROFILE = Format(
     "taccl-topology",
     "profiles of nodes for TACCL's solver (JSON)",
     (".json",),
-    rb'"gpus_per_node"\s*+:',
+    rb'"(?:gpus_per_node|intranode_sketch)"\s*+:',
     members=("name", "gpus_per_node", "alpha", "links", "betas", "invbws"),
 )
 
@@ -187,6 +193,13 @@ _PROFILES = (
         "A member is missing, a matrix is not square, or a time is out of range.",
         "Correct the named member; times are per chunk, in the unit of the options.",
         '`"links": [[0, 1]]` for 2 GPUs',
+    ),
+    (
+        "assumed-units",
+        "The profile lacks the chunk size or the unit of its times, which are assumed.",
+        "TACCL's format has neither; the hub's own profiles have both.",
+        "Give them: `FILE?chunk=1KiB&unit=10ns`.",
+        "`topo-ndv2-1KB.json` of TACCL",
     ),
     (
         "inexpressible-topology",

@@ -10,6 +10,7 @@ microsoft/taccl 426bd1e raises an error, but uses these keys.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations, product
@@ -20,7 +21,7 @@ from collhub_networks import Value, document_of
 from collhub_sccl.plugin import TacclReadOptions, TacclSketchOptions, TacclTopologyOptions
 from collhub_sccl.taccl_machine import TacclMachine, build_machine
 from hub_core.columns import Float64Array
-from hub_core.model import JsonValue, Loss, UsageError
+from hub_core.model import Diagnostic, JsonValue, Location, Loss, Severity, UsageError
 from hub_core.network import Links, Topology
 from hub_core.plugin_api import Artifact, Source, WriteResult
 
@@ -34,6 +35,13 @@ _MIN_RATE, _MAX_RATE = 1.0, 1e18
 # Pairs of an NDv2 with two NVLinks, and those with one (DGX-1V, hybrid cube mesh).
 _DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
 _SINGLE = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
+
+
+# Chunk at the end of a name; 1 KB of TACCL is 2^10 bytes.
+_NAMED_SIZE = re.compile(r"_([1-9][0-9]{0,5})([KMG])B\Z")
+# Of microsoft/taccl, examples/topo: alpha is 0.3 us in all of them, as 0.3 (1 MB), 3 (32 KB) and 30
+# (1 KB); a chunk of 32 KB takes 1/32 of that of 1 MB.
+_PUBLISHED_UNITS_PER_S = {1 << 10: 1e8, 32 << 10: 1e7}
 
 
 _HYPEREDGES = ("uc-min", "uc-max")
@@ -60,17 +68,17 @@ def read(source: Source, options: TacclReadOptions) -> Topology:
     """Read a profile as a network of `options.nodes` equal nodes, whose GPUs become NPUs.
 
     NPUs are numbered node by node. The units of times are those of the file (`chunk_bytes`,
-    `units_per_second`) or, if it lacks them, of the options. All links within nodes have the
+    `units_per_second`) or, if it lacks them, of the options, otherwise they are assumed with a
+    warning (`_read_units`). All links within nodes have the
     latency `alpha`. With several nodes, each GPU is also linked with the GPU of the same number in
     every other node, with the latency `remote_alpha`. Raises `InputError` with file and path of the
-    first defect, and for several GPUs without any link.
+    first defect, for several GPUs without any link, and for a sketch of TACCL, which has no times.
     """
     root = document_of(source, CODE)
-    chunk, per_s = root.get("chunk_bytes"), root.get("units_per_second")
-    units = _Units(
-        options.chunk if chunk is None else chunk.count(_MAX_CHUNK_BYTES),
-        1 / options.unit if per_s is None else per_s.count(_MAX_UNITS_PER_SECOND),
-    )
+    if root.get("intranode_sketch") is not None:
+        message = "a sketch tells TACCL's solver how to search, and has no links with times"
+        root.fail(message, "read the profile of the node that belongs to it (topo-*.json)")
+    units = _read_units(root, options, source)
     gpus = root["gpus_per_node"].count(_MAX_GPUS // options.nodes)
     latency_s = units.to_latency_s(root["alpha"])
     pairs = list(_iterate_pairs(root, gpus, units))
@@ -126,6 +134,40 @@ def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult
     content = _build_sketch(machine, hyperedges, options.chunks)
     loss = Loss("links", "the entire network", "a sketch guides the search but has no network")
     return WriteResult([Artifact("", _format_document(content))], (loss,))
+
+
+def _read_units(root: Value, options: TacclReadOptions, source: Source) -> _Units:
+    """Return the units of the times: of the file, else of the options, else assumed.
+
+    The assumed chunk is the size at the end of the name (`NDv2_1KB`), else 1 MiB; the assumed unit
+    is that of TACCL's own profiles of the chunk, else 1 us. A warning (`assumed-units`) states what
+    is assumed.
+    """
+    chunk, per_s = root.get("chunk_bytes"), root.get("units_per_second")
+    assumed = []
+    if chunk is not None:
+        chunk_bytes = chunk.count(_MAX_CHUNK_BYTES)
+    elif options.chunk is not None:
+        chunk_bytes = options.chunk
+    else:
+        named = _NAMED_SIZE.search(root["name"].text())
+        chunk_bytes = int(named[1]) << 10 * ("KMG".index(named[2]) + 1) if named else 1 << 20
+        assumed.append(f"times of a chunk of {chunk_bytes} bytes")
+    if per_s is not None:
+        units_per_s: float = per_s.count(_MAX_UNITS_PER_SECOND)
+    elif options.unit is not None:
+        units_per_s = 1 / options.unit
+    else:
+        units_per_s = _PUBLISHED_UNITS_PER_S.get(chunk_bytes, 1e6)
+        assumed.append(f"{1e9 / units_per_s:g} ns as unit")
+    if assumed:
+        message = f"the file does not state its units; assumed: {' and '.join(assumed)}"
+        cure = "give them as FILE?chunk=1MiB&unit=1us"
+        finding = Diagnostic(
+            "assumed-units", message, Severity.WARNING, Location(source.name), cure
+        )
+        source.report(finding)
+    return _Units(chunk_bytes, units_per_s)
 
 
 @dataclass(frozen=True, slots=True)

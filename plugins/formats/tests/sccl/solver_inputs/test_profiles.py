@@ -66,6 +66,45 @@ def test_gpus_of_nodes_share_the_cards() -> None:
     assert joined.latency_s[between] == pytest.approx(np.full(16, 2.6e-6))
 
 
+def _heard(profile: dict[str, object], **options: object) -> tuple[Topology, list[str]]:
+    heard: list[str] = []
+    plain = Source.of_bytes("a.json", json.dumps(profile).encode())
+    source = Source("a.json", plain.parts, lambda finding: heard.append(finding.message))
+    return read(source, TacclReadOptions(**options)), heard
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha", "betas", "assumed"),
+    [
+        ("NDv2_1MB", 0.3, [23, 46], "times of a chunk of 1048576 bytes and 1000 ns as unit"),
+        ("NDv2_32KB", 3, [7.18, 14.38], "times of a chunk of 32768 bytes and 100 ns as unit"),
+        ("NDv2_1KB", 30, [2.24, 4.5], "times of a chunk of 1024 bytes and 10 ns as unit"),
+        ("mine", 0.3, [23, 46], "times of a chunk of 1048576 bytes and 1000 ns as unit"),
+    ],
+)
+def test_units_that_the_profile_lacks_are_assumed_with_a_warning(name, alpha, betas, assumed):
+    """TACCL's profiles of 1 KB, 32 KB and 1 MB describe the same links in different units."""
+    profile = NDV2 | {"name": name, "alpha": alpha, "node_betas_list": betas}
+    node, heard = _heard(profile)
+    assert node.latency_s[0] == pytest.approx(0.3e-6)
+    assert node.bandwidth_bytes_per_s.max() == pytest.approx((1 << 20) / 23e-6, rel=0.03)
+    assert heard == [f"the file does not state its units; assumed: {assumed}"]
+
+
+def test_given_units_are_not_warned_of() -> None:
+    node, heard = _heard(NDV2, chunk=1 << 10, unit=1e-8)
+    assert node.latency_s[0] == pytest.approx(3e-9)
+    assert heard == []
+
+
+def test_sketch_in_place_of_a_profile_is_refused_with_the_file_to_read() -> None:
+    sketch: dict[str, object] = {"nnodes": 1, "intranode_sketch": {"strategy": "none"}}
+    with pytest.raises(
+        InputError, match=r"a sketch tells .*; read the profile of the node .*topo-"
+    ):
+        _read(sketch)
+
+
 @st.composite
 def _direct_networks(draw: st.DrawFn) -> Topology:
     npus = draw(st.integers(2, 6))
