@@ -86,9 +86,18 @@ def _probe(
 ) -> dict[str, str]:
     """Run this module in a new process to answer a question about a plugin; return the answer.
 
-    `question`: a key of `_ANSWERS`. `other_plugins`: plugins that are loaded before. `hash_seed`:
-    value of PYTHONHASHSEED. Raises `_ProbeError` if the process does not end within `limit_s`
-    seconds, ends with a status other than 0, or prints no answer.
+    `question`: a key of `_ANSWERS`; the functions there document the answers. `plugin` and
+    `other_plugins` are loaded in the order of discovery; all further plugins are disabled.
+    `hash_seed`: value of PYTHONHASHSEED.
+
+    The process has the environment, the import path and the folder of this one, and an empty
+    standard input. The answer is the last line of its output that is not blank, a JSON object.
+    Earlier output is ignored. When the process has ended, its process group is killed.
+
+    Raises `_ProbeError` if the process does not end within `limit_s` seconds of elapsed time, or
+    ends with a status other than 0. Also raises it if that last line does not begin with `{`. The
+    text is a predicate, such as `was not done after 10 s`. For a process that ended with a status
+    it has the last line of standard error.
     """
     # -P: do not add the current folder to the path.
     command = [sys.executable, "-P", "-m", __name__, question, plugin, *other_plugins]

@@ -51,19 +51,24 @@ def compute_lower_bound(
 def closed_form(
     schedule: str, stages: int, micros: int, times: PassTimes, *, delayed: bool
 ) -> Time | None:
-    """Return the makespan of a schedule in closed form; None without one.
+    """Return the makespan of a named schedule by a formula; None if no formula applies.
 
-    `schedule`: name; `stages`, `micros`: numbers of stages and microbatches, at least 1; the result
-    has the unit of `times`. `delayed`: the input gradient is sent before the weight gradient is
-    computed. A backward pass is both gradients. The first rule that applies:
+    The result is exact, in the unit of `times`. `delayed`: the input gradient is sent before the
+    weight gradient is computed. Numbers are at least 1 and are not checked.
 
-    - One stage: the time of all passes in sequence, for any name.
-    - Senders wait for transfers (`times.is_blocking`): None if `delayed`, for `eager-1f1b`, with
-      fewer than 2 microbatches, and if a transfer takes longer than a forward or a backward pass.
-      Otherwise `gpipe` has its form, and every other name that of `1f1b`.
-    - `gpipe` always has a form; `1f1b` unless a transfer takes longer than a forward and a backward
-      pass together; `eager-1f1b` unless it takes longer than half of that.
-    - None for other names.
+    p, m: `stages` and `micros`. f, t: forward pass and transfer. b: input and weight gradient
+    together. h: the weight gradient if `delayed`, otherwise 0. base = (m + p - 1) (f + b). lag = 2
+    t - h. The first rule that applies decides:
+
+    1. p = 1: m (f + b), for any name.
+    2. `times.is_blocking` (senders wait for transfers): None if `delayed`, for `eager-1f1b`, for m
+       < 2, or if t > min(f, b). Otherwise `gpipe` takes base + (2 m + 2 p - 4) t. Every other name
+       takes base + (m + 1) t for p = 2, and base + (2 m + 2 p - 5) t for more stages.
+    3. `gpipe`: (p - 1) (f + b - h + 2 t) + f + b + (m - 1) (max(f, t) + max(b, t)).
+    4. `eager-1f1b`: None if t > (f + b) / 2, otherwise base + (p - 1) lag.
+    5. None for names other than `1f1b`, and if t > f + b.
+    6. `1f1b`: base + (p - 1) lag if lag is at most 0. Otherwise base + lag x the larger of p - 1
+       and m + p - 3 - floor((m - 2) / p).
     """
     backward = times.input_gradient + times.weight_gradient
     both, transfer = times.forward + backward, times.transfer

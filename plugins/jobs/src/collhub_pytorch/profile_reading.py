@@ -58,9 +58,18 @@ def report_notes(workload: Workload, source: Source) -> None:
 def notes(workload: Workload) -> list[str]:
     """List the assumptions and missing data of a profile as lines for the user.
 
-    The notes of the reader come first. Then follow, if they apply, the number of assumed
-    dependencies between streams (not for logs of NCCL), ranks without a file, and the residual of
-    the clocks.
+    The data are in the extension `EXTENSION` of the workload, which must be present with the keys
+    `notes` and `assumed_ranks`. The lines are, in this order:
+
+    1. the texts of `notes` that are not empty
+    2. `N dependencies between streams are assumed`: N is the number of all control dependencies.
+       Not without such dependencies, and not for logs of NCCL.
+    3. `ranks R have no file and are assumed to do what others do`: R lists `assumed_ranks`, such as
+       `1-3`. Not if that is empty.
+    4. `clocks aligned; ends of a collective differ by up to T`: T is `clock_residual_ns` with its
+       unit. Not without this key, but also for 0.
+
+    The result is empty if none applies.
     """
     extension = workload.extensions[EXTENSION]
     assert isinstance(extension, dict)
@@ -88,18 +97,24 @@ def notes(workload: Workload) -> list[str]:
 def align_clocks(
     workload: Workload, options: ClockOptions, *, has_common_clock: bool = False
 ) -> Workload:
-    """Convert the times of all ranks to a common clock, with time 0 at the earliest start.
+    """Return a workload with the times of all ranks on a common clock, 0 at the earliest start.
 
-    The start of a rank is stored as the duration of its first node, which each rank must have; only
-    these durations change. Clocks are fitted by the ends of collectives (`fit_clocks`); offsets by
-    rank and residual in ns are added to the extension as `clock_offsets_ns` and
-    `clock_residual_ns`. No clocks are fitted if the times already have a common clock
-    (`has_common_clock`, or the option `clocks` is `stated`), if `mismatches` is `keep`, if there is
-    only one file, or if times are missing; then the times are only shifted. The result has no other
-    extension than `EXTENSION`.
+    The start of a rank, in ns, is the duration of its first node, which each rank must have. Only
+    these durations change: the offset of the rank is subtracted, then the minimum of all ranks.
 
-    Raises `InputError` for communications that do not match (unless `mismatches` is `keep`), and
-    for clocks that cannot be fitted.
+    The offsets are 0 in these cases: `has_common_clock`; the option `clocks` is `stated`; the
+    option `mismatches` is `keep`; the list `files` of the extension has fewer than two different
+    names; a node other than a marker has no duration. Otherwise `fit_clocks` finds the offsets for
+    which collectives end at the same time on all ranks. The extension then also has
+    `clock_offsets_ns` (list by rank) and `clock_residual_ns`.
+
+    The result has no extension other than `EXTENSION`. The argument is not changed. Errors:
+
+    - `InputError` if a collective differs between its ranks or is missing on one. It is checked
+      first and in all cases, except with `mismatches` `keep`.
+    - When clocks are fitted, `InputError` for cyclic dependencies. Also `InputError` (`clocks`) if
+      a clock shares no communication with the others, or if the residual is above the limit. The
+      limit is the option `clock_residual`, by default 1 ms, or 100 ms without device collectives.
     """
     is_kept = options.mismatches == "keep"
     meetings = None if is_kept else match_communications(workload)

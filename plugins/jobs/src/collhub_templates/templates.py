@@ -58,21 +58,27 @@ class Template(ColumnTable):
 def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Template:
     """Build the nodes that execute an algorithm in a group, with a full buffer of `size` bytes.
 
-    `members[p]` is the rank of the algorithm at position p of the group. The nodes of a step are:
+    `members[p]` is the rank of the algorithm at position p of the group. Nodes are sorted by
+    position, then in the order of steps. The nodes of a step are:
 
-    - A send or a receive is one node, with the bytes of its message.
+    - A send or a receive is one node. Its bytes are `size` x units of the step / units of the full
+      buffer, rounded up.
     - A receive that reduces is two nodes: the receive, then a computation that waits for it. A
       computation with a recorded duration of 0 is left out.
     - A local step is a computation. With a recorded duration of 0 it has no node: the nodes that
       wait for the step wait for what the step waited for.
 
-    A computation without a recorded duration gets 0, as in Chakra traces of algorithms; ASTRA-sim
-    uses 1 ns for it.
+    A computation has the recorded duration of its step in ns. Without a record it gets 0, as in
+    Chakra traces of algorithms; ASTRA-sim uses 1 ns for it. A node waits for the last nodes of the
+    steps on which its step depends. Both ends of a message have the same message number, from 0 for
+    each pair of ranks. All messages must match.
 
     The collective ends on a rank after all its receives and computations; sends may still be in
-    progress. On a rank that only sends, it ends after the sends. Raises `InputError` if a rank that
-    is no member has a step (`relay-outside`), if a message would be empty (`size-too-small`), and
-    if all messages together have 2^63 bytes or more.
+    progress. On a rank that only sends, it ends after the sends.
+
+    Raises `InputError` in this order: for a step on a rank that is no member (`relay-outside`; it
+    names the rank of the first such step); if all steps together have about 2^63 bytes or more
+    (`size-range`); if a message would be empty (`size-too-small`).
     """
     steps, position = algorithm.steps, positions_in(np.asarray(members), algorithm.num_ranks)
     # A relay would be a rank of another group.
@@ -134,11 +140,18 @@ def built(
 ) -> Template:
     """Build a template from columns, and derive its starts, ends and number of tags.
 
-    Rows are grouped by position in the group: `first` is the row pointer, int64[positions + 1].
-    `data` and `control` are (parents, children). Starts are rows without a parent. Ends are rows
-    that are no sends and have no children other than sends; for a position without such a row they
-    are its rows without children. The number of tags is the largest message number + 1, 0 without
-    messages.
+    Rows are grouped by position in the group: `first` is the row pointer, int64[positions + 1]. The
+    columns are used as they are. `data` and `control` are (parents, children); the result has them
+    sorted by child, and parents of one child keep their order.
+
+    Starts and ends are lists of rows by position, ascending:
+
+    - Starts: rows that are no child in `data` or `control`.
+    - Ends: rows that are no sends and have no children, or only sends as children, in both kinds of
+      dependencies. For a position without such a row: its rows without any children.
+
+    The number of tags is the largest message number + 1, 0 without messages (-1). The columns are
+    not checked.
     """
     rows, positions = len(kind), len(first) - 1
     parents, children = (np.concatenate(side) for side in zip(data, control, strict=True))
@@ -194,10 +207,18 @@ def _dependencies(steps: StepTable) -> tuple[Edges, Edges]:
 def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int64Array) -> Edges:
     """Convert dependencies between steps to dependencies between the nodes that represent them.
 
-    A step is represented by a chain of `count` nodes, of which the first is `node`. The last node
-    of the parent precedes the first node of the child. A parent without nodes is replaced by all
-    steps on which it depends (data and control), repeatedly. A child without nodes gets no
-    dependencies: they pass to its own children in this way.
+    `edges` and the result are (parents, children). Step s is represented by a chain of `count[s]`
+    nodes, numbered from `node[s]`; `node` has one more entry, the number of nodes. The rules are:
+
+    1. A parent without nodes is replaced by all steps on which it depends, by data and by control.
+       This is repeated until all parents have nodes; a step that depends on none adds nothing.
+    2. Dependencies of children without nodes are removed: by rule 1 they pass to the steps that
+       depend on these children.
+    3. The last node of the parent precedes the first node of the child. The dependencies inside a
+       chain are not in the result.
+
+    If rule 1 replaced a parent, the result is sorted by parent, then child, without duplicates.
+    Otherwise it has the order of `edges`.
     """
     all_parents, all_children = steps.edges()
     indptr, before = csr(all_children, all_parents, len(steps))

@@ -56,10 +56,17 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     """Run a request in this thread: warm-ups, repeats and, if requested, a run with times of steps.
 
-    The memory is set up anew before every run, outside the measured time. The result has the
-    outputs of the last run, the times of the repeats in s, and the times of steps in ns if they
-    were requested. Raises `InputError` if the time limit has passed before a warm-up or repeat
-    (`timeout`; a started run is not interrupted), and for a program that would deadlock.
+    All runs use one memory. It is set up anew before every run, outside the measured time. The
+    result has:
+
+    - `outputs`: OUTPUT of every rank after the last run of all kinds
+    - `repeat_times_s`: the time of each repeat in s, in order, without warm-ups
+    - `step_start_ns`, `step_end_ns`: as from `_run_timed`, None if step times are not requested
+
+    Raises `InputError` before any run for a program that would deadlock. Raises `InputError`
+    (`timeout`) if more than `timeout_s` seconds have passed when a warm-up or repeat would start. A
+    started run is not interrupted, and the run with times of steps is always started. Numerical
+    warnings are suppressed.
     """
     order = run_order(request.algorithm, request.program)
     memory = np.empty(request.flat_size, request.dtype)
@@ -109,11 +116,16 @@ class _Runner:
 def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
     """Choose how the program is run, by the mean size of its moves, and build the runner.
 
-    A batch is a set of independent moves. With fewer than `_INDEXED_BYTES` bytes per move and fewer
-    than `_MAX_INDEXED_BLOCKS` blocks in all moves, there is one indexed numpy call per batch.
-    Otherwise there is one call per move, and messages that are only reduced are reduced directly
-    from the sender's memory. The runner also has the number of elements that each rank uses of its
-    memory.
+    The moves are those of the RECV, COPY and REDUCE records in `order`. The runner works on
+    `memory` each time when it is called. It has one of two forms:
+
+    - One indexed numpy call per batch (a set of independent moves). This form is used if the mean
+      size is below `_INDEXED_BYTES` bytes, and all moves together have fewer than
+      `_MAX_INDEXED_BLOCKS` blocks; so also without moves. `used` is None for every rank: its entire
+      memory must be set up.
+    - Otherwise one call per move, in order. Where possible, a received message is reduced directly
+      from the sender's memory, and its REDUCE record is left out (`fused_reductions`). `used` is
+      the number of elements that each rank uses, from the start of its memory.
     """
     reduction = REDUCTIONS[request.reduce_op]
     # Small moves cost more as calls of numpy than as bytes: then one call per batch is faster.
@@ -165,11 +177,12 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
 
 
 def _build_index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
-    """Convert every batch of records to (written rows, read rows, whether it reduces).
+    """Convert every batch of `order` to (written rows, read rows, whether it reduces), in order.
 
-    `moves`: the move of each record, in blocks. Rows are the numbers of blocks in the memory of all
-    ranks, in the order of the records. All records of a batch must be of one kind. Batches keep
-    their order.
+    `moves`: the move of each record of the program, in blocks. A row is the number of a block in
+    the memory of all ranks. Both columns are int64 with one entry per moved block: those of the
+    first record of the batch ascending, then those of the next. All records of a batch must reduce,
+    or none. The result is empty without batches.
     """
     # Indices of all batches are created at once and then divided, in time linear in blocks.
     records = order.records
@@ -202,11 +215,15 @@ def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction)
 def _run_timed(
     request: LevelledRequest, records: Int64Array, memory: Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Run the program once more and time every move; return the start and end of every step, in ns.
+    """Run the program once more and time every move; return the start and end of every step.
 
-    Moves run in the order of `records`; each starts when the previous one ends. A message is one
-    move, whose times count for its SEND and its RECV. The memory is initialized first, and contains
-    the results of this run at the end.
+    Both are int64 by step of the algorithm, in ns from the start of the first move. A step that has
+    no record in the program has -1 in both.
+
+    The memory is initialized first, and contains the results of this run at the end. The records
+    run one at a time in the order of `records`, without fused reductions. Each starts when the
+    previous one ends. A SEND record has the times of its RECV, because a message is one move. A
+    step of several records lasts from the first start to the last end.
     """
     _init_memory(memory, request, _list_full_use(request))
     program, reduction = request.program, REDUCTIONS[request.reduce_op]

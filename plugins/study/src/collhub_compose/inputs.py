@@ -79,10 +79,16 @@ def _describe_expression(part: Algorithm) -> str:
 def check_composable(algorithm: Algorithm) -> Messages:
     """Check that an algorithm can be composed, and return its matched messages.
 
-    Steps must have contents, regions must be inside their buffers, messages must match, and the
-    contract of a custom collective must name only existing ranks and units. Whether the steps can
-    finish and produce the right results is not checked here. Raises `InputError` with all defects;
-    without contents, with this defect only (`timing-only`).
+    Raises `InputError` (`timing-only`) if its steps have no contents; then nothing else is checked.
+    Otherwise all these defects are collected, and one `InputError` lists them, at most 8 per code:
+
+    - `empty-step`, `out-of-bounds`: a step without units, or with a region outside its buffer.
+    - `peer-range`, `self-message`, `unmatched-send`, `unmatched-receive`, `count-mismatch`: a
+      message to no rank or to its own rank, without a partner, or with a partner of other size.
+    - `contract-range`: the contract of a custom collective names a missing rank or unit. Only the
+      first such defect is reported.
+
+    Whether the steps can finish and produce the right results is not checked here.
     """
     file = algorithm.provenance.source_name or None
     if not algorithm.has_contents:
@@ -106,11 +112,18 @@ def check_composable(algorithm: Algorithm) -> Messages:
 
 
 def _find_contract_defect(collective: Collective) -> str | None:
-    """Return a text if a collective's contract names a missing rank or unit, otherwise None.
+    """Return the first defect of a collective's contract as text, None without a defect.
 
-    Source and target ranks must be ranks of the collective; a source may also be `ALL_RANKS`, whose
-    source units are not checked. All other units must be inside their buffers. A collective without
-    a contract, or with an empty one, has no defect.
+    The text continues a sentence. Ranks are checked in all rows before units:
+
+    1. `names a rank outside 0..N-1` (N: number of ranks): a rank or source rank of a row is no rank
+       of the collective. `ALL_RANKS` is valid as a source, not as a rank.
+    2. `names a unit outside its buffer`: an OUTPUT unit outside the OUTPUT of the row's rank, or a
+       source unit outside the INPUT of the source rank. Source units of `ALL_RANKS` are not
+       checked.
+
+    A collective without a contract, or whose contract has no rows (or None) as expected results,
+    has no defect.
     """
     contract = collective.contract
     if contract is None or contract.expected is None:

@@ -87,17 +87,24 @@ def draw(
     time_ns: int | None = None,
     collapse: Collapse = Collapse.AUTO,
 ) -> bytes:
-    """Draw the network as an ASCII SVG document.
+    """Draw the network as an ASCII SVG document, the same bytes for equal arguments.
 
-    Colour and width of lines show bandwidth and latency. With `loads` of a simulation, the colour
-    shows the busy fraction of `time_ns`, or of the busiest link's time if that is None. Parallel
-    links are one line with the sum of their bandwidths. Every shape has a tooltip with its data.
-    Pictures wider than a page are scaled down.
+    The groups are single nodes as `_select_network` decides from `collapse`. With AUTO this happens
+    only if the picture would be crowded. Parallel links are one line with the sum of their
+    bandwidths. Links of equal bandwidth and latency in both directions are one line too. Other
+    directions are arrows. The colour of a line shows its bandwidth and latency, its width the
+    bandwidth. Every node and line has a tooltip with its data. Pictures wider than a page are
+    scaled down.
 
-    `collapse`: whether groups are drawn as single nodes. AUTO does so if the picture would be
-    crowded, and then merges equal nodes if it still is. Raises `UsageError` for a network that is
-    too large, for loads of links that it does not have, and if groups must be collapsed and there
-    are none.
+    `loads`: results of a simulation. With loads, the colour shows the fraction of `time_ns` for
+    which a line is busy instead. If `time_ns` is None, 100 % is the busy time of the busiest drawn
+    link. Loads inside collapsed groups are omitted.
+
+    Raises `UsageError`, in this order:
+
+    - `load-without-link`: a load of a link that the network does not have
+    - `no-groups`: ALWAYS for a network without groups
+    - `too-large-to-draw`: after collapsing, more than `MAX_NODES` nodes or `MAX_LINES` lines
     """
     original = topology
     check_loads(topology, loads)
@@ -119,14 +126,17 @@ def draw(
 def _select_network(topology: Topology, collapse: Collapse) -> CollapsedNetwork:
     """Decide which groups of a network are drawn as single nodes, and return the network to draw.
 
-    - NEVER: the network as given. The same with AUTO, if it has no groups or is not crowded
-      (`is_crowded`).
-    - Otherwise all groups are collapsed. With AUTO, if all groups are equal, the first one stays
-      expanded as an example, unless the picture would be crowded then.
-    - If the collapsed network is crowded, equal switches are merged; if it still is, equal groups
-      are too.
+    The first rule that applies decides. `is_crowded` tells whether a network does not fit a page.
 
-    Raises `UsageError` for a network without groups, except with NEVER and AUTO.
+    1. NEVER: the network as given. The same with AUTO if it has no groups or is not crowded.
+    2. AUTO, and all groups are equal (or there is only one): the first group is drawn with its NPUs
+       as an example. The other groups are merged into one node. This applies only if the result is
+       not crowded.
+    3. Otherwise each group is one node. If this network is crowded, equal switches are merged. If
+       it then still is, equal groups are merged too. The result may still be crowded.
+
+    Nodes are equal if they have the same links to the same nodes, and groups also the same number
+    of NPUs. Raises `UsageError` (`no-groups`) with ALWAYS for a network without groups.
     """
     is_readable = not topology.groups or not is_crowded(topology)
     if collapse is Collapse.NEVER or (collapse is Collapse.AUTO and is_readable):
@@ -185,11 +195,18 @@ def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
 
 
 def _write_head(picture: _NetworkPicture) -> Iterator[str]:
-    """Yield the opening tag, the title, the background, the arrowhead and the legend.
+    """Yield the beginning of the SVG document in lines: all that comes before lines and nodes.
 
-    The visible heading has the name, cut to 80 characters, the number of NPUs and, for a
-    collapsed picture, the number of groups; the SVG element `title` has the full name only. The
-    legend is below the lowest node, with one row per class of lines.
+    1. the opening tag, with a size for all nodes, the heading and the legend
+    2. `title` with the full name of the network, and the styles
+    3. the white background with the visible heading, such as `NAME: 64 NPUs`. The name is cut to 80
+       characters. If nodes are collapsed, ` in N groups, collapsed` follows; N is the number of
+       groups of the given network.
+    4. the definition of the arrowhead
+    5. for each row of the legend, in its order, a sample line and then its text. The rows are below
+       the lowest node. There are none for a network without lines.
+
+    Names and texts are escaped.
     """
     topology = picture.original
     title = f"{truncate(topology.name, 80)}: {topology.num_npus} NPUs"
@@ -252,10 +269,15 @@ def _write_paths(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_course(picture: _NetworkPicture, row: int) -> str:
-    """Return the SVG path data of a line, with one decimal place.
+    """Return the SVG path data of line `row` of the picture, coordinates with one decimal place.
 
-    A bent line is a cubic curve; all other lines are straight. An arrow ends at the circle of its
-    destination instead of the centre, so that the node does not hide the head of the arrow.
+    It goes from the centre of the source to the centre of the destination. A line with a bend is a
+    cubic curve with the two control points of the line: `M0.0 0.0C3.0 5.0 7.0 5.0 10.0 0.0`. Any
+    other line is straight: `M0.0 0.0L10.0 0.0`.
+
+    An arrow ends `NPU_RADIUS` pixels before the centre of its destination, for boxes too, so that
+    the node does not hide the arrowhead. The distance is measured along the straight line to the
+    source, or to the last control point of a curve.
     """
     lines = picture.lines
     start = picture.places[lines.source[row]]

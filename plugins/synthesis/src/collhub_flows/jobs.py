@@ -91,19 +91,29 @@ class FlowPaths:
         is_fine: bool = False,
         is_approximate: bool = False,
     ) -> FlowPaths:
-        """Divide the flow of every share into paths with integer numbers of units, widest first.
+        """Divide the flow of every share into paths with integer numbers of units.
 
         A share is the data that one NPU sends to another; an arc is a direct route between NPUs.
+        The shares are those of `demand.pairs`, in this order; there must be at least one. `flow` is
+        not changed.
 
-        - A share has at most `_MAX_PATHS` paths. Paths of less than `_MIN_FRACTION` of the share
-          are omitted, and paths that get no unit after rounding.
-        - If shares have different sizes, and there are no switches or the flow `is_approximate`,
-          more and narrower paths are considered. Up to `_MAX_BALANCED` paths are then divided anew
-          for the minimum load of the busiest link. `cost` is the time of one share on every link.
-        - With `is_fine`, shares of equal sizes are divided as if they had different sizes.
-        - The units of a share add up to `share_units` times the parts of the share.
-        - A common divisor of all counts and `share_units` is removed, but only if each path can
-          still be divided into `max_pieces` equal pieces.
+        - Balanced division applies if shares have different sizes or `is_fine` is set, and if also
+          the topology has no switches or `is_approximate` is set.
+        - The widest path of the remaining flow is taken repeatedly, so the paths of a share are
+          listed widest first. It must be wider than a fraction of the share: `_MIN_FRACTION`, or
+          0.005 if balanced. A share has at most `_MAX_PATHS` paths, or 16 if balanced. Its
+          remaining flow is omitted.
+        - If balanced, and all shares together have at most `_MAX_BALANCED` paths, the amounts of
+          these paths are computed anew. They minimize the time of the busiest link. `cost`: time of
+          one share on every link, float64[links]. The order of the paths remains.
+        - A share has `share_units` times its number of parts as units. Its paths get units in
+          proportion to their amounts, rounded down. The path with the largest amount gets the rest.
+          Paths with 0 units are omitted.
+        - Let g be the greatest common divisor of all units and `share_units`. If g is a multiple of
+          `max_pieces`, all of them are divided by g / `max_pieces`. Otherwise they stay as they
+          are.
+
+        `is_uneven` of the result: shares have different sizes, or `is_fine` is set.
         """
         # Imported here: numba takes a second.
         from collhub_flows.kernels import strip_paths
@@ -200,10 +210,16 @@ class FlowJobs:
     ) -> FlowJobs:
         """Create the jobs of all pieces: a job sends a piece over one link of its path.
 
-        Each path has at most `max_pieces` pieces of its data (`FlowPaths.divide`). `unit_bytes`:
-        bytes of a unit. Times are in picoseconds, by the occupancy model. Jobs are sorted by piece,
-        then along the path; pieces of a path are adjacent and numbered from 0. A job whose link
-        starts at a switch is marked as forwarded.
+        The pieces are those of `paths.divide(max_pieces)`. For even paths, each path has at most
+        `max_pieces` pieces; for uneven paths (`is_uneven`), `max_pieces` is the mean number. A
+        piece has at least one unit of `unit_bytes` bytes.
+
+        Pieces are sorted by path, and numbered from 0 in each path. Jobs are sorted by piece, then
+        along the path. A job whose link starts at a switch is marked as forwarded. Ties are broken
+        by the pseudo-random order number 0 (`with_tie_order`).
+
+        Times are whole picoseconds, by the occupancy model, as in `link_times_ps`. Raises its
+        `InputError` (`too-long`) if a latency or a transmission takes more than 5e16 ps.
         """
         path, units = paths.divide(max_pieces)
         links, indptr_of_path = _list_path_links(network, paths)
@@ -274,13 +290,19 @@ class FlowJobs:
         return int(max(load.max(initial=0), latency.max(initial=0)))
 
     def improve_orders(self, initial: Int64Array | None = None) -> Iterator[Int64Array]:
-        """Yield the starts of improved schedules: int64[jobs] in ps; a later one may be worse.
+        """Yield several schedules as starts of all jobs, int64[jobs] in ps, the initial one first.
 
-        The first schedule is `initial`, by default the jobs with the longest remaining time first.
-        Each pass then schedules the jobs backward in time and forward again, by the latest end in
-        the schedule before (forward-backward improvement of Li and Willis, Eur. J. Oper. Res. 56,
-        1992). It ends after `_PASSES` passes, after `_MAX_FAILURES` successive passes without a
-        gain, or if a pass makes no change.
+        The first is `initial`, which has the same form. Without it, the first is a list schedule:
+        of the jobs that are ready for a link, that with the longest remaining time starts first.
+
+        Each pass makes a list schedule backward in time, with the jobs that ended last first. Then
+        it makes one forward, with the jobs first that ended last in the backward schedule. This is
+        the forward-backward improvement of Li and Willis (Eur. J. Oper. Res. 56, 1992). The forward
+        schedule is yielded, also if it is slower than an earlier one: callers choose the best.
+
+        The passes end after `_PASSES` of them, or after `_MAX_FAILURES` successive ones that are
+        not faster than the best schedule so far. They also end at a pass whose starts equal those
+        before it, which is not yielded. There must be at least one job.
         """
         start = initial
         if start is None:
@@ -307,9 +329,11 @@ class FlowJobs:
     def _reverse(self) -> FlowJobs:
         """Return the jobs in reversed time: each piece moves from its target to its source.
 
-        Pieces, jobs and the columns by piece have the reverse order, so that the last piece becomes
-        number 0. No job counts as forwarded, since in reversed time none is bound to the arrival
-        order of a switch.
+        Jobs and pieces are listed in reverse order: job j becomes job n - 1 - j of n, and the last
+        piece becomes piece 0. The values of each job and piece move with it, without changes: link,
+        times, units, path, and index in its path. Only these columns are new: `piece`, `indptr`,
+        `around` (the tie order number 0 for the new pieces), and `is_forwarded`. The last is False
+        everywhere: in reversed time no job is bound to the arrival order of a switch.
         """
         last = len(self.units) - 1
         lengths = np.diff(self.indptr)
@@ -395,13 +419,20 @@ class FlowSchedule:
         return replace(self, transfers=ordered)
 
     def order_as_planned(self) -> FlowSchedule:
-        """Return the schedule in which messages wait for planned earlier arrivals on their link.
+        """Return the schedule with windows that let messages await planned arrivals on their link.
 
-        A message waits for the latest planned arrival, not after its planned start, of a message
-        with the same first link. Without such an arrival it waits for the message before it on the
-        link, if any: the window (number of messages on the link after which it may start) is at
-        least 1. With windows of constant width instead, a message delayed at a switch would also
-        delay those later messages that the plan sends before its arrival.
+        A message counts on its first link only. The messages of a link are ordered by planned
+        start; equal starts stay in the order of rows. A window w means that a message waits for the
+        message w positions before it. Message number k of a link, from 0, gets:
+
+        - k - a, at least 1, if messages of the link arrive at or before its planned start. Of them,
+          a is the number of the one that arrives last; of equal arrivals, the one with the largest
+          number.
+        - Otherwise k, at least 1: it waits for message 0, and message 0 waits for none.
+
+        Only `transfers.window` differs; `self` is not changed. With windows of constant width
+        instead, a message delayed at a switch would also delay later messages that the plan sends
+        before its arrival.
         """
         transfers = self.transfers
         order = stable_order_by(transfers.link, transfers.start)
@@ -424,11 +455,20 @@ class FlowSchedule:
         collective: Collective,
         npus: Sequence[int],
     ) -> Chunks:
-        """Build the chunks of a collective in units of the schedule; rank r runs on NPU `npus[r]`.
+        """Build the chunks of a collective: those of the schedule, then those that stay on a rank.
 
-        A share is the data that one NPU sends to another. The pieces of moved shares come first in
-        their order, each at its offset in its share; shares are numbered by sending NPU, then
-        receiving NPU. Each share that stays on its rank is a chunk at the end, without transfers.
+        A share is the data that one rank sends to another. Every block of the collective must have
+        one source and one target rank, as in an all-to-all, and at most `MAX_UNITS` units. The
+        units of the collective are those of the schedule. Rank r runs on NPU `npus[r]`, in any
+        order.
+
+        1. One chunk per piece, in the order of the pieces. Its input and output offsets are those
+           of the share plus the offset of the piece in the share. Shares that move are numbered by
+           sending NPU, then receiving NPU.
+        2. One chunk for the data of each rank for itself, in the order of the blocks, if not empty.
+           The schedule has no transfers of them.
+
+        Origins and targets of chunks are ranks, not NPUs.
         """
         shares = Chunks.of_blocks(collective)
         is_moved = shares.origin != shares.target
@@ -453,12 +493,18 @@ class FlowSchedule:
 def build_schedule(
     network: FlowNetwork, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
 ) -> FlowSchedule:
-    """Build the schedule of all pieces: one transfer per arc (direct route between NPUs) of a path.
+    """Build the schedule of all pieces: one transfer per arc of the path of a piece.
 
-    `start`: start of every job in ps. A transfer lasts from the start on the first link of its arc
-    to the arrival over the last link. No transfer reduces. The offset of a piece is the sum of the
-    units of earlier pieces of its share (data from one NPU to another). The result also has the
-    planned time in ps.
+    An arc is a direct route between NPUs. `start`: start of every job, int64[jobs] in ps. `jobs`
+    must be the jobs of `paths` in `network`.
+
+    Transfers are sorted by piece, then along the path; chunk k of the transfers is piece k. A
+    transfer lasts from the start on the first link of its arc to the arrival over the last link, in
+    ps. Its `link` is that first link. No transfer reduces. Its window is the maximum number of
+    messages that the plan has in flight on this link at once.
+
+    The offset of a piece is the sum of the units of the pieces before it in its share (data from
+    one NPU to another). `time_ps` is the latest arrival of a job, 0 without jobs.
     """
     arcs_of_path = np.diff(paths.indptr)[jobs.path]
     arc = paths.arcs[expanded_ranges(paths.indptr[jobs.path], arcs_of_path)]
