@@ -33,6 +33,8 @@ from collhub_classic.nested_broadcast import (
     choose_group_messages,
     find_binary_trees,
     find_group_trees,
+    find_group_turns,
+    find_turns,
 )
 from collhub_classic.nested_shapes import (
     MANY_RANKS,
@@ -85,6 +87,13 @@ _MAX_CHUNKS_PER_HOP = 32
 _MAX_TORUS_STEPS = 16_400_000
 # Chunks of equal messages on a tree: more of them are hardly faster.
 _MAX_TREE_CHUNKS = 256
+# Chunks on the way between groups, in addition to those of the latency: each link stores a message
+# before it is forwarded, and members of other trees delay it.
+_STORED_CHUNKS = 8
+# In a reduce on such trees, more chunks on the way would meet at the parent.
+_STORED_CHUNKS_OF_REDUCE = 2.0
+# Chunks of each of two binary trees of many ranks, on which a chunk passes several links per rank.
+_MAX_MANY_CHUNKS = 512
 
 
 def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisResult:
@@ -339,7 +348,6 @@ def _generate_on_trees(
     """
     parents, count = trees.parents, len(trees.parents)
     is_reduce = request.collective.kind is CollectiveKind.REDUCE
-    build_steps = build_reduce_steps if is_reduce else build_broadcast_steps
     for chunks, grains in _choose_tree_chunks(request, options, trees):
         units = count * chunks
         _check_size(request, units, ", or fewer chunks")
@@ -351,7 +359,14 @@ def _generate_on_trees(
         else:
             statistics["chunks per message"] = f"1..{int(grains.max())}"
         latency_chunks = _count_latency_chunks(request, trees, chunks)
-        steps = build_steps(parents, chunks, grains, latency_chunks)
+        if is_reduce and not trees.is_disjoint:
+            latency_chunks = max(latency_chunks, _STORED_CHUNKS_OF_REDUCE)
+        elif trees.group_size > 1:
+            latency_chunks += _STORED_CHUNKS
+        if is_reduce:
+            steps = build_reduce_steps(parents, chunks, grains, latency_chunks)
+        else:
+            steps = build_broadcast_steps(parents, chunks, grains, latency_chunks, trees.turns)
         yield collective, steps, units if is_reduce else 0, statistics
 
 
@@ -384,9 +399,11 @@ def _choose_tree_chunks(
     3. Trees of groups: `choose_group_messages` with at most min(c, B) chunks, then with at most
        min(256, B), and at most S // 2 messages. Equal pairs count once. If the basic candidate is
        large, only the latter.
-    4. Let K be min(32 x depth, B). If the trees are not disjoint, there are fewer than 512 ranks,
-       or K is not above the basic number: the basic candidate.
-    5. The basic candidate, unless it is large, and K chunks with the messages of `choose_grains`,
+    4. There are fewer than 512 ranks: the basic candidate.
+    5. The trees are not disjoint: the basic candidate, unless it is large, and min(512, S // (2 x
+       trees x ranks), B) chunks with None. Only the basic one if it has no fewer chunks.
+    6. Let K be min(32 x depth, B). If K is not above the basic number: the basic candidate.
+    7. The basic candidate, unless it is large, and K chunks with the messages of `choose_grains`,
        in which ranks near the leaves get several chunks. These have at most 2.1e6 messages, from
        4096 ranks on 8.2e6. If that is not possible, the basic candidate only.
     """
@@ -413,8 +430,15 @@ def _choose_tree_chunks(
             (chunks, build_group_grains(trees.group_size, ranks, grain))
             for chunks, grain in dict.fromkeys(pairs)
         ]
+    if ranks < _FEW_RANKS:
+        return [(equal, None)]
+    if not trees.is_disjoint:
+        many = min(_MAX_MANY_CHUNKS, max_steps // (2 * count * ranks), most_chunks)
+        if many <= equal:
+            return [(equal, None)]
+        return [(many, None)] if is_large else [(equal, None), (many, None)]
     many = min(_MAX_CHUNKS_PER_HOP * trees.depth, most_chunks)
-    if not trees.is_disjoint or ranks < _FEW_RANKS or many <= equal:
+    if many <= equal:
         return [(equal, None)]
     max_steps = _MAX_STEPS if ranks < MANY_RANKS else _MAX_TORUS_STEPS
     latency_chunks = _count_latency_chunks(request, trees, many)
@@ -534,11 +558,13 @@ def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTree
     if sizes and (options.sizes == "auto" or levels == sizes):
         return RootedTrees(find_grid_trees(sizes, is_ring, root), is_disjoint=True)
     ranks = topology.num_npus
-    binary = RootedTrees(find_binary_trees(ranks, root))
+    parents = find_binary_trees(ranks, root)
+    binary = RootedTrees(parents, turns=find_turns(parents))
     size = find_forwarding_group(topology, options.sizes, _FEW_RANKS)
     if size == 1 or (size > _MAX_GROUP and 4 * size * ranks > _MAX_STEPS):
         return binary
-    grouped = RootedTrees(find_group_trees(size, ranks, root), group_size=size)
+    turns = find_group_turns(size, ranks, root)
+    grouped = RootedTrees(find_group_trees(size, ranks, root), group_size=size, turns=turns)
     if size <= _MAX_GROUP:
         return grouped
     return min(grouped, binary, key=lambda trees: _estimate_ns(request, options, trees))

@@ -38,11 +38,14 @@ class RootedTrees:
 
     `parents`: int64[trees, ranks], -1 at the root. `is_disjoint`: whether no two trees use the same
     link, as `find_grid_trees`. `group_size`: ranks per group for `find_group_trees`, otherwise 1.
+    `turns`: order of the children of a rank in each tree, int64[trees, ranks], see
+    `build_broadcast_steps`.
     """
 
     parents: Int64Array
     is_disjoint: bool = False
     group_size: int = 1
+    turns: Int64Array | None = None
 
     @cached_property
     def depth(self) -> int:
@@ -72,6 +75,44 @@ def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
     return np.asarray(parents)
 
 
+def find_turns(parents: Int64Array) -> Int64Array:
+    """Return which of two children in two trees is sent to first: int64[2, ranks], 0 or 1.
+
+    `parents`: int64[2, ranks], -1 at the root. If messages take equal times, every rank receives
+    the chunks of both trees alternately and sends to its two children alternately. No message waits
+    for another one at a sender or receiver if the edges have two colours, the parity of the time,
+    so that the two edges to a rank have different colours, as do the two edges from a rank
+    (Sanders, Speck, Traeff 2009). A rank sends first to the child whose colour is that of its
+    own edge in the tree. Further children of a rank, which two ranks may have in both trees, are
+    coloured in pairs. Messages pass an even number of links, one after another, so that the parity
+    is that of the chunk's arrival. The turn of the root is 0.
+    """
+    trees, ranks = parents.shape
+    tree, child = np.nonzero(parents >= 0)
+    # Edge e ends at rank e % ranks in tree e // ranks; its partner at the sender, or none.
+    edges = (tree * ranks + child)[np.lexsort((child, tree, parents[tree, child]))]
+    sender = parents.ravel()[edges]
+    place = counted_positions(np.bincount(sender, minlength=ranks))
+    is_pair = (place[1:] % 2 == 1) & (sender[1:] == sender[:-1])
+    partner = np.full(trees * ranks, -1)
+    partner[edges[:-1][is_pair]] = edges[1:][is_pair]
+    partner[edges[1:][is_pair]] = edges[:-1][is_pair]
+    colour = np.full(trees * ranks, -1)
+    # Paths begin at an edge without a partner; what remains are cycles.
+    for start in [*edges[partner[edges] < 0].tolist(), *edges.tolist()]:
+        edge, next_colour = start, 0
+        while edge >= 0 and colour[edge] < 0:
+            other = (edge + ranks) % (trees * ranks)
+            colour[edge], colour[other] = next_colour, 1 - next_colour
+            edge = int(partner[other])
+    colour = colour.reshape(parents.shape)
+    own = colour[np.arange(trees)[:, None], np.maximum(parents, 0)]
+    # The root sends to one child in each tree: that of colour 0 first.
+    is_of_root = parents == int(np.flatnonzero(parents[0] < 0)[0])
+    turns = np.where(is_of_root, colour, colour != own).astype(np.int64)
+    return np.where(parents < 0, 0, turns)
+
+
 def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
     """Return the parents in broadcast trees over groups of ranks, -1 at the root.
 
@@ -97,6 +138,18 @@ def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
             parents.append(np.where(member == sender, outside, group * size + inside))
             parents[-1][root] = -1
     return np.asarray(parents)
+
+
+def find_group_turns(size: int, num_ranks: int, root: int) -> Int64Array:
+    """Return the turns of the children in `find_group_trees`: int64[2 * size, ranks].
+
+    The members that receive the data of two trees from other groups have those of `find_turns` for
+    the trees of the groups, all other ranks 0.
+    """
+    group, member = np.divmod(np.arange(num_ranks), size)
+    turns = find_turns(find_binary_trees(num_ranks // size, root // size))[:, group]
+    sender = np.repeat(np.arange(size), 2)[:, None]
+    return np.where(member == sender, np.tile(turns, (size, 1)), 0)
 
 
 def choose_group_messages(
@@ -238,6 +291,7 @@ def build_broadcast_steps(
     chunks: int,
     grains: Int64Array | None = None,
     latency_chunks: float = 0.0,
+    turns: Int64Array | None = None,
 ) -> StepTable:
     """Build the steps of a broadcast of `chunks` chunks on each tree, with one unit per chunk.
 
@@ -249,7 +303,8 @@ def build_broadcast_steps(
     The root copies INPUT to OUTPUT first; all sends read OUTPUT. A send depends on the receives of
     its units. With `grains`, for which the order of the chunks matters, sends of the root also wait
     for earlier ones (`_Messages.find_windows`, `latency_chunks`). Steps of a rank are sorted by the
-    end of the message's range of chunks, then tree, receives before sends, then receiver.
+    end of the message's range of chunks, then tree, receives before sends, then `turns` of the
+    receiver in the tree (int64[trees, ranks], None: all equal), then receiver.
     """
     trees, ranks = parents.shape
     has_windows = grains is not None
@@ -261,9 +316,11 @@ def build_broadcast_steps(
     messages = len(each.tree)
     end = each.first + each.size
     rank = np.concatenate([[root], each.child, each.parent])
+    turn = np.zeros(messages, np.int64) if turns is None else turns[each.tree, each.child]
     order = np.lexsort(
         (
             np.concatenate([[-1], each.child, each.child]),
+            np.concatenate([[-1], turn, turn]),
             np.repeat([0, 0, 1], [1, messages, messages]),
             np.concatenate([[-1], each.tree, each.tree]),
             np.concatenate([[-1], end, end]),

@@ -16,6 +16,8 @@ from collhub_classic.nested_broadcast import (
     choose_grains,
     find_binary_trees,
     find_group_trees,
+    find_group_turns,
+    find_turns,
 )
 from collhub_classic.nested_shapes import (
     NestedShape,
@@ -371,6 +373,59 @@ def test_most_hops_of_torus_trees_use_both_directions_of_a_ring() -> None:
     for tree in trees:
         population = np.bincount(compute_heights(tree))
         assert population[:17].sum() > 0.9 * 10240
+
+
+@pytest.mark.parametrize("root", [0, 9])
+@pytest.mark.parametrize("ranks", [2, 3, 12, 37])
+def test_messages_of_two_trees_take_turns_at_senders_and_receivers(ranks: int, root: int) -> None:
+    """With the parity of the time at which they start, no two of them meet at a port."""
+    parents = find_binary_trees(ranks, root % ranks)
+    turns = find_turns(parents)
+    # Parity of the message to each rank: that of the sender's own, changed by the turn.
+    parity = np.full(parents.shape, -1)
+    for tree, parent in enumerate(parents):
+        for rank in np.argsort(compute_depths(parent), kind="stable")[1:].tolist():
+            sender = int(parent[rank])
+            own = 0 if parent[sender] < 0 else parity[tree, sender]
+            parity[tree, rank] = (own + turns[tree, rank]) % 2
+    assert (parity[0] != parity[1])[parents[0] >= 0].all()
+    for sender in range(ranks):
+        sent = parity[parents == sender]
+        # Two ranks may be inner ranks of both trees, with up to four children.
+        assert abs(2 * int(sent.sum()) - len(sent)) <= len(sent) % 2
+
+
+def test_turns_in_groups_are_those_of_the_trees_of_groups() -> None:
+    turns = find_group_turns(4, 24, 9).reshape(4, 2, 6, 4)
+    trees = find_turns(find_binary_trees(6, 9 // 4))
+    for sender in range(4):
+        assert (turns[sender, :, :, sender] == trees).all()
+        assert not np.delete(turns[sender], sender, axis=2).any()
+
+
+def test_two_trees_of_many_ranks_have_many_chunks() -> None:
+    """A rank forwards a chunk only after the links before it have stored it: chunks are small."""
+    size = 1 << 26
+    topology = hub_core.parse_topology("leaf-spine:16,32,32")
+    result = make(topology.name, size, CollectiveKind.BROADCAST)
+    assert result.statistics["chunks"] == 512
+    bound = lower_bound_ns(Collective(CollectiveKind.BROADCAST, 512, 1, 1), topology, size)
+    assert bound is not None
+    # About 60 chunks take more than 1.3 times the bound.
+    assert result.time_ns < 1.07 * bound
+
+
+def test_turns_make_a_broadcast_faster() -> None:
+    """With children in the order of their numbers, chunks of the two trees meet at receivers."""
+    topology = hub_core.parse_topology("leaf-spine:16,32,32")
+    parents = find_binary_trees(512, 0)
+    collective = Collective(CollectiveKind.BROADCAST, 512, 96, 0, in_place=True, out_of_place=True)
+    times_ns = []
+    for turns in (None, find_turns(parents)):
+        steps = build_broadcast_steps(parents, 48, turns=turns)
+        algorithm = Algorithm(collective, steps, np.zeros(512, np.int64), Provenance("test"))
+        times_ns.append(hub_core.simulate(algorithm, topology, 1 << 30).time_ns)
+    assert times_ns[1] < 0.98 * times_ns[0]
 
 
 @pytest.mark.parametrize("kind", _OF_TREES)
