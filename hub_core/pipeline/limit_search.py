@@ -49,10 +49,11 @@ class LimitedSearch:
         """Return the results of the search for a target, those with the fewest steps first.
 
         Results with equally many steps keep the order of the search. The list is empty if the
-        search fails with a `HubError`. Results are cached by the largest numbers of units and
-        chunks that the target allows; other limits do not matter.
+        search fails with a `HubError`. Results, also empty ones, are cached by the largest numbers
+        of units and chunks that the target allows; other limits do not matter. A cached list is
+        returned without work, and must not be changed.
 
-        `budget`: limits the work of a search that is not cached, and counts the work. The work of a
+        `budget` limits the work of a search that is not cached, and counts the work. The work of a
         search with n results is at least the steps of the results plus (n + 1) times
         `STEPS_OF_A_SIMULATION`. Raises `BudgetReached` if the limit is reached; then no result is
         cached, because the search may be incomplete.
@@ -124,20 +125,27 @@ def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource
 
 
 def find_sufficient_limits(error: LimitError, searches: Sequence[LimitedSearch]) -> LimitError:
-    """Return the error of a failed synthesis, extended by the least limits that suffice.
+    """Return the error of a failed synthesis, extended by limits of the runtime that suffice.
 
-    A trial succeeds if one of `searches`, which have equal targets, has a result that the runtime
-    executes within the limits of the trial. First the limit of the resource of `error` is removed;
-    after each failed trial, the limit that the last refused result exceeds is removed too. Then
-    each removed limit, in the order of `RESOURCES`, is reduced by bisection to a number with which
-    a trial succeeds although it fails with one less. The bisection ends early after `_MAX_WORK`
-    steps of work (`_Trials`) and at Ctrl-C (`KeyboardInterrupt`, which is not raised again); the
-    message then has the numbers that were not tried.
+    `searches`: at least one, all with equal targets. A trial of limits succeeds if one of them has
+    a result that the runtime executes within these limits (`_Trials.run`).
 
-    A number that suffices is a result of the search: another search may need less. The message also
-    has the proven minimum (`find_necessary_limit`) if that is above 1. `error` is returned
-    unchanged if the request has several runtimes or none, if a trial fails for another reason than
-    a limit, and if the work or Ctrl-C ends the trials before the bisection.
+    1. The limit of the resource of `error` is removed. After each failed trial, the limit that the
+       last refused result exceeds is removed too.
+    2. After a successful trial, the limits of the removed resources become the numbers that its
+       result needs. These numbers must pass a trial together.
+    3. Each number is then reduced by bisection, in the order of `RESOURCES`, until one less fails
+       (`_bisect`). A resource whose present limit suffices with the other numbers is dropped.
+
+    The message of the new `LimitError` has the message of `error` and the text of `_describe`. Its
+    cure gives the numbers for `--for`; location and resource are those of `error`. A number that
+    suffices depends on the search: another search may need less.
+
+    `_MAX_WORK` steps of work and Ctrl-C (`KeyboardInterrupt`, which is not raised again) end the
+    bisection early; the message then has the numbers that were not tried. They return `error`
+    itself if they come in rule 1 or 2. `error` is also returned for a request with several runtimes
+    or none. The same holds if the trial of rule 2 fails, or one of rule 1 for another reason than a
+    limit that is not yet removed.
     """
     target = searches[0].request.target
     if target is None or target.replace_limits is None or target.limits is None:
@@ -255,11 +263,14 @@ def _describe(
 ) -> str:
     """Return a text on limits such as `80 thread blocks of a rank suffice (79 do not)`.
 
-    `sufficient`: by resource, a limit that suffices; several resources are joined by `and`, and
-    suffice together. `failed`: a lower limit that does not suffice, for at least these resources.
-    The notes in brackets are, for each resource: the next lower number does not suffice or, if
-    `failed` is lower than that, the numbers in between were not tried; and the proven minimum,
-    if it is above 1.
+    `sufficient`: by resource, a limit that suffices. Several resources are joined by `and` and
+    `suffice together`. `failed`: a lower limit that does not suffice, for at least these resources.
+    The brackets have, for each resource in order:
+
+    1. `79 do not`, if `failed` is one less than the limit. Otherwise, for `failed` 70, `71 to 79
+       were not tried`.
+    2. `N are necessary`, if the proven minimum N is above 1 (`find_necessary_limit` of `collective`
+       and `limits`).
     """
     numbers, notes = [], []
     for name, number in sufficient.items():

@@ -128,9 +128,11 @@ def _run_command(
 ) -> int | None:
     """Run a command in a new process group; return its exit status, or None at the time limit.
 
-    A negative status is the number of the signal that ended the process. Standard input is empty;
-    output goes to the files `out` and `errors`. `limit_s`: limit of elapsed time in s. At the end,
-    all processes of the group are killed.
+    `command`: program and arguments. `environment`: all its variables. A negative status is the
+    number of the signal that ended the process. Standard input is empty; standard output and
+    standard error are written to the files `out` and `errors`. `limit_s`: limit of elapsed time in
+    s. In every case, the processes of the group that are left at the end are killed. Raises
+    `OSError` if the command cannot be started.
     """
     process = subprocess.Popen(
         command,

@@ -51,13 +51,24 @@ _KINDS: Mapping[str, CollectiveKind] = {
 def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> Chunk:
     """Convert each node of a trace without a profile to a step, in file order.
 
-    The trace must have passed `refuse_workload`. A message has the channel `tag % TAG_MODULUS` (500
-    million) and this channel as tag; a COMP node becomes a COMPUTE step with tag -1. The duration
-    is micros * 1000 ns, -1 if micros is 0. The lane is `tb_id` of a message, -1 without it. The
-    offset of a message (source of a send, destination of a receive) is `msg_chunk_idx`. Buffers are
-    unknown. Counts have their default, because they need the sizes of all ranks; the chunk has the
-    sizes as additional columns (`_read_sizes`). Raises `TraceError` for attributes out of range,
-    and for a message without a size.
+    The trace must have passed `refuse_workload`. A send or a receive becomes SEND or RECV, a COMP
+    node becomes COMPUTE. Buffers are unknown. Counts have their default, because they need the
+    sizes of all ranks; the chunk has the sizes as additional columns (`_read_sizes`). The other
+    columns are:
+
+    - channel and tag of a message: `comm_tag` modulo `TAG_MODULUS` (500 million). COMPUTE has
+      channel 0 and tag -1.
+    - peer: `comm_dst` of a send, `comm_src` of a receive, -1 for COMPUTE
+    - source offset of a send, destination offset of a receive: `msg_chunk_idx`, 0 if the message
+      has its size in bytes. All other offsets are 0.
+    - lane: `tb_id` of a message, -1 without it
+    - duration of any node: micros x 1000 ns, -1 if micros is 0
+
+    Dependencies are those of `links`. Raises `TraceError` for a message without a size
+    (`missing-attribute`), an attribute that is no integer (`attribute-kind`), or a value out of
+    range (`attribute-range`). The ranges are 0 to `num_ranks` - 1 for peers, 0 to 2^31 - 1 for tags
+    and -1 to 2^31 - 1 for lanes. The first error is found in the order duration, tag, sizes,
+    source, destination, lane.
     """
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _MAX_INT32, -1)
@@ -88,13 +99,19 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
 
 
 def refuse_workload(fields: NodeFields) -> None:
-    """Raise `TraceError` for the first node that shows that a trace is not an algorithm.
+    """Raise `TraceError` for a node that shows that a trace is not an algorithm.
 
-    These nodes are refused, in this order:
-    - A node that is neither a message nor COMP. A collective, memory or metadata node
-      (`_WORKLOAD_TYPES`) gives the error of a workload, any other the code `node-type`.
-    - A send without `comm_dst`, a receive without `comm_src`, and a message without `comm_tag`:
-      error of a workload.
+    The rules are checked in this order, each for all nodes; the error is at the first node that
+    violates the first violated rule:
+
+    1. Every node is a send, a receive or COMP. A collective, memory or metadata node
+       (`_WORKLOAD_TYPES`) gives the code `workload-trace`, any other node `node-type`.
+    2. Every send has `comm_dst`.
+    3. Every receive has `comm_src`.
+    4. Every send and receive has `comm_tag`.
+
+    Rules 2 to 4 give the code `workload-trace`, and the message names the attribute. Its values are
+    not checked.
     """
     is_other = ~(fields.is_message | fields.is_comp)
     if is_other.any():
@@ -133,11 +150,16 @@ def _create_workload_error(fields: NodeFields, node: int, lack: str = "") -> Tra
 
 
 def _read_sizes(fields: NodeFields) -> dict[str, Int64Array]:
-    """Return the sizes of messages as the trace gives them, int64 by name.
+    """Return the sizes of messages as the trace gives them: four columns by name, int64 by node.
 
-    They are bytes (`comm_size`) and three columns of chunks (index, count, total), 0 if missing. If
-    a message has both, only its bytes are used, and its chunks are 0. Raises `TraceError` for a
-    message that has neither, and for values out of range.
+    `comm_size` is the size in bytes, 0 if absent. `msg_chunk_idx`, `msg_chunk_cnt` and
+    `total_chunk_cnt` are index, number and total number of chunks. They count only together, with
+    index at least 0 and both numbers at least 1. They are 0 if they do not count, and if the
+    message has `comm_size`. All four are 0 for nodes that are no messages.
+
+    Raises `TraceError` for a value that is no integer (`attribute-kind`) or out of range
+    (`attribute-range`). The range is 1 to 2^50 for `comm_size`, -1 to 2^31 - 1 for the others. Then
+    raises it (`missing-attribute`) for the first message with neither bytes nor chunks.
     """
     size = fields.numbers("comm_size", fields.is_message, 1, LARGEST_MESSAGE, 0)
     chunks = {name: fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1) for name in _TRIPLE}
@@ -172,14 +194,23 @@ def foreign_sizes(
 ) -> ForeignSizes:
     """Compute the units and sizes of a trace that was not written by the hub.
 
-    If no message gives its size in chunks, the trace is absolute: a unit is one byte. Otherwise it
-    is symbolic: messages are fractions of the buffer (chunk index, count, total), and a unit is a
-    chunk that divides all of them. A mixture raises `InputError` (`size-mismatch`).
+    `name` is the place of errors. There are two forms of traces:
 
-    `size`: bytes of the collective of an absolute trace, whose kind is in the metadata; ignored for
-    a symbolic one. With None or 0, an absolute trace is a custom collective, whose unit count is
-    the maximum number of bytes that any rank sends or receives in total. More than 2^62 bytes raise
-    `InputError` (`attribute-range`).
+    - Absolute, if no message gives its size in chunks: a unit is one byte. The collective has
+      `size` units. With None or 0, it is custom and has the maximum number of bytes that any rank
+      sends or receives in total, at least 1. `collective_bytes` is this number. More than 2^62
+      bytes raise `InputError` (`attribute-range`).
+    - Symbolic, if messages give their size as chunk index, count and total: the collective has as
+      many units as the least common multiple of all totals. A chunk of a message has units / total
+      units (`scale`; 1 for local steps). `size` is ignored, and `collective_bytes` is None. More
+      than 2^31 - 1 units raise `InputError` (`size-mismatch`).
+
+    If some messages give bytes and others only chunks, `InputError` (`size-mismatch`) is raised.
+
+    The kind is that of the metadata. It is custom if the name is unknown, and if the number of
+    ranks does not divide the units (except for an all-reduce). In a symbolic all-gather with
+    messages that end after the last unit, totals count the chunks of one rank's input: the
+    collective then has `num_ranks` times the units.
     """
     sizes = joined.columns["comm_size"].astype(np.int64)
     total = joined.columns["total_chunk_cnt"].astype(np.int64)

@@ -67,10 +67,18 @@ class Joined:
     def numbering(self, file: str) -> dict[str, JsonValue]:
         """Return the data from which `chakra_nodes` restores ids, order and tags of this trace.
 
-        It is the content of `Algorithm.extensions["chakra"]`: `tags` if the tag of every message is
-        its channel, and `ranks` with one entry per irregular rank, whose file has other ids, order
-        or lists of dependencies than profile v1. {} if the trace has the form of profile v1. Raises
-        `InputError` for tags that match other messages than the channels do.
+        It is the content of `Algorithm.extensions["chakra"]`. It is {} for a trace in the form of
+        profile v1; otherwise it has these keys:
+
+        - `tags`: `"channel"`, if the tag of every message is its channel. Absent if the tags are
+          those of `message_tags` as well. Absent also for other tags that match the same messages:
+          these tags are not restored.
+        - `ranks`: by rank as text, ascending, the entry of `_create_rank_entry`. It has each rank
+          whose file has other ids, order or lists of dependencies than profile v1. Absent without
+          such a rank.
+
+        `file` is named in errors. Raises `InputError` (`tag-mismatch`) for tags that match other
+        messages than channels and order do.
         """
         # Only irregular data is recorded: most algorithms have no extension.
         extension: dict[str, JsonValue] = {}
@@ -89,12 +97,19 @@ class Joined:
 
 
 def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
-    """Concatenate chunks, which are in the order of ranks, and build the step table.
+    """Concatenate chunks, which are in the order of ranks, and build the step table of all ranks.
 
-    The rows of a rank are reordered if a dependency leads to an earlier row. In the result, `row`
-    is the former position of every step, and `columns` are the concatenated columns in the former
-    order (read-only). At least one chunk is required. Raises `InputError`, which names the node,
-    for cyclic dependencies.
+    At least one chunk is required; all have the same columns. In a rank with a dependency on a
+    later row, the rows are put in topological order; among ready rows the first in the file is
+    next. All other ranks keep the order of the chunks.
+
+    In the result, `row[i]` is the position in the concatenated chunks of row i of the table.
+    `columns` are the concatenated columns in the order of the chunks, read-only. `irregular` has
+    the ranks of all chunks. The chunks are not changed.
+
+    Raises `InputError` (`cyclic-dependencies`), located at a node of the cycle, for cyclic
+    dependencies. Raises the other errors of `StepTable.from_columns`, such as values out of range,
+    located at `file`.
     """
     columns = {
         name: np.concatenate([chunk.columns[name] for chunk in chunks])
@@ -153,10 +168,11 @@ def irregular_ranks(
     """Return the nodes of the ranks whose file has irregular ids, order or lists of dependencies.
 
     `links.irregular` marks these files. Only such ranks need an entry in the extension of the
-    algorithm. `row_of_node`: step of every node of the batch, -1 for the placeholder of a rank
-    without steps. The result has one entry per marked file, by rank. In an entry, the row of a node
-    is the number of its step minus the number of the step of the file's first node; the row of a
-    placeholder is 0.
+    algorithm. The result has one entry per marked file, by rank, in the order of the files.
+
+    `row_of_node`: int64, the step of every node of the batch, -1 for the placeholder of a rank
+    without steps. In an entry, the row of a node is its step minus the step of the file's first
+    node, so 0 for a placeholder. Parents and children are positions of nodes in the file, from 0.
     """
     nodes_by_rank = {}
     for file in np.flatnonzero(links.irregular).tolist():
@@ -186,10 +202,15 @@ def _select_edges(edges: Edges, start: int, stop: int) -> Edges:
 def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[str, JsonValue]:
     """Return the entry of one rank in the extension; {} if it has the form of profile v1.
 
-    `position_of_row`: position of every row of the rank in the step table. Only values that differ
-    from profile v1 are recorded: `ids` (not 0, 1, ... in file order), `order` (position of every
-    node in profile v1), and `data` and `control`, the lists of parents that are not in ascending
-    order of these positions.
+    `position_of_row`: position of every row of the rank in the step table, int64. In profile v1 the
+    nodes are in the order of these positions; both nodes of a receive-reduce have one row, and keep
+    their order. Only values that differ from profile v1 are in the entry, in this order:
+
+    - `ids`: the ids of all nodes in file order, unless they are 0, 1, ...
+    - `order`: for each node in file order its position in profile v1, unless they are 0, 1, ...
+    - `data`, `control`: pairs [node, parents] of the nodes whose parents are not listed in
+      ascending order of positions in profile v1. Node and parents are positions in the file; a
+      repeated parent counts once. Absent without such nodes.
     """
     file_order = np.arange(len(nodes.ids))
     # Both nodes of a receive-reduce have the same row, and keep their order.
@@ -250,11 +271,15 @@ def _check_tags(
 ) -> None:
     """Raise `InputError` unless the tags match the same messages as channels and order do.
 
-    Between a source and a destination, messages with equal `expected` tags must have equal tags,
-    and vice versa; an `expected` tag of -1 marks steps that are no messages. The error (code
-    `tag-mismatch`) is at the first message that violates this, in the order of source, destination,
-    expected tag and sends last; if there is none, in that order with the tag in place of the
-    expected tag.
+    `expected`, `tags`: int32 by row of `steps`; an `expected` tag of -1 marks steps that are no
+    messages, which are ignored. For each (source, destination), messages with equal `expected` tags
+    must have equal tags. This is checked first. Messages with equal tags must also have equal
+    `expected` tags.
+
+    The error has the code `tag-mismatch` and the location of the first message that violates a
+    rule: it differs from the message before it in the group. For the first rule, messages are
+    sorted by source, destination, `expected` tag, then receives before sends. For the second, the
+    tag takes the place of the `expected` tag. `file` is named in the location.
     """
     rows = np.flatnonzero(expected >= 0)
     is_send = steps.sends[rows]

@@ -55,11 +55,24 @@ def estimate_line_exchange_s(topology: Topology, size: int) -> float:
 
 
 def build_line_exchange(num_ranks: int, *, is_ring: bool) -> AllToAllSteps:
-    """Build an all-to-all on a line, or a ring, of at least two ranks, out of place.
+    """Build an all-to-all on a line, or a ring, in two phases of long messages.
 
-    A pair of ranks has one unit. On a ring, the data of even ranks for the opposite rank move to
-    the right, those of odd ranks to the left. Raises `InputError` (`too-large`) if buffers and
-    messages have more than about `MAX_CELLS` units.
+    The data of one rank for another are one unit. INPUT is not changed; results are in OUTPUT, at
+    the index of the source rank. `num_ranks` is at least 2 and not checked.
+
+    Data go to the right (ascending ranks, channel 0) or to the left (channel 1): on a line towards
+    the target, on a ring the shorter way. On an even ring, the data of even ranks for the opposite
+    rank go to the right, those of odd ranks to the left.
+
+    The steps of a rank are in this order, to the right first in each part:
+
+    1. Copy INPUT twice to SCRATCH, and the rank's own unit to OUTPUT.
+    2. Send the messages of the first phase, then receive them.
+    3. Arrange units for the second phase, and send them.
+    4. Receive the messages of the second phase, and copy their units to OUTPUT.
+
+    Raises `InputError` (`too-large`) if 9 x `num_ranks`^2 is above `MAX_CELLS`: more than 1930
+    ranks.
     """
     check_cells(_CELLS_PER_UNIT * num_ranks**2, num_ranks)
     rank = np.arange(num_ranks)
@@ -137,7 +150,17 @@ class _Direction:
         return self._base + block * self.width + along
 
     def send_blocks(self, rows: StepRows, copies: list[Int64Array]) -> None:
-        """Add the sends of the first phase, the nearest first, which read the copies of INPUT."""
+        """Add the sends of the first phase, from block 1 on; block 0 stays on its rank.
+
+        A unit for the rank at distance d has the block d // width, rounded down. For each block,
+        each rank with units of the block sends all of them in one message, to the rank at the
+        distance block x width. The message is one range of the two copies of INPUT in SCRATCH. The
+        channel is 0 to the right, 1 to the left.
+
+        `copies`: by copy, the rows of its COPY steps on all ranks. A send uses the data of the
+        copies in which its range is: one, or both. The rows are added to `rows`, sorted by block,
+        then rank.
+        """
         size = len(self._rank)
         for block in range(1, self.blocks):
             count = self._count(block)
@@ -170,9 +193,20 @@ class _Direction:
             self._block_rows[block][receiver] = receives
 
     def add_sends(self, rows: StepRows, copies: list[Int64Array]) -> None:
-        """Add the sends of the second phase, and before each the copies of its units into a range.
+        """Add the sends of the second phase; before each, copy its units to one range.
 
-        Units of place 0 have arrived; they are copied to OUTPUT.
+        The place of a unit is its distance modulo width: its remaining way after the first phase.
+        For each place, ascending, steps are added to `rows`:
+
+        1. By block, each rank that has a unit of this block and place copies it. Place 0 has
+           arrived: the copy goes to OUTPUT, at the index of the source rank. Other places go to the
+           range of the place in SCRATCH, sorted by block. In block 0, the copy is from INPUT
+           (`copies`), and place 0 is omitted: it is the rank's own unit.
+        2. Except for place 0, each rank with such units sends the range in one message to the rank
+           at the distance of the place. The channel is 0 to the right, 1 to the left.
+
+        A copy uses the data of the receive of its block, or of the copy of INPUT. A send uses the
+        data of its copies. `receive_blocks` must have been called.
         """
         size = len(self._rank)
         for place in range(self.width):
@@ -212,7 +246,17 @@ class _Direction:
                 rows.add_data(copied, sends[rank])
 
     def add_receives(self, rows: StepRows) -> None:
-        """Add the receives of the second phase, each with the copies of its units to OUTPUT."""
+        """Add the receives of the second phase, each with the copies of its units to OUTPUT.
+
+        The place of a unit is its distance modulo width. For each place from 1 on, ascending, steps
+        are added to `rows`:
+
+        1. Each rank to which `add_sends` sends units of this place receives them in one message,
+           into a range of SCRATCH. The sender is the rank at the distance of the place, against the
+           direction.
+        2. By block, ascending, each such rank copies its unit of the block to OUTPUT, at the index
+           of the rank from which the unit comes. The copy uses the data of the receive.
+        """
         size = len(self._rank)
         for place in range(1, self.width):
             sender = self._move(-place)

@@ -165,10 +165,16 @@ def find_served_calls(
 ) -> Iterator[ServedCalls]:
     """Yield which calls of a communicator each rule decides, because no earlier rule does.
 
-    A result is a range of sizes of one collective, in the order of the rules. `nodes` and `ranks`
-    are as in `TunerRule.fits`: None if not known. `bytes_per_unit` is the number of bytes of the
-    full buffer per byte in the rules. Rules with further conditions (pipelined operations,
-    registered buffers) are ignored, so they also take no sizes from later ones.
+    A result is a range of sizes of one collective, in place and out of place. Results are in the
+    order of the rules; a rule with several such ranges yields them ascending, a rule without any
+    yields none. `by` of a result is the text of the choice (`TunerRule.by`).
+
+    Only rules that fit `nodes` and `ranks` count (`TunerRule.fits`; None: not known). Rules with
+    further conditions (pipelined operations, registered buffers) are ignored, so they also take no
+    sizes from later ones.
+
+    `bytes_per_unit` is the number of bytes of the full buffer per byte in the rules. With 8, the
+    rule sizes 2 to 3 give 16 to 31 bytes. An end of `LARGEST` gives no upper limit (None).
     """
     free = {kind: [EVERY] for kind in COLLECTIVES.values()}
     for rule in rules:
@@ -258,13 +264,19 @@ def _represent(numbers: Range) -> int | None:
 def _find_unreached_rules(
     rules: Sequence[TunerRule], dialect: Dialect, file: str
 ) -> Iterator[Diagnostic]:
-    """Yield a warning `never-reached` for each rule whose calls all go to earlier rules.
+    """Yield a warning `never-reached` for each rule whose calls all go to earlier rules, in order.
 
-    Earlier rules count if they have the same collective, share sizes, apply to all communicators of
-    the rule, and decide before it. They do that if the runtime does not skip refused rules, if
-    every machine allows their choice, or if both have the same algorithm and protocol. Several
-    together may cover its sizes. The message names up to `_MAX_LISTED` (8) lines that take a part
-    of them. The warning is placed at the line of the rule that is not reached.
+    An earlier rule counts if all of this holds:
+
+    - It has the same collective, and common sizes.
+    - Every communicator and call that fulfils the conditions of the later rule fulfils its own.
+    - It decides before the later one. That holds if the runtime does not skip refused rules, if
+      every communicator has its choice (`is_always_allowed`), or if both have the same algorithm
+      and protocol.
+
+    The rule is not reached if all such earlier rules together cover its sizes. The message names
+    the lines of those that take sizes which no earlier line has taken, at most `_MAX_LISTED` (8)
+    lines. The location is the line of the rule that is not reached.
     """
     earlier_of: dict[CollectiveKind, list[TunerRule]] = {}
     for rule in rules:
@@ -302,9 +314,13 @@ def _find_unreached_rules(
 def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
     """Yield a warning `overlap` for each rule whose sizes partly coincide with an earlier rule's.
 
-    Only rules with the same collective and the same conditions are compared. There is none if one
-    of the two contains all sizes of the other, or if the earlier one does not decide before the
-    later one. A rule has at most one warning, for the first such earlier rule.
+    Only rules with the same collective and equal conditions (`filters`) are compared. Windows where
+    one contains all sizes of the other, also equal ones, give no warning. There is also none if the
+    earlier rule does not decide before the later one (`_decides_before`).
+
+    A rule has at most one warning, for the first such earlier rule. Its location is the line of the
+    later rule. The message names the earlier line and the common sizes, and the cure a border for
+    the later rule that avoids them. Warnings are in the order of the later rules.
     """
     earlier_of: dict[object, list[TunerRule]] = {}
     for rule in rules:
@@ -332,10 +348,13 @@ def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> I
 def _find_gaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
     """Yield a finding for each gap between the sizes of rules with equal collective and conditions.
 
-    Such rules form a group. Gaps are sought between the smallest and the largest size of a group of
-    several rules. Sizes count as covered by any rule of the collective that applies to all
-    communicators of the group. A gap of fewer than `_SHORT_GAP_BYTES` bytes is the warning
-    `short-gap`, a longer one the note `gap`. It is placed at the next rule of the group.
+    Such rules form a group; groups of one rule have no gaps. A gap is a range of sizes between the
+    smallest and the largest size of the group that no covering rule has. All rules of the
+    collective cover whose conditions contain those of the group, so also those of the group.
+
+    A gap of fewer than `_SHORT_GAP_BYTES` (16) bytes is the warning `short-gap`, a longer one the
+    note `gap`. The location is the line of the rule of the group that begins next above the gap.
+    Findings are in the order of the first rules of the groups, then by ascending size.
     """
     groups: dict[tuple[CollectiveKind, object], list[TunerRule]] = {}
     for rule in rules:
@@ -369,14 +388,18 @@ _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune
 def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
     """Yield `one-channel` for sizes that no rule has, where the tuner leaves a single channel.
 
-    Checked are the first 8 (`_MAX_LISTED`) communicators that rules name, then all other
-    communicators. A note `not-searched` reports that there are more. Rules with further conditions
-    do not count. For each communicator there are at most two findings, with the sizes of all
-    collectives:
+    The communicators are the first 8 (`_MAX_LISTED`) of `find_stated_communicators`, in its order.
+    Then follow all other communicators, for which only rules for any numbers of nodes and ranks
+    count. If rules name more than 8, a note `not-searched` is yielded first. Rules with further
+    conditions (pipelined operations, registered buffers) do not count.
 
-    - Sizes without a rule are an error in communicators that rules name, and in all if no rule
-      names any. Otherwise they are a warning.
-    - Sizes whose only rules name an algorithm or protocol that some machines lack are a warning.
+    For each communicator there are at most two findings. Each lists the sizes of all collectives,
+    and has the file without a line as location:
+
+    1. Sizes without a rule. It is an error for communicators that rules name, and for all if no
+       rule names any; otherwise a warning.
+    2. A warning for sizes that have rules, but none that every machine allows
+       (`is_always_allowed`).
     """
     stated = find_stated_communicators(rules)
     if len(stated) > _MAX_LISTED:
