@@ -22,7 +22,13 @@ from collhub_pytorch.findings import Findings, count_bus_bytes
 from collhub_pytorch.formats import JobMachineOptions
 from collhub_pytorch.job import recorded_ranks_per_node
 from collhub_pytorch.job_changes import find_changes, find_instant
-from collhub_pytorch.predicted_times import CallKey, MachinePredictor, predict_job, require_sizes
+from collhub_pytorch.predicted_times import (
+    CallKey,
+    MachinePredictor,
+    has_measured_times,
+    predict_job,
+    require_sizes,
+)
 from collhub_pytorch.profile_record import (
     ComparedSizeClass,
     MachineComparisonItem,
@@ -398,14 +404,15 @@ def _saving_line(saving: MachineSaving, machine: str) -> str:
 def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:
     """Simulate a job whose collectives have the times of a measured machine, without contention.
 
-    Computations have their durations; measured times of collectives are replaced. Messages without
-    a duration take the time of a broadcast between two ranks. The ranks per node are those of the
-    option, else the recorded ones, else a number that the predictor assumes. This assumption, and
-    that about messages, is a note (`assumption`) in the diagnostics. Times are in ns; the exposed
-    time of a rank is its end minus its computation. Changes of the job are tried only with the
-    option `changes`. Raises `UsageError` without a machine or a hub in the request and for
-    collectives without a size, and `InputError` for computations without a duration and for calls
-    that the profile does not predict.
+    Computations have their durations; measured times of collectives are replaced. Messages take the
+    time of a broadcast between two ranks, except in a profile with times, whose messages keep their
+    measured times. The ranks per node are those of the option, else the recorded ones, else a
+    number that the predictor assumes. This assumption, and that about messages, is a note
+    (`assumption`) in the diagnostics. Times are in ns; the exposed time of a rank is its end minus
+    its computation. Changes of the job are tried only with the option `changes`. Raises
+    `UsageError` without a machine or a hub in the request and for collectives without a size, and
+    `InputError` for computations without a duration and for calls that the profile does not
+    predict.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")
@@ -419,8 +426,7 @@ def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTi
     if placed is None and predictor.ranks_per_node is not None:
         per_node = predictor.ranks_per_node
         assumptions.append(f"{per_node} consecutive ranks on each node (-O ranks_per_node=N)")
-    has_messages = nodes.is_kind(NodeKind.SEND) & (request.workload.nodes.duration_ns < 0)
-    if has_messages.any():
+    if nodes.is_kind(NodeKind.SEND).any() and not has_measured_times(request.workload):
         assumptions.append("messages take the time of a broadcast from one rank to another")
     finish = np.zeros(workload.num_ranks, np.int64)
     np.maximum.at(finish, nodes.rank, times.end)

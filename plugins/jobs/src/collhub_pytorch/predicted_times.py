@@ -149,7 +149,7 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     )
     workload = replace(workload, nodes=timed)
     transfer = np.full(len(nodes), -1, np.int64)
-    is_measured = is_profile and has_times(workload)
+    is_measured = has_measured_times(workload)
     if is_measured:
         transfer = measure_transfers(measured_timeline(workload), meetings)
     keys = list(predicted_calls(workload, meetings, are_messages_measured=is_measured))
@@ -194,6 +194,11 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     duration = np.where(meetings.of_node >= 0, times.end - times.start, workload.nodes.duration_ns)
     workload = replace(workload, nodes=replace(workload.nodes, duration_ns=duration))
     return workload if lane is None else _add_lane_order(workload, lane, times.start)
+
+
+def has_measured_times(workload: Workload) -> bool:
+    """Return whether a job is a profile in which all nodes except markers have a time."""
+    return EXTENSION in workload.extensions and has_times(workload)
 
 
 def predicted_calls(

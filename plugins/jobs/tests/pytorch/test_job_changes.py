@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,13 +10,15 @@ import numpy as np
 import pytest
 from collhub_pytorch.analysis import match_communications, measured_timeline
 from collhub_pytorch.findings import count_bus_bytes, group_calls
-from collhub_pytorch.formats import ProfileOptions
+from collhub_pytorch.formats import JobMachineOptions, ProfileOptions
 from collhub_pytorch.job import EXTENSION
 from collhub_pytorch.job_changes import find_changes, find_instant
 from collhub_pytorch.kineto.read import read
+from collhub_pytorch.machine import simulate
 from collhub_pytorch.predicted_times import CallKey, predict_job
 from collhub_pytorch.samples import all_reduce_args, launched, part, profile_of, runtime
 
+import hub_core
 from hub_core.model import (
     InputError,
     JobCollective,
@@ -24,7 +27,7 @@ from hub_core.model import (
     ProcessGroup,
     Workload,
 )
-from hub_core.plugin_api import JobChange, LibraryTime, Source
+from hub_core.plugin_api import JobChange, LibraryTime, Source, WorkloadRequest
 
 LATENCY_NS, US = 10_000, 1_000
 
@@ -353,6 +356,23 @@ def test_recorded_durations_of_messages_are_times_only_in_a_profile() -> None:
     assert job_ns(predict_job(job, LinearPredictor())) == 11_000
     profile = replace(job, extensions={EXTENSION: {}})
     assert job_ns(predict_job(profile, LinearPredictor())) == 700_000
+
+
+def test_the_assumption_about_messages_is_reported_for_recorded_durations() -> None:
+    if importlib.util.find_spec("collhub_machine_profiles") is None:
+        pytest.skip("the profiles of machines are not installed")
+    columns = {
+        "rank": [0, 1],
+        "kind": [int(NodeKind.SEND), int(NodeKind.RECV)],
+        "duration_ns": [400, 700],
+        "bytes": [1 << 20] * 2,
+        "peer": [1, 0],
+    }
+    job = Workload(NodeColumns.from_columns(2, columns))
+    request = WorkloadRequest(job, hub=hub_core.run_registry())
+    times = simulate(request, JobMachineOptions(machine="h100"))
+    assert min(finish_ns or 0 for finish_ns in times.rank_finish_ns) > 700
+    assert any("messages take the time of a broadcast" in str(one) for one in times.diagnostics)
 
 
 def test_collectives_of_unknown_kind_are_not_predicted() -> None:
