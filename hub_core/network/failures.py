@@ -203,7 +203,7 @@ class Separation:
 
     `is_backwards`: the NPUs do not reach NPU 0; otherwise NPU 0 does not reach them.
     `links_to_restore`: (source, destination) of failed links; with all of them, the network is
-    connected again in this direction, if the complete network was.
+    connected again. Empty if it is not connected even with all failed links.
     """
 
     npus: tuple[int, ...]
@@ -227,12 +227,15 @@ class Separation:
     def cure(self, topology: Topology) -> str:
         """Return the advice to restore the links in `links_to_restore`.
 
-        At most `_NAMED_LINKS` are named. If there are none, the advice says that the network is not
-        connected even with all links.
+        Both directions of a link are one, as `3-4`. At most `_NAMED_LINKS` are named. If there are
+        none, the advice says that the network is not connected even with all links.
         """
+        directions: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for link in self.links_to_restore:
+            directions.setdefault((min(link), max(link)), []).append(link)
         names = [
-            f"{topology.node_name(source)}->{topology.node_name(destination)}"
-            for source, destination in self.links_to_restore
+            f"{topology.node_name(source)}{'-' if backwards else '->'}{topology.node_name(target)}"
+            for (source, target), *backwards in directions.values()
         ]
         hidden = len(names) - _NAMED_LINKS
         more = f" and {hidden} more" if hidden > 0 else ""
@@ -249,32 +252,35 @@ def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
     `is_backwards` is True. A network that is not connected even with all links has separated NPUs,
     too.
 
-    `links_to_restore` is found in rounds, until NPU 0 reaches all NPUs: the first failed link, in
-    link order, from a reached node to a node that is not reached, is restored. With `is_backwards`,
-    it is the first failed link from a node that does not reach NPU 0 to one that does. If a round
-    has no such link, `links_to_restore` is empty.
+    `links_to_restore` is found in rounds, until NPU 0 reaches all NPUs, and then until all reach
+    it: the first failed link, in link order, from a reached node to a node that is not reached, is
+    restored, or, for paths to NPU 0, from a node that does not reach NPU 0 to one that does. The
+    opposite of a restored link precedes all others. If a round has no such link,
+    `links_to_restore` is empty.
     """
+    keeps = ~fails
+    separated: tuple[Int64Array, bool] | None = None
+    restored: dict[tuple[int, int], None] = {}
     for is_backwards in (False, True):
-        reached = _reach(topology, ~fails, is_backwards)
-        lost = np.flatnonzero(~reached[: topology.num_npus])
-        if not len(lost):
-            continue
         tail, head = topology.source, topology.destination
         if is_backwards:
             tail, head = head, tail
-        keeps = ~fails
-        restored: list[tuple[int, int]] = []
-        while not reached[: topology.num_npus].all():
+        while True:
+            reached = _reach(topology, keeps, is_backwards)
+            lost = np.flatnonzero(~reached[: topology.num_npus])
+            if not len(lost):
+                break
+            separated = separated or (lost, is_backwards)
             joining = np.flatnonzero(~keeps & reached[tail] & ~reached[head])
             if not len(joining):
-                restored = []
-                break
-            row = int(joining[0])
-            keeps[row] = True
-            restored.append((int(topology.source[row]), int(topology.destination[row])))
-            reached = _reach(topology, keeps, is_backwards)
-        return Separation(tuple(lost.tolist()), is_backwards, tuple(restored))
-    return None
+                return Separation(tuple(separated[0].tolist()), separated[1], ())
+            pairs = [(int(topology.source[row]), int(topology.destination[row])) for row in joining]
+            number = next((i for i, (a, b) in enumerate(pairs) if (b, a) in restored), 0)
+            keeps[joining[number]] = True
+            restored[pairs[number]] = None
+    if separated is None:
+        return None
+    return Separation(tuple(separated[0].tolist()), separated[1], tuple(restored))
 
 
 def _reach(topology: Topology, keeps: BoolArray, is_backwards: bool) -> BoolArray:

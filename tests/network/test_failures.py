@@ -12,6 +12,7 @@ from hub_core.model import UsageError
 from hub_core.network import (
     LinkChanges,
     Topology,
+    find_separation,
     group_failures,
     list_failures,
     remove_rows,
@@ -61,9 +62,10 @@ def test_texts_of_changes_can_be_split_and_joined() -> None:
     [
         (
             "without=0-1,2-3",
-            "is not connected without it: 0 does not reach 1 (separated NPUs 1,2); restore 0->1",
+            "is not connected without it: 0 does not reach 1 (separated NPUs 1,2); restore 0-1",
         ),
         ("without=0->1,2->1", "0 does not reach 1 (separated NPU 1); restore 0->1"),
+        ("without=0->1,0->3,1->0,3->0", "0 does not reach 1 (separated NPU 0); restore 0-1"),
         ("without=1->0,1->2", "1 does not reach 0 (separated NPU 1); restore 1->2"),
         ("without=0-2", "--without-link 0-2: ring:4 has no such link"),
         ("without=0-9", "names no two nodes of ring:4"),
@@ -76,6 +78,19 @@ def test_wrong_changes_are_one_line(changes: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_topology(f"ring:4?{changes}")
     assert message in str(caught.value)
+
+
+def test_network_with_the_links_to_restore_is_connected() -> None:
+    """In both directions, for every pair of failed links of a line and a ring."""
+    for text in ("line:4", "ring:4"):
+        network = parse_topology(text)
+        pairs = list(zip(network.source.tolist(), network.destination.tolist(), strict=True))
+        for first, second in itertools.combinations(range(network.num_links), 2):
+            fails = np.isin(np.arange(network.num_links), [first, second])
+            separation = find_separation(network, fails)
+            if separation is not None:
+                restored = [pair in separation.links_to_restore for pair in pairs]
+                assert find_separation(network, fails & ~np.asarray(restored)) is None
 
 
 @pytest.mark.parametrize(

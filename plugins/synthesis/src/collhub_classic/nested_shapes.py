@@ -338,7 +338,7 @@ def choose_levels(topology: Topology, text: str) -> list[int]:
         if prod(sizes) != ranks:
             raise UsageError(
                 f"option sizes: {text[:60]} is not {ranks} ranks",
-                cure="name sizes whose product is the number of ranks, as 8x4",
+                cure=f"name sizes whose product is the number of ranks, {ranks}",
                 code="option-range",
             )
         return [size for size in sizes if size > 1] or [1]

@@ -154,7 +154,7 @@ def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
     if product != task.num_ranks:
         raise UsageError(
             f"option sizes: {'x'.join(map(str, sizes))} is not {task.num_ranks} ranks",
-            cure="name sizes whose product is the number of ranks, as 4x2",
+            cure=f"name sizes whose product is the number of ranks, {task.num_ranks}",
             code="option-range",
         )
     return [size for size in sizes if size > 1] or [1]
