@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, lcm
@@ -12,8 +12,7 @@ import numpy as np
 from hub_core.model import Algorithm, HubError, InputError
 from hub_core.network import Topology
 from hub_core.pipeline.calls import blame, misfit
-from hub_core.pipeline.runtimes import ChosenRuntime, build_variant
-from hub_core.pipeline.simulation import TimingSource, simulate
+from hub_core.pipeline.runtimes import ChosenRuntime, Variants
 from hub_core.plugin_api import (
     PREFERENCE_TOLERANCE,
     TIE,
@@ -33,16 +32,10 @@ from hub_core.plugin_api import (
     format_size,
     resolve,
 )
-from hub_core.registry.plugins import Registry
 from hub_core.verification import in_largest_units
 
 # A retry at least halves the number of units, so that few are needed.
 _MAX_RETRIES = 12
-# Copies of an algorithm, of which the runtime may execute fewer than the fastest number.
-_INSTANCES = (16, 8, 4, 2, 1)
-
-Variants = Callable[[Algorithm], Iterable[tuple[Algorithm, int, str]]]
-"""Function that returns forms of an algorithm with their times in ns and descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +43,15 @@ class _Calls:
     """Calls that a program must serve: sizes in bytes, of which the time of the first counts.
 
     `unit_bytes`: smallest part that all runtimes address, 0 for any; `granules`: number of these
-    parts that the numbers of chunks must divide.
+    parts that the numbers of chunks must divide. `is_quick`: resources may be those of any program
+    that a runtime executes.
     """
 
     topology: Topology
     sizes: tuple[int, ...]
     unit_bytes: int
     granules: int
+    is_quick: bool
 
 
 def create_target(
@@ -64,12 +59,16 @@ def create_target(
     topology: Topology,
     sizes: Sequence[int],
     variants: Variants,
+    *,
+    is_quick: bool = False,
 ) -> SynthesisTarget:
     """Create the target of a synthesis: the limits of runtimes, and the function that fits results.
 
     `chosen`: at least one runtime. `sizes`: sizes in bytes that the algorithm must serve; the time
     counts for the first one. `variants`: lists forms of an algorithm with their times. The chunks
-    suit all runtimes; an algorithm is fitted to the first runtime that executes it. Only a single
+    suit all runtimes; an algorithm is fitted to the first runtime that executes it. `is_quick`: the
+    resources of fitted algorithms may be those of other programs than the written ones, as far as
+    runtimes find them faster (`Runtime.fits_quickly`). Only a single
     runtime sets `limits` and `replace_limits` of the target. Raises `InputError`
     (`size-not-served`) for a size that is not a multiple of the smallest part that all runtimes can
     address.
@@ -84,8 +83,8 @@ def create_target(
     granules = gcd(*(size // unit_bytes for size in sizes)) if unit_bytes else 0
     max_units = [one.runtime.limits.max_units for one in chosen]
     max_messages = [_count_messages(one) for one in chosen]
-    calls = _Calls(topology, tuple(sizes), unit_bytes, granules)
-    vary = partial(_replace_limits, chosen[0], topology, sizes, variants)
+    calls = _Calls(topology, tuple(sizes), unit_bytes, granules, is_quick)
+    vary = partial(_replace_limits, chosen[0], calls, variants)
     return SynthesisTarget(
         names,
         UnitLimits(
@@ -104,14 +103,11 @@ def create_target(
 
 
 def _replace_limits(
-    chosen: ChosenRuntime,
-    topology: Topology,
-    sizes: Sequence[int],
-    variants: Variants,
-    limits: Mapping[str, int | None],
+    chosen: ChosenRuntime, calls: _Calls, variants: Variants, limits: Mapping[str, int | None]
 ) -> SynthesisTarget:
     """Create the target of a runtime with other limits of the named resources."""
-    return create_target([chosen.with_limits(limits)], topology, sizes, variants)
+    limited = [chosen.with_limits(limits)]
+    return create_target(limited, calls.topology, calls.sizes, variants, is_quick=calls.is_quick)
 
 
 def _count_messages(chosen: ChosenRuntime) -> int | None:
@@ -212,7 +208,8 @@ def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> Ru
     with blame(chosen.writer):
         # A runtime without such options measures its program without regard to limits.
         given = (limits,) if runtime.limit_options else ()
-        fit = resolve(runtime.fit)(algorithm, largest, calls.topology, *given)
+        how = {"is_quick": True} if calls.is_quick and runtime.fits_quickly else {}
+        fit = resolve(runtime.fit)(algorithm, largest, calls.topology, *given, **how)
     if not isinstance(fit, RuntimeFit):
         raise misfit(chosen.writer, f"fitted an algorithm by {type(fit).__name__}")
     resource = fit.find_excess(limits)
@@ -358,43 +355,3 @@ def _apply_fit(
         fit=fit,
         merit=replace(fitted.merit, time_ns=fitted.time_ns or result.time_ns),
     )
-
-
-def list_variants(
-    timing: TimingSource, topology: Topology, size: int, registry: Registry
-) -> Variants:
-    """Return a function that yields the forms of an algorithm: (form, simulated time in ns, text).
-
-    On nominal links, the only form is the algorithm itself. On a machine, the forms are the fastest
-    one that the simulator finds, and the numbers of copies in `_INSTANCES`. A form that does not
-    finish, or has more copies than the machine allows, is omitted.
-    """
-
-    def simulate_with(
-        algorithm: Algorithm, options: Mapping[str, str]
-    ) -> Iterable[tuple[Algorithm, int, str]]:
-        result = simulate(
-            algorithm,
-            topology,
-            size,
-            backend=timing.backend,
-            options={**timing.options, **options},
-            registry=registry,
-        )
-        if result.time_ns is None:
-            return
-        variant, text = build_variant(algorithm, result.passes, registry)
-        yield variant, result.time_ns, text
-
-    def variants(algorithm: Algorithm) -> Iterable[tuple[Algorithm, int, str]]:
-        yield from simulate_with(algorithm, {})
-        if timing.machine is None:
-            return
-        for instances in _INSTANCES:
-            try:
-                yield from simulate_with(algorithm, {"instances": str(instances)})
-            except HubError:
-                # More copies than the machine has channels or thread blocks.
-                continue
-
-    return variants

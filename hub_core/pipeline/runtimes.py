@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hub_core.model import Algorithm, CollectiveKind, UsageError
+from hub_core.model import Algorithm, CollectiveKind, HubError, UsageError
 from hub_core.model.quantities import parse_whole
+from hub_core.network import Topology
 from hub_core.pipeline.calls import transform
-from hub_core.pipeline.simulation import TimingSource
+from hub_core.pipeline.simulation import TimingSource, simulate
 from hub_core.plugin_api import (
     IDEAL,
     RESOURCES,
@@ -23,6 +24,11 @@ from hub_core.verification import in_largest_units
 
 # Limits above this number count as unlimited.
 _MAX_LIMIT = 1 << 24
+# Copies of an algorithm, of which the runtime may execute fewer than the fastest number.
+_INSTANCES = (16, 8, 4, 2, 1)
+
+Variants = Callable[[Algorithm], Iterable[tuple[Algorithm, int, str]]]
+"""Function that returns forms of an algorithm with their times in ns and descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +254,43 @@ def time_on_runtime(timing: TimingSource, names: str, registry: Registry) -> Tim
     if timing.machine is None or len(kernels) != 1 or "" in kernels:
         return timing
     return replace(timing, options={**timing.options, "kernel": kernels.pop()})
+
+
+def list_variants(
+    timing: TimingSource, topology: Topology, size: int, registry: Registry
+) -> Variants:
+    """Return a function that yields the forms of an algorithm: (form, simulated time in ns, text).
+
+    On nominal links, the only form is the algorithm itself. On a machine, the forms are the fastest
+    one that the simulator finds, and the numbers of copies in `_INSTANCES`. A form that does not
+    finish, or has more copies than the machine allows, is omitted.
+    """
+
+    def simulate_with(
+        algorithm: Algorithm, options: Mapping[str, str]
+    ) -> Iterable[tuple[Algorithm, int, str]]:
+        result = simulate(
+            algorithm,
+            topology,
+            size,
+            backend=timing.backend,
+            options={**timing.options, **options},
+            registry=registry,
+        )
+        if result.time_ns is None:
+            return
+        variant, text = build_variant(algorithm, result.passes, registry)
+        yield variant, result.time_ns, text
+
+    def variants(algorithm: Algorithm) -> Iterable[tuple[Algorithm, int, str]]:
+        yield from simulate_with(algorithm, {})
+        if timing.machine is None:
+            return
+        for instances in _INSTANCES:
+            try:
+                yield from simulate_with(algorithm, {"instances": str(instances)})
+            except HubError:
+                # More copies than the machine has channels or thread blocks.
+                continue
+
+    return variants

@@ -27,8 +27,8 @@ from hub_core.pipeline.limit_search import (
     check_necessary_limits,
     find_sufficient_limits,
 )
-from hub_core.pipeline.runtime_fits import create_target, fit_result, list_variants
-from hub_core.pipeline.runtimes import find_runtimes
+from hub_core.pipeline.runtime_fits import create_target, fit_result
+from hub_core.pipeline.runtimes import find_runtimes, list_variants
 from hub_core.pipeline.simulation import (
     DEFAULT_SIMULATOR,
     TimingSource,
@@ -139,6 +139,7 @@ def create_synthesis_request(
     sizes: Sequence[int] = (),
     timing: TimingSource | None = None,
     needs_time: bool = True,
+    is_quick: bool = False,
 ) -> SynthesisRequest:
     """Create a request with the simulator and the plugins of the run.
 
@@ -152,6 +153,7 @@ def create_synthesis_request(
     several separated by commas (`find_runtimes`). `sizes`: further sizes in bytes that the same
     algorithm must serve. `timing`: times the forms of the algorithm that the runtime executes,
     default `backend`. `needs_time`: False if the caller does not use the time of the result.
+    `is_quick`: the caller does not use the resources of the result (`create_target`).
 
     Raises `HubError`, also for a runtime that cannot express the collective, and for a limit that
     is below the proven minimum of every schedule (`check_necessary_limits`).
@@ -171,9 +173,9 @@ def create_synthesis_request(
                     code="collective-unsupported",
                 )
             check_necessary_limits(one, collective)
-        source = timing or TimingSource(backend)
+        served, source = (collective_bytes, *sizes), timing or TimingSource(backend)
         variants = list_variants(source, topology, collective_bytes, registry)
-        target = create_target(chosen, topology, (collective_bytes, *sizes), variants)
+        target = create_target(chosen, topology, served, variants, is_quick=is_quick)
     return SynthesisRequest(
         collective,
         topology,
@@ -239,13 +241,11 @@ def run_synthesizer(
     largest_bound_ns = max(result.bounds_ns.values(), default=0)
     if not request.backend or result.is_partial or result.time_ns >= largest_bound_ns:
         return result
-    topology = request.topology
+    topology, size = request.topology, request.collective_bytes
     bandwidth, latency_s = topology.bandwidth_bytes_per_s, topology.latency_s
     try:
         slow = replace(topology, bandwidth_bytes_per_s=bandwidth / 1000, latency_s=latency_s * 1000)
-        time_in_ps = create_timer(
-            slow, request.collective_bytes, request.occupancy, request.backend, registry
-        )
+        time_in_ps = create_timer(slow, size, request.occupancy, request.backend, registry)
         time_ps = time_in_ps(result.algorithm)
     except InputError:
         # The time does not fit into 64 bits, or a link is too slow to be slowed down.

@@ -85,7 +85,10 @@ class Runtime:
     simulators of machines time its programs; empty for their default. `limit_options`: option of
     the writer by the resource (`RESOURCES`) whose limit it replaces. If it is not empty, `fit` has
     a fourth parameter `limits: RuntimeLimits`, and the program that it measures respects these;
-    otherwise its resources do not depend on limits.
+    otherwise its resources do not depend on limits. `fits_quickly`: `fit` has a keyword parameter
+    `is_quick: bool`; if that is True, the resources may be those of any program that the runtime
+    executes within its limits. It must then have no preferred limits, and must refuse the same
+    algorithms for their limits as without it.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Runtime:
     remainder: str = ""
     kernel: str = ""
     limit_options: Mapping[str, str] = field(default_factory=dict)
+    fits_quickly: bool = False
 
 
 def format_size(size: int) -> str:

@@ -274,32 +274,52 @@ def _build_target(name: str) -> Runtime:
             "block_operations": "max_steps",
             "channels": "max_channels",
         },
+        fits_quickly=True,
     )
 
 
 def fit_msccl(
-    algorithm: Algorithm, collective_bytes: int, topology: Topology, limits: RuntimeLimits
+    algorithm: Algorithm,
+    collective_bytes: int,
+    topology: Topology,
+    limits: RuntimeLimits,
+    *,
+    is_quick: bool = False,
 ) -> RuntimeFit:
     """Return the resources of an algorithm on microsoft/msccl; raises as the writer does."""
-    return _fit(algorithm, collective_bytes, "msccl", limits)
+    return _fit(algorithm, collective_bytes, "msccl", limits, is_quick)
 
 
 def fit_executor(
-    algorithm: Algorithm, collective_bytes: int, topology: Topology, limits: RuntimeLimits
+    algorithm: Algorithm,
+    collective_bytes: int,
+    topology: Topology,
+    limits: RuntimeLimits,
+    *,
+    is_quick: bool = False,
 ) -> RuntimeFit:
     """Return the resources of an algorithm on Azure/msccl-executor-nccl; raises as the writer."""
-    return _fit(algorithm, collective_bytes, "executor", limits)
+    return _fit(algorithm, collective_bytes, "executor", limits, is_quick)
 
 
 def fit_rccl(
-    algorithm: Algorithm, collective_bytes: int, topology: Topology, limits: RuntimeLimits
+    algorithm: Algorithm,
+    collective_bytes: int,
+    topology: Topology,
+    limits: RuntimeLimits,
+    *,
+    is_quick: bool = False,
 ) -> RuntimeFit:
     """Return the resources of an algorithm on ROCm/rccl; raises as the writer does."""
-    return _fit(algorithm, collective_bytes, "rccl", limits)
+    return _fit(algorithm, collective_bytes, "rccl", limits, is_quick)
 
 
 def _fit(
-    algorithm: Algorithm, collective_bytes: int, runtime: str, limits: RuntimeLimits
+    algorithm: Algorithm,
+    collective_bytes: int,
+    runtime: str,
+    limits: RuntimeLimits,
+    is_quick: bool,
 ) -> RuntimeFit:
     """Return the resources of the file that would be written for a runtime.
 
@@ -311,7 +331,8 @@ def _fit(
     `max_blocks`, `max_block_operations` and `max_channels` of `limits` become options of the
     writer only if they differ from the limits of the runtime's target. Otherwise the writer
     uses the limits of the runtime. None permits any number of steps or channels; for thread
-    blocks it means the limit of the runtime. Other limits are ignored.
+    blocks it means the limit of the runtime. Other limits are ignored. `is_quick`: the resources
+    may be those of any program within all limits.
 
     Raises `InputError` if the runtime cannot execute the algorithm within these limits, and
     `UsageError` if the options do not fit the algorithm.
@@ -327,4 +348,4 @@ def _fit(
         options = replace(options, max_steps=limits.max_block_operations or _ANY)
     if limits.max_channels != usual.max_channels:
         options = replace(options, max_channels=limits.max_channels or _ANY)
-    return measure_fit(algorithm, options)
+    return measure_fit(algorithm, options, limits if is_quick else None)

@@ -207,6 +207,7 @@ class _Simulations:
             sizes=self._served_sizes,
             timing=self.timing,
             needs_time=self._needs_time,
+            is_quick=True,
         )
 
     def serves(self, algorithm: Algorithm, size: int) -> bool:

@@ -61,6 +61,11 @@ class NoProgramError(Exception):
         super().__init__(text)
         self.resource = resource
 
+    @classmethod
+    def of_channels(cls, limit: int) -> NoProgramError:
+        """Build the error that connections need more channels than the runtime has (`limit`)."""
+        return cls(f"its connections need more than the {limit} channels that it has", "channels")
+
 
 def assemble(
     attempt: Attempt,
@@ -214,8 +219,7 @@ class _Assembly:
             self._restart(self._lanes.separate_sends(self._draft, parted))
             return None
         if channel is None:
-            needed = f"more than the {max_channels} channels that it has"
-            raise NoProgramError(f"its connections need {needed}", "channels")
+            raise NoProgramError.of_channels(max_channels)
         return channel
 
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:

@@ -43,7 +43,7 @@ from collhub_msccl.writing.spread import (
     find_fusable_pairs,
 )
 from collhub_msccl.writing.thread_blocks import assign_lanes, find_given_lanes
-from hub_core.model import Algorithm, Collective, InputError, Location, StepTable
+from hub_core.model import Algorithm, Collective, InputError, Location, StepTable, connection_keys
 from hub_core.plugin_api import LimitError
 from hub_core.verification import verify
 
@@ -107,7 +107,9 @@ class WritingTask:
     channels: int | None
 
 
-def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgram:
+def choose_program(
+    task: WritingTask, *, is_first: bool = False, is_any: bool = False
+) -> ChosenProgram:
     """Choose the best program for an algorithm and a runtime.
 
     A program assigns the steps to thread blocks. Attempts with the producer's thread blocks come
@@ -119,13 +121,18 @@ def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgra
     An attempt marked `limits_time` that gives a safe program sets a limit: programs with a longer
     makespan than its own are excluded, also earlier ones; of several such attempts the last one
     counts. Once there is a safe program, attempts end if `is_first`, if the attempt is marked
-    `is_enough`, or if there are more than `_MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
+    `is_enough`, or if there are more than `_MAX_ROWS_FOR_ALL_ATTEMPTS` steps. With `is_any`, the
+    attempts without list scheduling, which takes most of the time, come first, and a safe program
+    of these is returned (`_find_any_program`).
 
     Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every
     size, otherwise `runtime-limit` with the last exceeded limit; and the errors of `build_draft`.
+    Nothing is attempted if connections need too many channels (`_count_necessary_channels`).
     """
     full = cut_counts(build_draft(task.algorithm, with_control=True), MAX_COUNT)
     chooser = _Chooser(task)
+    if _count_necessary_channels(task, full) > task.limits.max_channels:
+        raise chooser.build_error(NoProgramError.of_channels(task.limits.max_channels))
     for attempt in _iterate_faithful(task, full):
         candidate = chooser.try_attempt(attempt)
         if candidate is not None:
@@ -133,6 +140,10 @@ def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgra
     candidates: list[ChosenProgram] = []
     longest: int | None = None
     free = _draft_without_reuse(task.algorithm) or _draft_without_control(task.algorithm, full)
+    if is_any:
+        candidate = _find_any_program(task, free)
+        if candidate is not None:
+            return candidate
     for attempt in _iterate_new(task, free):
         candidate = chooser.try_attempt(attempt)
         if candidate is not None:
@@ -152,13 +163,70 @@ def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgra
     return min(eligible, key=lambda candidate: candidate.cost)
 
 
+def _count_necessary_channels(task: WritingTask, draft: StepDraft) -> int:
+    """Return a number of channels that every assignment to thread blocks needs; 0 if unknown.
+
+    If channels are not chosen freely, messages of different channels between the same two ranks
+    stay on different connections, and connections between the same ranks need different channels.
+    """
+    if task.channels is not None:
+        return 0
+    source, destination, _ = draft.connections[1].T
+    return int(np.bincount(source * draft.num_ranks + destination).max(initial=0))
+
+
+def has_unstated_channels(algorithm: Algorithm) -> bool:
+    """Return whether the producer of an algorithm declares that it assigned no channels."""
+    extension = algorithm.extensions.get("msccl")
+    return isinstance(extension, dict) and extension.get("channels") == "unstated"
+
+
+def count_necessary_blocks(algorithm: Algorithm) -> int:
+    """Return a number of thread blocks that some rank needs in every program of an algorithm.
+
+    A thread block sends to at most one rank and receives from at most one, and two thread blocks
+    are necessary for two channels of the algorithm, unless channels are chosen freely. Then only
+    the ranks count.
+    """
+    steps = algorithm.steps
+    channel = steps.channel
+    if has_unstated_channels(algorithm):
+        channel = np.zeros(len(steps), np.int64)
+    needed = 0
+    for direction in (steps.sends, steps.receives):
+        rows = np.flatnonzero(direction)
+        keys = connection_keys(steps.rank[rows], steps.peer[rows], channel[rows])
+        _, first = np.unique(keys, return_index=True)
+        needed = max(needed, int(np.bincount(steps.rank[rows[first]]).max(initial=0)))
+    return needed
+
+
+def _find_any_program(task: WritingTask, draft: StepDraft) -> ChosenProgram | None:
+    """Return a safe program whose thread blocks follow from the connections; None if there is none.
+
+    Safe: no deadlock at any size, and at most `RESIDENT_BLOCKS` thread blocks on a rank. It is the
+    first one of the attempts of `_iterate_joined`, not the best one.
+    """
+    chooser = _Chooser(task)
+    max_blocks = min(task.limits.max_blocks, RESIDENT_BLOCKS)
+    for is_tight in (False, True):
+        for attempt in _iterate_joined(task, draft, is_tight=is_tight, is_merging=True):
+            # Lanes are cut and separated, but never joined again.
+            if attempt.lanes.count_per_rank(draft) > max_blocks:
+                break
+            candidate = chooser.try_attempt(attempt)
+            if candidate is not None and not candidate.cost[0]:
+                return candidate
+    return None
+
+
 class _Chooser:
     """Builds programs for a task, and remembers the latest reason why an attempt gave none."""
 
     def __init__(self, task: WritingTask) -> None:
         self._task = task
-        self._reason = "the order of its connections makes steps wait for each other in a circle"
-        self._resource = ""
+        text = "the order of its connections makes steps wait for each other in a circle"
+        self._reason = NoProgramError(text)
         self._is_deadlock = False
         # Maximum number of lanes of a rank; 0 without lanes.
         steps = task.algorithm.steps
@@ -188,7 +256,7 @@ class _Chooser:
             chosen = replace(task.memory, is_compact=is_compact)
             program = assemble(attempt, chosen, task.limits)
         except NoProgramError as error:
-            self._reason, self._resource = str(error), error.resource
+            self._reason = error
             return None
         # Evaluate the file, as the reader would read it, but without implied true dependencies;
         # not the algorithm from which it was built. The reader's warnings do not apply.
@@ -204,15 +272,15 @@ class _Chooser:
         times = compute_link_times(lowered)
         return ChosenProgram(program, figures, times, safety, has_channels, self._source_blocks)
 
-    def build_error(self) -> InputError:
+    def build_error(self, reason: NoProgramError | None = None) -> InputError:
         """Return the error that no attempt gave a program; the caller raises it.
 
         - If any attempt deadlocked at every size, the code is `fifo-deadlock`. The message has the
           number of transfers that a connection holds. The cure is another protocol (`LL` or
           `LL128`) for the protocol Simple, otherwise another order of steps.
-        - Otherwise it is a `LimitError` (`runtime-limit`) with the reason and the resource of the
-          last attempt. Without a stored reason, the message states that steps wait for each other
-          in a circle.
+        - Otherwise it is a `LimitError` (`runtime-limit`) with `reason` and its resource, by
+          default those of the last attempt. Without a stored reason, the message states that steps
+          wait for each other in a circle.
 
         The error is located at the source file of the algorithm, if that is known.
         """
@@ -220,8 +288,9 @@ class _Chooser:
         title = task.limits.title
         location = Location(task.algorithm.provenance.source_name or None)
         if not self._is_deadlock:
-            message = f"cannot be written for {title}: {self._reason}"
-            return LimitError(message, location=location).about(self._resource)
+            reason = reason or self._reason
+            message = f"cannot be written for {title}: {reason}"
+            return LimitError(message, location=location).about(reason.resource)
         is_simple = task.protocol == "Simple"
         return InputError(
             f"cannot be written for {title}: it deadlocks at every size,"

@@ -33,6 +33,12 @@ class Lanes:
         """Number of lanes."""
         return int(self.of_row.max(initial=-1)) + 1
 
+    def count_per_rank(self, draft: StepDraft) -> int:
+        """Return the number of lanes of the rank with the most. `draft`: the rows of the lanes."""
+        rank = np.zeros(self.size, np.int64)
+        rank[self.of_row] = draft.rank
+        return int(np.bincount(rank).max(initial=0))
+
     def find_program_order(self) -> Edges:
         """Return the pairs (row, next row) in each lane of the producer, as two arrays.
 

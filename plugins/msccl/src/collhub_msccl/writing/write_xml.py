@@ -20,7 +20,13 @@ from collhub_msccl.runtimes.known_runtimes import (
 )
 from collhub_msccl.thread_block_program import StepType
 from collhub_msccl.true_dependencies import list_claimed_modes
-from collhub_msccl.writing.choose import ChosenProgram, WritingTask, choose_program
+from collhub_msccl.writing.choose import (
+    ChosenProgram,
+    WritingTask,
+    choose_program,
+    count_necessary_blocks,
+    has_unstated_channels,
+)
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, choose_target, compute_largest_size
 from collhub_msccl.writing.emission_program import format_xml
@@ -36,7 +42,14 @@ from hub_core.model import (
     Loss,
     ReduceOp,
 )
-from hub_core.plugin_api import Artifact, RuntimeFit, WriteResult
+from hub_core.plugin_api import (
+    RESOURCES,
+    Artifact,
+    LimitError,
+    RuntimeFit,
+    RuntimeLimits,
+    WriteResult,
+)
 from hub_core.verification import in_largest_units
 
 # The file contains these in the form of its runtime: steps in thread blocks, waits instead of
@@ -72,17 +85,48 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     return WriteResult([Artifact("", lambda: content)], losses, _CONVERTED, notes)
 
 
-def measure_fit(algorithm: Algorithm, options: WriteOptions) -> RuntimeFit:
+def measure_fit(
+    algorithm: Algorithm, options: WriteOptions, limits: RuntimeLimits | None = None
+) -> RuntimeFit:
     """Return the resources of the file that `write` would write, without creating it.
 
     Maxima over ranks: thread blocks, operations (steps except nops), steps of one block. Also:
     channels, `units` (the chunks of the file), and the largest size in bytes without a deadlock
     (None without a limit). Above `_MAX_STEPS_FOR_EXACT_FIT` steps the first safe program is
     measured, which can differ from the program of `write`. Raises as `write` does.
+
+    With `limits`, another program within them may be measured instead, if it is found faster. Then
+    a `LimitError` is raised before any attempt if a rank needs more thread blocks than they allow.
     """
     coarse = _convert_to_larger_units(algorithm)
+    if limits is not None:
+        _check_necessary_blocks(coarse, limits, f"{options.runtime} cannot run the algorithm")
+        fit = _measure(coarse, options, is_any=True)
+        if not fit.find_excess(limits):
+            return fit
+    return _measure(coarse, options, is_any=False)
+
+
+def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: str) -> None:
+    """Raise `LimitError` if every program of an algorithm has too many thread blocks of a rank.
+
+    `begin`: begin of the message.
+    """
+    needed = count_necessary_blocks(algorithm)
+    if limits.max_blocks is not None and needed > limits.max_blocks:
+        resource = RESOURCES["blocks"]
+        bound = resource.bound.format(limits.max_blocks)
+        message = f"{begin}: at least {needed} {resource.noun}, {bound}"
+        raise LimitError(message).about(resource.name)
+
+
+def _measure(coarse: Algorithm, options: WriteOptions, *, is_any: bool) -> RuntimeFit:
+    """Return the resources of a program for an algorithm whose units fit the format.
+
+    `is_any`: see `choose_program`.
+    """
     is_first = len(coarse.steps) > _MAX_STEPS_FOR_EXACT_FIT
-    target, chosen = _choose(coarse, options, is_first=is_first)
+    target, chosen = _choose(coarse, options, is_first=is_first, is_any=is_any)
     program = chosen.program
     operations = np.bincount(program.rank[~program.is_type(StepType.NOP)], minlength=1)
     figures = chosen.figures
@@ -97,15 +141,16 @@ def measure_fit(algorithm: Algorithm, options: WriteOptions) -> RuntimeFit:
 
 
 def _choose(
-    coarse: Algorithm, options: WriteOptions, *, is_first: bool = False
+    coarse: Algorithm, options: WriteOptions, *, is_first: bool = False, is_any: bool = False
 ) -> tuple[Target, ChosenProgram]:
     """Choose the header and the program of the file for an algorithm whose units fit the format.
 
     The options `max_blocks`, `max_steps` and `max_channels` replace the limits of the runtime. With
     the option `channels`, or if the extension declares the channels as not assigned, channels are
     chosen freely within that number; otherwise the channels of the algorithm are kept. `is_first`:
-    take the first safe program instead of the best one. Raises `InputError` (`runtime-limit`) for
-    too many ranks or chunks, and the errors of `choose_target` and `choose_program`.
+    take the first safe program instead of the best one; `is_any`: see `choose_program`. Raises
+    `InputError` (`runtime-limit`) for too many ranks or chunks, and the errors of `choose_target`
+    and `choose_program`.
     """
     target = choose_target(coarse, options)
     # Sizes that no assignment of steps can fit into the runtime.
@@ -131,14 +176,13 @@ def _choose(
     bases = tuple(layout.base for layout in layouts)
     memory = Memory(*target.declared_chunks, _read_declared_scratch(coarse), bases, False)
     # Without the option, the producer's channels are kept if it declares any.
-    extension = coarse.extensions.get("msccl")
     channels: int | None = None
     if options.channels is not None:
         channels = min(options.channels, limits.max_channels)
-    elif isinstance(extension, dict) and extension.get("channels") == "unstated":
+    elif has_unstated_channels(coarse):
         channels = limits.max_channels
     task = WritingTask(coarse, collective, target.protocol, memory, limits, channels)
-    return target, choose_program(task, is_first=is_first)
+    return target, choose_program(task, is_first=is_first, is_any=is_any)
 
 
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
