@@ -57,18 +57,18 @@ def lower_bounds_ps(
 ) -> tuple[float, ...] | None:
     """Compute lower bounds on the time of any algorithm in whole ps, one per size in bytes.
 
-    None for custom collectives; infinite if ranks cannot reach each other; 0 for a single rank.
     Rank r runs on NPU `npus[r]`, by default on NPU r; all other NPUs only forward. Raises
-    `InputError` (`topology-too-small`) if there are fewer NPUs than ranks. The bound is the largest
-    of these:
+    `InputError` (`topology-too-small`) for fewer NPUs than ranks. Otherwise None for custom
+    collectives, 0 for a single rank. The bound, infinite without the necessary paths, is the
+    largest of these:
 
     - bytes that must leave a set of nodes (one rank, a machine, half of a network: see `cuts`),
       divided by the bandwidth of the links out of the set
     - bytes that all blocks of a partition must send (receive), divided by the bandwidth of all
       links out of (into) them (all-reduce: 2 (blocks - 1) S, Patarasuk and Yuan, JPDC 2009)
-    - if every byte has one destination, the sum of bytes times distance over all pairs of ranks,
-      divided by the bandwidth of all links
-    - the minimum latency between two ranks of which one depends on the other
+    - if every byte has one destination, and the network is small (`_distance_ns`): the sum of bytes
+      times distance over all pairs of ranks, divided by the bandwidth of all links
+    - the minimum latency of a path from a rank to one that depends on it (`_latency_ns`)
 
     A link counts only during the time in which data from a rank (the root, if only it has data) can
     have arrived at it and can still reach a rank (the root, if only it needs data). Switches
@@ -216,11 +216,12 @@ class _Links:
         """Yield bounds in ns for a partition: of its slowest blocks, and of all blocks together.
 
         A block must send its traffic over the links that leave it, and receive over those that
-        enter it; only the blocks that `_slowest` returns are examined. All blocks together must
-        exchange their traffic over all links between blocks, except links that leave blocks without
-        a rank (for sending) or enter them (for receiving). With multicasting switches the needs of
-        the blocks to send, with reducing ones those to receive, are added up instead. `label`:
-        block of every node from 0, or `NO_BLOCK` (negative) for a switch outside all blocks.
+        enter it. Only the blocks of `_slowest` are examined: sending ones, then receiving ones. The
+        last two bounds are for all blocks together, to send and to receive, over the links between
+        blocks. Links that leave (enter) blocks without a rank do not count. With multicasting
+        switches the needs of the blocks to send, with reducing ones those to receive, are added up
+        instead. `label`: block of every node from 0, or `NO_BLOCK` (negative) for a switch in no
+        block.
         """
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)

@@ -160,11 +160,19 @@ class _Sums:
 def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
     """Sum the measured figures of all collectives with equal kind, size and ranks.
 
-    The result has, by (kind, size, ranks), the number of calls and the sums of transfer times in ns
-    and of bus bytes. The size in bytes is the largest one of any rank of a call (-1 if all are
-    unknown); the transfer time of a call is the mean over its ranks. Left out are messages,
-    collectives without a standard kind, of size 0, or of one rank. `includes_waiting` is set if,
-    for some call of the entry, fewer than `_MIN_RANKS_TO_SEPARATE_WAITING` (2) ranks have a file.
+    The result is by (kind, size, ranks), in the order of the first calls:
+
+    - The size in bytes is the largest one of any rank of a call, -1 if all are unknown. `ranks` are
+      those of the group, with or without a file.
+    - `calls` is the number of calls.
+    - `transferring_ns` is the sum over the calls of their mean transfer time over the ranks. The
+      transfer begins when the last rank starts.
+    - `bus_bytes` is the sum of `count_bus_bytes`, which is 0 for unknown sizes.
+    - `includes_waiting` is set if, for some call, fewer than `_MIN_RANKS_TO_SEPARATE_WAITING` (2)
+      ranks have a file.
+
+    Left out are messages, collectives without a standard kind (barriers), of size 0, or of a group
+    of one rank. Raises `InputError` (`no-times`) for a profile without times.
     """
     workload, meetings = findings.workload, findings.meetings
     nodes, has_file = workload.nodes, is_measured(findings.workload)
@@ -244,12 +252,18 @@ def _to_compared_calls(
 
 
 def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> MachineSaving | None:
-    """Replay the job with predicted times, and return the savings in ns; None without predictions.
+    """Replay the job with measured and with predicted times of its collectives, all in ns.
 
-    Savings are relative to the replay with measured times. A measured time that is shorter than the
-    prediction is kept. With the relative held-out error e of a prediction p, the smallest saving
-    uses p / (1 - e) (the measured time if e is 1 or more), the largest p / (1 + e). The smallest
-    and the largest saving are None if the error of any prediction is unknown.
+    Returns None if `time_of_key` has no prediction. The result has the time of the job with
+    measured times (`replayed_ns`), and with predicted ones (`job_ns`). A collective keeps its
+    measured transfer time if it is shorter than the prediction, and if there is no prediction.
+
+    The savings `min_saved_ns` and `max_saved_ns` are `replayed_ns` minus the time of a replay with
+    changed predictions. Let e be the relative held-out error of a prediction p. It becomes p / (1 -
+    e) for the smallest saving, and p / (1 + e) for the largest. If e is 1 or more, the smallest
+    saving uses the measured time. Both are None if the error of any prediction is unknown.
+
+    Raises `InputError` (`no-times`) for a job without times.
     """
     times = [time for time in time_of_key.values() if time.time_ns is not None]
     if not times:
@@ -284,10 +298,16 @@ _MEASURED = ("measured",)
 
 
 def comparison_lines(comparison: MachineComparison) -> list[str]:
-    """Format the comparison: one line per size class, then the saving and the unpredicted calls.
+    """Format the comparison of a job's collectives with a machine as lines of text.
 
-    A last line gives the assumed ranks per node, if there are any. Without collectives, the only
-    line says so.
+    Without collectives, the only line says so. Otherwise the lines are, in this order:
+
+    1. One line per entry of `calls`, in their order: size, kind, ranks, nodes. Then follow `not
+       predicted:` and the reason, or the reached percentage of the machine's bandwidth with its
+       error, or `no transfer time is recorded`.
+    2. The times of the job, and the saving (`_saving_line`), if there is one.
+    3. `2 of 10 calls are not predicted and keep their times`, if any is not predicted.
+    4. The assumed number of ranks on each node, if `ranks_per_node` is not None.
     """
     name = comparison.machine.name
     calls = comparison.calls

@@ -188,8 +188,11 @@ def run(
 def create_run_report(source: str, done: LocalRun) -> RunReport:
     """Create the JSON report of a run; `source`: the input as named by the user.
 
-    Sizes are in bytes, times in seconds, bandwidths in bytes/s. `levels` and `messages` are
-    statistics of the executor, 0 if it has none. The diagnostics are all findings of the run.
+    Sizes are in bytes, times in seconds, bandwidths in bytes/s. Times are medians of the repeats;
+    `repeat_times_s` has all repeats. The bus bandwidth is None for custom collectives. The native
+    times are None and empty if the library's collective was not run. `levels` and `messages` are
+    statistics of the executor, 0 if it reports no integers. The diagnostics are those of
+    `LocalRun.findings`.
     """
     from collhub_local.run_record import RunReport
     from hub_core.reports import list_findings
@@ -235,8 +238,16 @@ def _get_count(statistics: Mapping[str, JsonValue], name: str) -> int:
 def run_fields(done: LocalRun) -> dict[str, str]:
     """Return the lines of the text output as (name, text), in their order; empty ones are left out.
 
-    The time is the median of the repeats. The operator is included only for collectives that
-    reduce, and `native` only if the library's collective was run.
+    1. `algorithm`: collective, ranks and mode, such as `all-reduce, 8 ranks, in place`
+    2. `program`: `112 messages in 14 levels`; only if the executor reports messages
+    3. `executor`: its name
+    4. `data`: `64 MiB of float32, sum`; the operator only for collectives that reduce
+    5. `result`: the verdict and the error, `not compared` without a definition
+    6. `ranks`: whether all ranks have the same bits; only if their outputs should be equal
+    7. `time`: the median of the repeats and their number
+    8. `bandwidth`: of the algorithm and, except for custom collectives, of the bus
+    9. `native`: only if the library's collective was run; its median, and the ratio of the time to
+       it
     """
     judgement = done.outcome.judgement
     time_ns = 1e9 * done.outcome.time_s
@@ -285,10 +296,14 @@ def _run(
 ) -> LocalRun:
     """Run the executor on the inputs of the setup, judge its outputs, and return all as one record.
 
-    If outputs are compared within an error bound, and the executor is not the reference, the
-    reference runs too. `order_kept` then records whether all bits are equal, which means that the
-    order of reduction is that of the schedule. Otherwise `order_kept` is None. Progress is shown to
-    the user.
+    The reference executor (`REFERENCE`) runs too if outputs are compared within an error bound, and
+    if `executor` is another one. `order_kept` then records whether all bits are equal, which means
+    that the order of reduction is that of the schedule. Otherwise `order_kept` is None.
+
+    With `wants_step_times`, the executor makes one more run with times of steps. Wrong outputs
+    raise no error; the judgement of the result has them. Raises the errors of `hub_core.execute`,
+    such as `InputError` for algorithms that cannot run, also for the reference. Progress is shown
+    to the user.
     """
     from collhub_execution import RunOutcome
 
@@ -326,7 +341,9 @@ def _has_reference_bits(
 ) -> bool:
     """Return whether the outputs of all ranks are bitwise equal to those of the reference executor.
 
-    The reference runs once with the same inputs, operator and mode.
+    Outputs of another dtype or shape are not equal; 0.0 differs from -0.0, and a NaN equals one
+    with the same bits. The executor `REFERENCE` runs once with the same inputs, operator and mode,
+    within 60 s. Raises the errors of `hub_core.execute`.
     """
     from collhub_execution import same_bits
 

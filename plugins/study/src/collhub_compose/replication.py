@@ -40,10 +40,15 @@ from hub_core.verification import common_unit
 def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
     """Divide every unit into `factor` units; the same data is moved.
 
-    Counts, offsets, scratch and units of the collective are multiplied by `factor`; the number of
-    steps and the size in bytes do not change. A factor of 1 returns the algorithm itself.
-    Extensions are dropped. Raises `UsageError` for a factor below 1, and (`too-large`) above 2^62
-    units or `MAX_UNITS_IN_TABLE` contract rows.
+    Counts, offsets, scratch and units of the collective, also in its contract, are multiplied by
+    `factor`. The steps and the size in bytes do not change otherwise. Extensions are dropped, and
+    the provenance has the expression `rescale(NAME, factor)`. A factor of 1 returns the algorithm
+    itself.
+
+    Raises `UsageError` for a factor below 1. Raises `UsageError` (`too-large`) if units of the
+    collective, an offset or scratch exceed 2^62 afterwards. The same error is raised for more than
+    `MAX_UNITS_IN_TABLE` rows of the contract. Raises `InputError` (`invalid-collective`) for an
+    uneven collective: its counts are not multiplied.
     """
     if factor < 1:
         raise UsageError(
@@ -108,9 +113,10 @@ def _rescale_collective(collective: Collective, factor: int) -> Collective:
 def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
     """Return the contract for units that are divided into `factor` parts.
 
-    Sizes are multiplied by `factor`. Every row of the expected results becomes `factor` rows, of
-    which row p maps part p of the source unit to part p of the result. Contracts without expected
-    results have none afterwards.
+    Sizes of buffers are multiplied by `factor`. Every row of the expected results becomes `factor`
+    rows in sequence: row p maps part p of the source unit to part p of the result. With factor 2,
+    the row (unit 3 from source unit 1) becomes (6 from 2) and (7 from 3). Contracts without
+    expected results (None) have none afterwards.
     """
     expected = contract.expected
     if expected is not None:
@@ -134,13 +140,26 @@ def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
 def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -> Algorithm:
     """Distribute the data of an algorithm over `instances` parallel copies of it.
 
-    Every unit is divided among the copies, so the result has `instances` times as many units. Each
-    copy has its own channels, lanes and scratch. Copy i processes part i of a rank's share of the
-    buffers; with `interleaved`, blocks of the largest common unit are dealt out to the copies in
-    turn. Steps on several blocks that are then not adjacent are divided. Known durations are
-    divided by `instances`, rounded up. Extensions are dropped. One instance returns the algorithm
-    itself. Raises `UsageError` for less than one instance, `InputError` if the algorithm cannot be
-    composed, and one of the two if the result is too large.
+    Every unit is divided among the copies, so the result has `instances` times as many units and as
+    much scratch. Blocks of units stay together: block k of copy i becomes block k x `instances` +
+    i. A block is a rank's share of the buffers, so copy i processes part i of each share. With
+    `interleaved`, a block is the largest common unit of the algorithm.
+
+    - A step on several blocks that are not adjacent afterwards is divided into steps in sequence.
+    - Known durations are divided by `instances`, rounded up.
+    - Each copy has its own channels, lanes and scratch, above those of the copies before it. On
+      each rank, its steps follow those of the copies before it. There are no dependencies between
+      copies.
+
+    Extensions are dropped. One instance returns the algorithm itself, after its check. Errors, in
+    this order:
+
+    - `UsageError`: less than one instance
+    - `InputError`: the algorithm cannot be composed (`check_composable`)
+    - `UsageError` (`too-large`): too many units, steps or contract rows (`_check_replicated_size`)
+    - `InputError` (`uneven-parts`): an uneven collective
+    - `InputError` (`too-large`): more than `MAX_BLOCKS` blocks, or more than `MAX_STEPS` steps
+      after division
     """
     if instances < 1:
         raise UsageError(f"{instances} instances run nothing", cure="give 1 or more")
@@ -161,14 +180,17 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
 def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
     """Let an algorithm process its data in `pieces`, one after the other as in a pipeline.
 
-    On every channel and lane the steps of a piece precede those of the next one; pieces do not wait
-    for each other otherwise. The phases of a connection, such as reduce-scatter and all-gather, get
-    separate channels (`separate_phases`), so that a piece need not wait until the previous one has
-    passed all phases. Units, durations and extensions change as in `replicate`. One piece returns
-    the algorithm itself.
+    Units, scratch, durations, divided steps and extensions change as in `replicate` without
+    `interleaved`: piece i is part i of each rank's share of the buffers. But all pieces use the
+    same channels and lanes. On each of these, the steps of a piece precede those of the next one;
+    pieces do not wait for each other otherwise.
 
-    Raises `UsageError` for less than one piece, `InputError` if the algorithm cannot be composed
-    (`check_composable`), and one of the two if the result is too large.
+    If the algorithm has no lanes, the phases of a connection, such as reduce-scatter and
+    all-gather, first get separate channels (`separate_phases`). So a piece need not wait until the
+    previous one has passed all phases.
+
+    One piece returns the algorithm itself, after its check. The errors and their order are those of
+    `replicate`, with `UsageError` for less than one piece.
     """
     if pieces < 1:
         raise UsageError(f"{pieces} pieces contain no data", cure="give 1 or more")
@@ -191,11 +213,16 @@ def _build_copies(
 ) -> tuple[list[BlockMoves], list[StepTable]]:
     """Build `count` copies of an algorithm on finer units; return their block moves and steps.
 
-    A block is a range of units that stays together. Copy i has its blocks of INPUT and OUTPUT where
-    `_build_moves` puts them, and its scratch after that of the previous copies. Steps that would
-    not remain contiguous are divided, in the same way in all copies. Known durations are divided by
-    `count`, rounded up; -1 and 0 remain. `messages`: those of the algorithm. Raises `UsageError`
-    and `InputError` (`too-large`).
+    Both lists have one entry per copy. Copy i has its blocks of INPUT and OUTPUT where
+    `_build_moves` puts them. On each rank, its scratch follows that of the previous copies.
+    Channels and lanes are those of the algorithm in all copies. `messages`: those of the algorithm.
+
+    Steps whose regions would not remain contiguous are divided, in the same way in all copies
+    (`divide_torn_steps`). Known durations above 0 are then divided by `count`, rounded up; -1 and 0
+    remain.
+
+    Raises `UsageError` (`too-large`) as `_check_replicated_size`, then `InputError` as
+    `_build_moves`, then `InputError` (`too-large`) for more than `MAX_STEPS` steps after division.
     """
     _check_replicated_size(algorithm, count)
     copies = _build_moves(algorithm, count, interleaved)
@@ -241,11 +268,15 @@ def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
 
 
 def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> list[BlockMoves]:
-    """Build the block moves of every copy: block k of copy i moves to block k * `instances` + i.
+    """Build the block moves of every copy: block k of copy i moves to block k x `instances` + i.
 
-    A block is a rank's share of the buffers, or, with `interleaved`, the largest common unit of the
-    algorithm. The moves are equal in INPUT and OUTPUT; the blocks cover the largest of these
-    buffers of any rank. Raises `InputError` (`too-large`) for more than `MAX_BLOCKS` blocks.
+    A block is a rank's share of the buffers: all units if the buffers are not split. For a custom
+    collective it is the greatest common divisor of all buffer sizes. With `interleaved`, a block is
+    the largest unit that divides all offsets, counts and sizes of the algorithm (`common_unit`).
+
+    The moves are equal in INPUT and OUTPUT. The blocks cover the largest INPUT or OUTPUT of any
+    rank. Raises `InputError` (`uneven-parts`) for an uneven collective, also with `interleaved`.
+    Raises `InputError` (`too-large`) for more than `MAX_BLOCKS` blocks.
     """
     collective = algorithm.collective
     block = _count_share_units(collective)
@@ -303,11 +334,13 @@ def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) 
 
 
 def _replicate_contract(contract: CustomContract, copies: Sequence[BlockMoves]) -> CustomContract:
-    """Return the contract of all copies of an algorithm together: the rows of each in turn.
+    """Return the contract of all copies of an algorithm together.
 
     Each entry of `copies` (at least one) moves the units of `contract` to where its copy has them.
-    Buffer sizes are multiplied by the number of copies. A contract without expected results has
-    none afterwards. Raises `InputError` for a row with a unit outside its buffer.
+    The expected results are all rows of the first copy, then all rows of the second one, and so on.
+    Buffer sizes are multiplied by the number of copies. A contract without expected results (None)
+    has none afterwards. Raises `InputError` for a row whose result or source unit is outside all
+    blocks of the moves.
     """
     count = len(copies)
     rows = contract.expected

@@ -20,18 +20,26 @@ _NO_ARGS = IssuerArgs(frozenset(), -1)
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """Build the profile of a rank whose collectives run on the host.
 
-    `window`: (start, end) in ns, end excluded, None for the entire file; operators and collectives
-    count that start in it. The points of the host are starts and ends of the operators in
-    `visible_rows`, and the issue times of collectives. These operators are outermost ones of all
-    threads, except threads in which libraries communicate. An operator that contains an operator of
-    torch.distributed is replaced by the operators directly inside it; the time between these counts
-    as idle. The host is assumed to wait for a collective that ends while the host is idle or in an
-    operator of torch.distributed, because files do not record waiting.
+    `window`: (start, end) in ns, end excluded, None for the entire file. It selects operators by
+    their start, and collectives by their issue time: the start of the issuing operator, or of the
+    annotation for device libraries (nccl).
 
-    Each collective has a stream of its own. Collectives of device libraries (nccl) have no recorded
-    times without their kernels: they end at their start, are not `is_recorded`, and no node waits
-    for them. Raises `InputError` for a collective of a host library in the window without an
-    issuing operator, and for a group with a truncated list of ranks.
+    Activities are the collectives in the order of issue, each on a stream of its own. Those of
+    device libraries have no recorded times without their kernels: they end at their start, are not
+    `is_recorded`, and the host does not wait for them.
+
+    Points of the host are the starts and ends of the operators in `visible_rows`, and the issue
+    times. These operators are the outermost ones of all threads, except threads in which libraries
+    communicate. An operator that contains an operator of torch.distributed is replaced by the
+    operators directly inside it; the time between these counts as idle.
+
+    Files do not record waiting. So the host is assumed to wait for a collective if it is idle, or
+    in an operator of torch.distributed, when the collective ends. It then waited before the next
+    point, if that is after the issue. If several end between two points, it waited for the last.
+
+    Raises `InputError` (`no-issuer`) for a collective of a host library that starts in the window
+    without an issuing operator. Raises `InputError` (`group`) for a truncated list of ranks that no
+    other record completes.
     """
     operators = _Operators.of(events)
     issued = _issued_calls(events, operators, window)
@@ -73,14 +81,22 @@ def add_host_calls(
 ) -> RankProfile:
     """Return the profile of a rank with a device, with collectives of host libraries added.
 
-    `window`: (start, end) in ns of the issue times, end excluded; None for all. The collectives
-    follow the activities of the device, each on a separate stream, and their issue times become
-    points of the host. The host is assumed to wait for a collective that ends before the next
-    launch or blocking call; recorded waits are kept. Collectives of a library form a group of all
-    ranks with its name, because files do not record their group. All points have no `work` (-1).
+    `window`: (start, end) in ns of the issue times, end excluded; None for all. A collective is
+    issued at the start of its issuing operator. Without such collectives, `profile` itself is
+    returned.
 
-    Without such collectives the profile is returned unchanged. Raises `InputError` for a collective
-    in the window without an issuing operator, and for a group with a truncated list of ranks.
+    The collectives follow the activities of the device, in the order of issue, each on a new
+    stream. Their issue times become further points of the host; at equal times they follow the
+    given points. All points have no `work` (-1). Files do not record the group of a collective: it
+    gets the name of its library and all ranks, or None if their number is unknown.
+
+    Waits that `profile` has are kept. Before any other point, the host is assumed to have waited
+    for the collective that ended last since the point before. The collective must have been issued
+    before the point.
+
+    Raises `InputError` (`no-issuer`) for a collective that starts in the window without an issuing
+    operator. Raises `InputError` (`group`) for a truncated list of ranks that no other record
+    completes.
     """
     issued = _host_calls(events, _Operators.of(events), window)
     if not issued:
@@ -169,14 +185,17 @@ class _Operators:
 
     @classmethod
     def of(cls, events: RankEvents) -> _Operators:
-        """Build the table of operators of a file, sorted by thread, start and descending end.
+        """Build the table of all operators of a file, sorted by thread, start and descending end.
 
-        For each operator it has the row of the enclosing one on its thread, -1 for none.
-        `has_issuer` marks operators that enclose, at any depth, one that issues collectives (its
-        name begins with a namespace in `ISSUER_NAMESPACES`); the issuing operator itself is not
-        marked unless it encloses one. `is_of_job` is False for operators in threads in which a host
-        library communicates, because they only copy its buffers, unless an issuing operator runs in
-        the thread.
+        Equal ones keep the order of the file. Times are in ns. The columns that are derived:
+
+        - `parent`: the innermost operator of the thread that has not ended at the start of this
+          one, as a row of this table; -1 without one.
+        - `has_issuer`: whether the operator encloses, at any depth, one whose name begins with a
+          namespace in `ISSUER_NAMESPACES` (it issues collectives). Its own name does not count.
+        - `is_of_job`: False for all operators of a thread in which a host library communicates,
+          because they only copy its buffers. But True if an operator that issues collectives runs
+          in the thread.
         """
         columns = events.operators
         names = list(events.names)
@@ -304,9 +323,14 @@ def _host_calls(
 ) -> list[_IssuedCall]:
     """List the collectives of host libraries with their issuing operators, in issue order.
 
-    `window`: (start, end) in ns of the issue time, end excluded; None for all. All ranks issue them
-    in the same order, while threads of a library may start them in another order. Raises
-    `InputError` for a collective without an issuing operator whose span starts in the window.
+    `assign_spans` finds the issuing operator of each collective. The issue time is the start of
+    this operator, and root or peer are taken from it. Only collectives whose issue time is in
+    `window` are listed: (start, end) in ns, end excluded; None for all. Equal issue times keep the
+    order of the file. All ranks issue collectives in the same order, while threads of a library may
+    start them in another order.
+
+    Raises `InputError` (`no-issuer`) if a collective without an issuing operator starts in the
+    window. The message has the number of such collectives, and names the earliest one.
     """
     of_host = [span for span in events.spans if span.is_of_host]
     issuers = operators.issuers(events)
@@ -362,10 +386,14 @@ def _points(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the points in time at which the host changes its work, and its work before each.
 
-    Points are the starts and ends of the `visible` operators (rows), and those `issue_times`
-    (ns) that are no start of one. They ascend; at equal times, ends come first. The work is the
-    label of the operator that started last and has not ended, -1 for idle. An operator of
-    duration 0 has two points but is never work. Both results are int64[points].
+    Points are the starts and ends of the `visible` operators (rows of `operators`), and each
+    different time of `issue_times` (ns) that is no start of one. They ascend; at equal times, ends
+    come first, then starts, then issue times.
+
+    The work before a point is the label of the operator that started last and has not ended, -1 for
+    idle. An operator of duration 0 has two points but is never work. An operator from 10 to 20 and
+    an issue time of 15 give the points 10, 15, 20 and the work -1, label, label. Both results are
+    int64[points].
     """
     start, end = operators.start[visible], operators.end[visible]
     extra = np.setdiff1d(issue_times, start)
