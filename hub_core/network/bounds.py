@@ -217,11 +217,10 @@ class _Links:
 
         A block must send its traffic over the links that leave it, and receive over those that
         enter it. Only the blocks of `_slowest` are examined: sending ones, then receiving ones. The
-        last two bounds are for all blocks together, to send and to receive, over the links between
-        blocks. Links that leave (enter) blocks without a rank do not count. With multicasting
-        switches the needs of the blocks to send, with reducing ones those to receive, are added up
-        instead. `label`: block of every node from 0, or `NO_BLOCK` (negative) for a switch in no
-        block.
+        last two bounds are for all blocks together, sending and receiving, over the links between
+        blocks. Links that leave (enter) blocks without a rank do not count. Multicasting switches
+        add up the needs of the blocks to send instead, reducing ones those to receive. `label`:
+        block of every node from 0; `NO_BLOCK` (negative) for a switch in no block.
         """
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)

@@ -300,12 +300,9 @@ def _find_search(
 ) -> PassStep:
     """Return the only installed pass that searches for models of the kind of IN, for `--search`.
 
-    The kind is workload or algorithm. A pass searches if its offer has `searches` set. The options
-    of the returned step are `topology` and, if `size` is not None, `sizes`; both texts are not
-    checked here.
-
-    Raises `click.UsageError` if `topology` is None. Otherwise raises it if no such pass or several
-    are installed; the message lists their names in alphabetical order, or `none`.
+    The kind is workload or algorithm. The options of the returned step are `topology` and, if
+    `size` is not None, `sizes`, as given. Raises `click.UsageError` if `topology` is None, and then
+    if no or several such passes are installed; the message lists them by name.
     """
     from hub_core.plugin_api import Subject
 
