@@ -32,6 +32,7 @@ _PORT = re.compile(
     r'"([^"]+)"\s*\[(\d{1,4})\][^#]*(?:#(.*))?'
 )
 _REMOTE = re.compile(r'\s*"([^"]*)"')
+_QUOTED = re.compile(r'"[^"]*"')
 _RATE = re.compile(r"\b(\d{1,2})x(\w+)")
 # In-network reduction of a switch, which is listed as a card.
 _AGGREGATION = "Aggregation Node"
@@ -196,7 +197,7 @@ class _Listing:
         of the second line. A line without a rate adds none.
 
         The rate in Gbit/s is the number of lanes times the rate of the generation: `4xHDR` is 200
-        Gbit/s. The first text of the form `NUMBERxWORD` in the comment counts. At its first
+        Gbit/s. The first text of the form `NUMBERxWORD` outside of quotes counts. At its first
         mention, the name of the other end is recorded with the line. It is the quoted name at the
         start of the comment, otherwise the guid.
 
@@ -211,7 +212,8 @@ class _Listing:
         # Both ends list the cable, so its key is the sorted pair of ends.
         key = min(local_end, remote_end), max(local_end, remote_end)
         cable = self._cables.setdefault(key, _Cable(number))
-        rate = _RATE.search(comment)
+        # A name may look like a rate: "2xA100".
+        rate = _RATE.search(_QUOTED.sub("", comment))
         if rate is None:
             return
         lane = _LANE_RATES.get(rate[2])

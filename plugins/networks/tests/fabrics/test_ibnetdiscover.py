@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from collhub_fabrics.ibnetdiscover import build_infiniband_samples, read
 from collhub_fabrics.plugin import InfinibandOptions
@@ -95,6 +96,12 @@ def test_parallel_cables_stay_apart() -> None:
 def test_rates_are_lanes_times_that_of_a_lane(rate, gbyte) -> None:
     topology, _ = network(TREE.replace("4xHDR", rate))
     assert ("n2 mlx5_0", "leaf", pytest.approx(gbyte)) in cables(topology)
+
+
+def test_names_that_look_like_rates_are_names() -> None:
+    topology, _ = network(TREE.replace("spine", "sw-2xlarge").replace("leaf", "2xA100"))
+    expected, _ = network(TREE)
+    assert np.array_equal(topology.bandwidth_bytes_per_s, expected.bandwidth_bytes_per_s)
 
 
 def test_rate_that_one_end_lacks_is_that_of_the_other() -> None:

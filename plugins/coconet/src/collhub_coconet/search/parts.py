@@ -490,6 +490,9 @@ def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
         members = [group for group in groups.list_groups() if shared.isdisjoint(group)]
         if order_groups(operations, [group for group in members if len(group) > 1]):
             return
+        # A set with a shared scalar is left out, and its other operations with it.
+        united = {name for group in members for name in group}
+        operations = [operation for operation in operations if operation.name in united]
         # Unite the sets on a cycle, found by removing sets that wait for nothing that remains.
         waits = _find_waits(operations, members)
         node = min(_find_blocked(waits))
