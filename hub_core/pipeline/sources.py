@@ -117,14 +117,15 @@ def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
     """Return whether the contents of files, rather than their names, show that they are rank files.
 
     True if one format of rank files has the signature of all files, each in its first 4096 bytes,
-    decompressed if necessary. False if a file is repeated or missing, or if the name of a file
-    belongs to a set. Raises `InputError` for a file that is empty, unreadable or begins with 4096
-    zero bytes, and for a name that belongs to several sets.
+    decompressed if necessary. False if a file is repeated or missing, or if the name and the
+    content of a file belong to a set (`_is_set`). Raises `InputError` for a file that is empty,
+    unreadable or begins with 4096 zero bytes, and for a name that belongs to several sets.
     """
     places = [Path(path) for path in paths]
     if len(set(places)) < len(places) or not all(file.is_file() for file in places):
         return False
-    if any(_find_set(file, formats) for file in places):
+    members = [_find_set(file, formats) for file in places]
+    if any(found and _is_set(found[0], formats) for found in members):
         return False
     heads = [_create_input(Source("", ()), read_head(file), Layout.FILE).head for file in places]
     sets = [format for format in formats if format.layout is Layout.PREFIX]
@@ -152,8 +153,14 @@ def content_of(opened: Input, format: Format) -> Source:
 
 
 def are_one_set(paths: Sequence[str], formats: Sequence[Format]) -> bool:
-    """Whether the files are exactly the rank files of one set."""
-    return {member.file for member in _find_set(Path(paths[0]), formats)} == set(map(Path, paths))
+    """Return whether the files are exactly the rank files of one set, also by their content.
+
+    Raises `InputError` if the content of the first file decides (`_is_set`) and cannot be read.
+    """
+    members = _find_set(Path(paths[0]), formats)
+    return {member.file for member in members} == set(map(Path, paths)) and (
+        not members or _is_set(members[0], formats)
+    )
 
 
 def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
@@ -245,12 +252,14 @@ def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
     """Return the members unchanged if they are empty or all have the same prefix and suffix.
 
     Otherwise there are several sets of rank files, and `InputError` on `path` is raised; the
-    message has their number and the remedy the files of rank 0 of at most six sets.
+    message has their number and the remedy the first files of at most six sets.
     """
-    sets = sorted({(member.prefix, member.suffix) for member in members})
+    first_files: dict[tuple[str, str], Path] = {}
+    for member in members:
+        first_files.setdefault((member.prefix, member.suffix), member.file)
+    sets = sorted(first_files)
     if len(sets) > 1:
-        folder = members[0].file.parent
-        names = ", ".join(str(folder / f"{prefix}.0{suffix}") for prefix, suffix in sets[:6])
+        names = ", ".join(str(first_files[key]) for key in sets[:6])
         message = f"names {len(sets)} sets of rank files"
         raise create_read_error(str(path), message, f"name one by a member: {names}")
     return members

@@ -54,6 +54,14 @@ def test_extensions_before_the_schema_do_not_decide(tmp_path: Path) -> None:
         ('{"colective": {}, "scratch_unit": []}', ("'colective'", "nearest format is json")),
         ('{"schema": "collhub/algoritm-1"}', ("reads the schema 'collhub/algoritm-1'",)),
         ('{"npus": 4, "links": []}', ("nearest format is topology-json", "describes a topology")),
+        (
+            '{"scheduling-policy": "LIFO", "endpoint-delay": 10}',
+            ("nearest format is astra-sim-job", "name the folder, not this file of it"),
+        ),
+        (
+            '{"topology": ["Ring"], "npus_count": [4]}',
+            ("astra-sim-network", "describes a topology"),
+        ),
         ('{"nodes": 1, "zzz": 1}', ("'nodes', 'zzz'; name the format with --from",)),
         ('{"zzz": 1}', ("recognises this JSON object with the members 'zzz'",)),
         ("[1, 2]", ("recognises this JSON list",)),

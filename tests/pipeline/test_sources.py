@@ -66,10 +66,36 @@ def test_all_files_of_a_set_are_one_and_some_are_not(ring: Path) -> None:
     assert not sources.are_one_set([str(ring), str(ring)], [SETS])
 
 
+def test_files_with_the_names_of_a_set_and_other_content_are_rank_files_by_content(
+    tmp_path: Path,
+) -> None:
+    """Profiles named `trace_rank_0.json` have the names of another format's rank files."""
+    named = Format("named", "", (".json",), rb"first", layout=Layout.PREFIX)
+    meant = Format("meant", "", (".trace",), rb"second", layout=Layout.PREFIX)
+    single = Format("single", "", (".json",), rb"third")
+    files = [str(tmp_path / f"trace_rank_{rank}.json") for rank in range(2)]
+    for file in files:
+        Path(file).write_text("second")
+    formats = [named, meant, single]
+    assert not sources.are_one_set(files, formats)
+    assert sources.are_rank_files(files, formats)
+    for file in files:
+        Path(file).write_text("first")
+    assert sources.are_one_set(files, formats)
+    assert not sources.are_rank_files(files, formats)
+
+
+def test_sets_of_a_folder_are_named_by_existing_files(tmp_path: Path) -> None:
+    for name in ("a_rank1.et", "b.3.et"):
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(InputError, match=r"by a member: .*a_rank1\.et, .*b\.3\.et"):
+        _open(tmp_path)
+
+
 def test_set_is_named_by_the_folder_that_holds_no_other(ring: Path) -> None:
     with pytest.raises(
         InputError,
-        match=r"names 2 sets of rank files; name one by a member: .*ring\.0\.et, .*string\.0\.et",
+        match=r"names 2 sets of rank files; name one by a member: .*ring\.0\.et, .*string\.1\.et",
     ):
         _open(ring.parent)
     (ring.parent / "string.1.et").unlink()

@@ -119,6 +119,13 @@ def test_a_log_without_any_valid_channel_is_refused() -> None:
         read_text(text)
 
 
+def test_communicator_of_one_rank_is_refused_as_such() -> None:
+    """NCCL prints rings of one rank for a process that works alone."""
+    text = init(1) + line(0, "Channel 00/01 : 0")
+    with pytest.raises(InputError, match="has one rank, which sends no messages; give the log of"):
+        read_text(text)
+
+
 @pytest.mark.parametrize(
     "prefix", ["0: ", "[1,0]<stdout>: ", "\x1b[32m", "2026-01-05 10:00:00 | ", "[2026-01-05] "]
 )

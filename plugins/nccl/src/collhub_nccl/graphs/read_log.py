@@ -191,10 +191,14 @@ def _check_channels(
     for line, message in defects:
         text = f"{message}; it is left out"
         source.report(Diagnostic("channel", text, Severity.WARNING, Location(source.name, line)))
-    if count > _MAX_CHANNELS or count * ranks * ranks * 4 > _MAX_STEPS or ranks < 2:
+    if ranks < 2:
+        message = "the communicator has one rank, which sends no messages"
+        cure = "give the log of a communicator with several ranks"
+        raise InputError(message, location=Location(source.name), cure=cure, code="channel")
+    if count > _MAX_CHANNELS or count * ranks * ranks * 4 > _MAX_STEPS:
         message = (
-            f"{count} channels over {ranks} ranks: at most {_MAX_CHANNELS} channels, at least"
-            f" 2 ranks, and at most {_MAX_STEPS} steps"
+            f"{count} channels over {ranks} ranks: at most {_MAX_CHANNELS} channels and "
+            f"{_MAX_STEPS} steps"
         )
         cure = "give the log of one communicator"
         raise InputError(message, location=Location(source.name), cure=cure, code="channel")
