@@ -47,8 +47,7 @@ class JsonHead:
     `is_object`: True for an object, False for a list. `members`: names of its members, in their
     order. `hub_schema`: the member `schema` of a document of the hub (`collhub/algorithm-1`), else
     "". `searched`: bytes in which signatures of formats are searched. For a document of the hub,
-    only its schema; for other objects, without the value of `extensions`, which may contain data of
-    any other format.
+    only its schema; for other objects, without the value of `extensions` (data of any format).
     """
 
     is_object: bool

@@ -107,8 +107,9 @@ def show(session: Session, name: str, as_json: bool) -> int:
 def check(session: Session, name: str, as_json: bool) -> int:
     """Run the conformance checks on the plugin NAME.
 
-    It is first imported in a process of its own, for 10 s at most. Exit 3 if a check fails or the
-    plugin is not installed.
+    It is first imported in a process of its own, for 10 s at most. The verdict and the text of
+    every check are printed, then the number of each verdict. Exit 3 if a check fails, or if the
+    plugin is not installed or not loaded (disabled, broken).
     """
     # Imported here: the checks need numpy and verification, listing plugins does not.
     from hub_core.testing import Verdict, check_plugin
@@ -186,10 +187,13 @@ def new(session: Session, name: str, directory: str | None, offers: str) -> int:
 def install(session: Session, target: str, pip_options: Sequence[str], as_json: bool) -> int:
     """Install a plugin with pip into the Python that runs collhub, and report its status.
 
-    PATH_OR_NAME is an existing folder or file, or else the name of a package in pip's index.
-    A plugin that is already installed is not an error.
+    PATH_OR_NAME is an existing folder or file, or else the name of a package in pip's index. A
+    plugin that is already installed is not an error.
 
     Options for pip follow after `--`: `collhub plugins install ./collhub-x -- --no-index`.
+
+    Exit 3 if pip is missing or fails, if the installed plugin cannot be loaded, or if no plugin was
+    added or changed.
     """
     from hub_core.cli.commands.plugin_distributions import install_plugin
 

@@ -59,11 +59,15 @@ class BoxLayout:
 def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
     """Lay out the boxes of every device one after the other, in the order of unit tasks.
 
-    INPUT contains the boxes that the device sends, OUTPUT those that it receives. A unit task that
-    is a further summand of a sum uses the output region of the unit task before it. A box has at
-    least `least_units` units, unless its elements are too few or all boxes would have more than
-    about `_MAX_UNITS` units. The last unit of a box may be padded; `padding_bytes` is the sum over
-    all devices, with shared regions counted once.
+    A box is the data of one unit task. INPUT of a device contains the boxes that it sends, OUTPUT
+    those that it receives, each in one run. A unit task that is a further summand of a sum uses the
+    output region of the unit task before it. A box that several devices send or receive has a
+    region on each. Devices without boxes have 0 units.
+
+    `_choose_unit_bytes` decides on the size of a unit, so that the smallest box has at least
+    `least_units` units if possible. A box has its bytes / unit bytes, rounded up, units.
+    `padding_bytes` is the sum of the bytes that rounding adds on all devices, where shared regions
+    count once.
     """
     unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)
@@ -144,11 +148,13 @@ def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
     """Lay out complete tiles (parts of tensors on a device) in row-major order; boxes are runs.
 
     The tiles of a device are stored one after the other in the order of `moves`, separately for
-    INPUT and OUTPUT. A box (data of one unit task) consists of equally long contiguous runs of
-    its tile, on every sender in INPUT and on every receiver in OUTPUT. The size of a unit is
-    the greatest common divisor of all run lengths, run starts and buffer sizes in bytes, so
-    there is no padding; 1 without bytes. Unit tasks without bytes have no regions. Raises
-    `InputError` (`too-many-runs`) for more than `_MAX_RUNS` (2^18) runs in all.
+    INPUT and OUTPUT. A box (data of one unit task) consists of equally long contiguous runs of its
+    tile, on every sender in INPUT and on every receiver in OUTPUT. The size of a unit is the
+    greatest common divisor of all run lengths, run starts and buffer sizes in bytes, so there is no
+    padding; 1 without bytes. Unit tasks without bytes have no regions.
+
+    Raises `InputError` (`too-many-runs`) for more than `_MAX_RUNS` (2^18) runs; the runs of a box
+    count once for each device that sends or receives it.
     """
     runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
     bases = [np.zeros((len(units.host_of), 2), np.int64)]

@@ -76,10 +76,18 @@ class NcclRanges:
 def read_ranges(tables: Tables) -> NcclRanges:
     """Read the NVTX ranges of NCCL (annotated intervals) of all threads.
 
-    Ranges of initialization only give members of communicators, if their payload has rank and
-    communicator. Of the other ranges, those without an end, and all after the first 2^22 (with or
-    without an end), are dropped. The result has the remaining ranges by thread, the members as
-    (process id, payload), and the number of payloads that cannot be decoded.
+    Ranges of initialization, whose name begins with one of `_INITIALISATIONS` such as
+    `ncclCommInit`, are no calls. They give `members` as (process id, payload), in table order, if
+    their payload has rank and communicator.
+
+    The first 2^22 other ranges are read, and those of them without an end are dropped. `threads`
+    has the remaining ones by thread, in the order of their starts; of equal starts the longer one
+    first. They are the calls of collectives and messages, and the groups of calls that an
+    `ncclGroupEnd` launches. Ranges with other names are left out.
+
+    `undecodable` is the number of payloads that cannot be decoded, `without_payload` that of the
+    calls that have no decoded payload. Without a table of NVTX events, all are empty. Raises
+    `InputError` for a damaged file.
     """
     ranges, decoder = NcclRanges(), PayloadDecoder.of(tables)
     raw: dict[int, list[tuple[int, int, str, NcclPayload | None]]] = defaultdict(list)
@@ -105,9 +113,11 @@ def read_ranges(tables: Tables) -> NcclRanges:
 def _select(tables: Tables) -> Iterator[tuple[int, int | None, int, str, object]]:
     """Yield (start, end, thread, name, payload) of the ranges of NCCL, in table order.
 
-    Ranges are those whose name begins with `nccl` or `commHash`. The name is the text of the
-    event or, if it has none, that of its `textId`. Events need integers as start and thread.
-    The end is None if it is no integer, the payload None if it is neither bytes nor text.
+    An event is selected if its text, or the text of its `textId`, begins with `nccl` or `commHash`;
+    case matters. The name is the text of the event or, if it has none, that of its `textId`. Events
+    without an integer as start or thread are left out. The end is None if it is no integer, the
+    payload None if it is neither bytes nor text. Nothing is yielded without the table of events.
+    Raises `InputError` for a damaged file.
     """
     ids: dict[int, str] = {}
     nccl = Condition("value", prefixes=_NAME_PREFIXES)
@@ -159,10 +169,17 @@ class KernelCalls:
 def assign_calls(ranges: NcclRanges, launches: Sequence[tuple[int, int, int, str]]) -> KernelCalls:
     """Find the NCCL calls that each kernel executes, by the ranges in which kernels are launched.
 
-    `launches`: (row, thread, launch time in ns, name) of the kernels. A kernel that is launched
-    within a group of calls of its thread (`ncclGroupEnd`) executes calls of this group, which are
-    divided among its kernels in the order of launches. Any other kernel executes the call whose
-    range encloses its launch, if there is one. Kernels of threads without ranges have no calls.
+    `launches`: (row, thread, launch time in ns, name) of the kernels. The first rule that applies:
+
+    1. A kernel of a thread without ranges has no calls.
+    2. A kernel that is launched within an `ncclGroupEnd` of its thread, ends included, executes
+       calls of this group. They are divided among its kernels in the order of launches
+       (`_pair_group`). A kernel that gets none there has no calls.
+    3. Another kernel executes the call whose range contains its launch, ends included. Of nested
+       ranges it is the one that starts last.
+    4. Otherwise it has no calls.
+
+    Rows without calls are not in the result.
     """
     result = KernelCalls()
     by_group: dict[tuple[int, int], list[tuple[int, int, str]]] = defaultdict(list)
@@ -186,11 +203,17 @@ def _pair_group(
 ) -> None:
     """Divide the calls of a group (`ncclGroupStart` to `ncclGroupEnd`) among its kernels by kind.
 
-    `kernels`: (time in ns, row, name), ascending. The kernels of one kind get consecutive calls of
-    that kind; their numbers differ by at most one, and the first kernels get more. Kernels without
-    a call get no entry, and calls without a kernel are dropped. Adds the calls by row to
-    `result.of_kernel`; `result.added` is increased by the kernels with several calls that are no
-    messages.
+    `kernels`: (time in ns, row, name), ascending. `calls`: in the order of their starts. The kind
+    of a kernel is the collective in its name, or `sendrecv`; the latter gets the messages, and the
+    collectives that consist of messages (all-to-all, gather, scatter). Other calls belong to
+    kernels of their own collective.
+
+    The kernels of one kind get consecutive calls of that kind. Their numbers differ by at most one,
+    and the first kernels get more: of 5 calls, 2 kernels get 3 and 2. Kernels without a call get no
+    entry, and calls without a kernel of their kind are dropped.
+
+    The calls are added by row to `result.of_kernel`. `result.added` is increased by the number of
+    kernels with several calls, except `sendrecv`.
     """
     rows: dict[str, list[int]] = defaultdict(list)
     for _, row, name in kernels:
@@ -288,9 +311,11 @@ class PayloadDecoder:
     def of(cls, tables: Tables) -> PayloadDecoder:
         """Read the schemas of payloads in a file: size, and format and offset of each known field.
 
-        Sizes and offsets are in bytes. At most 2^12 schemas are kept. Fields of unknown type or
-        name, beyond the size, or with a negative offset are left out; a missing offset is 0.
-        Schemas without a known field are left out.
+        Sizes and offsets are in bytes. The first 2^12 schemas of the table are kept. A field is
+        left out if its type or name is unknown, if it ends after the size, or if its offset is
+        negative. An offset that is missing or no integer is 0; an enumeration has 4 bytes. If a
+        schema has a field twice, the later one counts. Schemas without a known field are left out.
+        Without the tables of schemas, there are none. Raises `InputError` for a damaged file.
         """
         sizes: dict[tuple[int, int], int] = {}
         keys = ("domainId", "schemaId")
@@ -316,11 +341,14 @@ class PayloadDecoder:
     def decode(self, content: object, text: str) -> NcclPayload | None:
         """Decode the recorded data (payload) of a range of NCCL; None if there are none.
 
-        `content`: the payload as bytes or as hexadecimal text; any other text counts as empty
-        bytes. If it is None, the name `text` of the range is parsed instead, as ATLAHS writes it;
-        None if it has another form, which is not counted. A payload that cannot be decoded gives
-        None and increases `self.undecodable`, also if it was decoded before. Results by payload are
-        cached; the cache is cleared at `_MAX_SCHEMAS` entries.
+        If `content` is None, the name `text` of the range is parsed instead, as ATLAHS writes it. A
+        name of another form gives None and is not counted.
+
+        Otherwise `content` is the payload as bytes or as hexadecimal text; any other text counts as
+        empty bytes. It cannot be decoded if it is shorter than its header and fields, or if its
+        schema is unknown or has another size. Then None is returned and `self.undecodable`
+        increases, each time. Results by payload are cached; the cache is cleared at `_MAX_SCHEMAS`
+        entries.
         """
         if content is None:
             if match := _ATLAHS_CALL.match(text):
