@@ -168,13 +168,20 @@ def _is_tight(bound: ProvenBound, time_ps: int | None) -> bool:
     return time_ps is not None and time_ps <= TIGHT_RATIO * bound.time_ps
 
 
-def remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
-    """Return the result without bounds above its time, which are wrong, and with warnings.
+def remove_beaten_bounds(result: SynthesisResult, time_ps: int) -> SynthesisResult:
+    """Return the result with a simulated time, without bounds above it, which are wrong.
+
+    `time_ps`: simulated with times of messages that are truncated to ps. The time in ns is rounded
+    up. It is at least the largest bound that exceeds `time_ps` by at most 1 ps per step, the
+    maximum rounding error.
 
     A bound equal to the time remains. Every removed bound adds a warning `bound-beaten` after the
     other diagnostics, except a bound for messages of one size: with messages of other sizes, an
     algorithm may be faster.
     """
+    latest_ns = (time_ps + len(result.algorithm.steps)) // 1000
+    reached_ns = max((ns for ns in result.bounds_ns.values() if ns <= latest_ns), default=0)
+    result = replace(result, time_ns=max(-(-time_ps // 1000), reached_ns))
     bounds = {name: bound for name, bound in result.bounds_ns.items() if bound <= result.time_ns}
     warnings = [
         Diagnostic(

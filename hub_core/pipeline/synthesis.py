@@ -208,9 +208,8 @@ def run_synthesizer(
       caller does it later (`target.is_fitted_later`), and for a partial result, which has only
       the steps of some ranks.
     - If the time of the result is below one of its bounds, the algorithm is simulated again in ps,
-      because simulators truncate to ns. The result gets the simulated time, rounded up to ns. Then
-      bounds that still exceed this time are removed, each with a warning in the result, except
-      bounds for messages of one size.
+      because simulators truncate to ns. The result gets this time, and bounds that still exceed
+      it are removed with a warning (`remove_beaten_bounds`).
 
     The last step is omitted if `request.backend` is "", if the result is partial, or if the
     simulation gives no time or raises `InputError`; then the time and all bounds remain.
@@ -252,7 +251,7 @@ def run_synthesizer(
         return result
     if time_ps is None:
         return result
-    return remove_beaten_bounds(replace(result, time_ns=-(-time_ps // 1000)))
+    return remove_beaten_bounds(result, time_ps)
 
 
 def fit_to_runtime(

@@ -23,6 +23,7 @@ from hub_core.model.diagnostics import (
 )
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network.links import Occupancy
+from hub_core.pipeline.bounds import remove_beaten_bounds
 from hub_core.pipeline.calls import execute
 from hub_core.pipeline.checks import check_installation
 from hub_core.pipeline.inputs import open_algorithm, own_topology
@@ -683,3 +684,20 @@ def test_time_below_a_bound_is_told_in_picoseconds(
     warnings = [found.code for found in made.diagnostics]
     assert warnings == ([] if "cut" in bounds else ["bound-beaten"])
     assert made.bound_ns == (9 if "cut" in bounds else 8)
+
+
+@pytest.mark.parametrize(
+    ("excess_ps", "told_ns", "codes"), [(0, 9000, []), (1, 8997, ["bound-beaten"])]
+)
+def test_bound_within_the_fractions_that_messages_lost_is_not_beaten(
+    excess_ps: int, told_ns: int, codes: list[str]
+) -> None:
+    """Truncated to ps, the 16 384 messages of a gather lost 4 ns in 33 s."""
+    algorithm = ring_all_reduce(32)
+    steps = len(algorithm.steps)
+    assert 3000 < steps < 4000
+    result = replace(MADE, algorithm=algorithm, bounds_ns={"cut": 9000})
+    told = remove_beaten_bounds(result, 9_000_000 - steps - excess_ps)
+    assert [found.code for found in told.diagnostics] == codes
+    assert dict(told.bounds_ns) == ({} if codes else {"cut": 9000})
+    assert told.time_ns == told_ns
