@@ -321,17 +321,16 @@ def _create_json_error(
     Otherwise the code is `unknown-format`. The message names an unknown schema of the hub, or the
     first six members of an object, or states that it is a list. The remedy is the first of these:
     an upgrade, if a schema of the hub has another version; the nearest format
-    (`_find_nearest_format`) with its members; `--from`. A remark on topologies is added if only
-    one of `kind` and the nearest reader is about topologies.
+    (`_find_nearest_format`) with its members; `--from`. A remark is added if that format is a
+    folder, or else if only one of `kind` and the nearest reader is about topologies.
     """
     noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"
-    if head is None and opened.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        message = "is text in UTF-16, and JSON is in UTF-8"
-        return InputError(message, location=location, cure="save it as UTF-8", code="not-json")
     if head is None:
         start = opened.head[:40].decode("utf-8", "replace").split("\n")[0]
         message = f"is not JSON: it begins with {start!r}"
+        if opened.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            message, cure = "is text in UTF-16, and JSON is in UTF-8", "save it as UTF-8"
         return InputError(message, location=location, cure=cure, code="not-json")
     known = find_other_version(head.hub_schema) if head.hub_schema else None
     if known is not None:

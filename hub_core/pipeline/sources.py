@@ -254,9 +254,7 @@ def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
     Otherwise there are several sets of rank files, and `InputError` on `path` is raised; the
     message has their number and the remedy the first files of at most six sets.
     """
-    first_files: dict[tuple[str, str], Path] = {}
-    for member in members:
-        first_files.setdefault((member.prefix, member.suffix), member.file)
+    first_files = {(member.prefix, member.suffix): member.file for member in reversed(members)}
     sets = sorted(first_files)
     if len(sets) > 1:
         names = ", ".join(str(first_files[key]) for key in sets[:6])
