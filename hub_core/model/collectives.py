@@ -272,10 +272,11 @@ class Collective:
     def postcondition(self) -> Contributions | None:
         """Return the required contents of OUTPUT, with rows by rank, then by unit of OUTPUT.
 
-        A standard collective has one row per required unit; the source rank is `ALL_RANKS` for a
-        reduction over all ranks. If only the OUTPUT of the root matters, other ranks have no rows.
-        For a custom collective, the rows of its contract are returned, or None if it has none.
-        Raises `InputError` (`too-large`) for more than `MAX_CONTRACT_UNITS` units.
+        A standard collective, also an uneven one, has one row per required unit: rank, unit, and
+        source (see `_origin`). If it has a root for results (reduce, gather), only the root has
+        rows. A custom collective has the rows of its contract in their order; None if it has none.
+        Raises `InputError` (`too-large`) for a standard collective with more than
+        `MAX_CONTRACT_UNITS` (2^26) rows.
         """
         if self.contract is not None:
             return self.contract.expected
@@ -296,11 +297,13 @@ class Collective:
         return Contributions(rank, offset, *self._origin(rank, offset))
 
     def _origin(self, rank: Int64Array, offset: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return (source rank, source unit) of units that OUTPUT must contain, int64 each.
+        """Return (source rank, unit of the source's INPUT) of required units of OUTPUT, int64 each.
 
-        `offset[i]`: a unit of the OUTPUT of `rank[i]`. The source rank is `ALL_RANKS` if the
-        collective reduces, else the rank whose part of OUTPUT this is, else the root. The source
-        unit counts in the INPUT of the source. Custom collectives are not supported.
+        `offset[i]`: a unit o of the OUTPUT of rank r = `rank[i]`; a part has p = `units_per_rank`
+        units. Reductions: (`ALL_RANKS`, o), reduce-scatter (`ALL_RANKS`, o + r p). All-gather and
+        gather: (o // p, o % p). All-to-all: (o // p, o % p + r p). Broadcast: (root, o); scatter:
+        (root, o + r p). Uneven: see `_uneven_origin`. The result for a custom collective has no
+        meaning.
         """
         traits = self.kind.traits
         if self.counts is not None:
@@ -321,11 +324,11 @@ class Collective:
     def _uneven_origin(
         self, counts: UnitCounts, rank: Int64Array, offset: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Return (source rank, offset in its INPUT) of output units of an uneven collective.
+        """Return (source rank, unit of the source's INPUT) of every unit of OUTPUT, int64 each.
 
-        `rank`, `offset`: rank and offset in OUTPUT of every unit of OUTPUT of all ranks, in this
-        order (int64). Parts begin at the prefix sums of the counts. If the output of a rank is its
-        part of a reduction, the source is `ALL_RANKS`.
+        `rank`, `offset`: all units of the OUTPUT of all ranks, by rank, then unit. Parts are
+        consecutive in rank order. Reduce-scatter-v: `ALL_RANKS`, and the unit in the full buffer.
+        Otherwise: the rank whose part has the unit, and the unit in the INPUT of that rank.
         """
         first_input, first_output = counts.first_units()
         if self.kind.traits.output_is_part:
@@ -346,11 +349,11 @@ class Collective:
 
         `scratch_units`: int64[num_ranks]. The memory of rank r is followed by that of rank r + 1.
         SCRATCH of a rank follows its other buffers. Out of place, OUTPUT follows INPUT. In place,
-        INPUT and OUTPUT overlap by NCCL's conventions:
+        INPUT and OUTPUT overlap by NCCL's conventions (parts of -v kinds have their own sizes):
 
-        - all-gather: INPUT is the rank's part of OUTPUT; gather: the same, but only at the root
-        - reduce-scatter: OUTPUT is the rank's part of INPUT; scatter: the same, but only at the
-          root
+        - all-gather(-v), and gather at the root: INPUT is the rank's part of OUTPUT
+        - reduce-scatter(-v), and scatter at the root: OUTPUT is the rank's part of INPUT
+        - gather and scatter at the other ranks: no overlap, OUTPUT follows INPUT
         - all others: both start at the same address; the larger one determines the size
         """
         scratch = np.asarray(scratch_units, np.int64)

@@ -46,8 +46,10 @@ class Chunks(ColumnTable):
         A block is the part of one rank, in an all-to-all the part of one pair of ranks, or all data
         if the kind does not split them. It has `collective.units_per_rank` units. The number of a
         chunk is `block * len(sizes) + i`; blocks of an all-to-all are numbered `source * num_ranks
-        + destination`. The collective must not be custom or uneven; this is not checked. Raises
-        `InputError` unless the sizes are positive and add up to a block.
+        + destination`. Chunk i begins after the chunks before it in the block, which begins at its
+        position in INPUT and in OUTPUT. A custom collective is treated as a single block, which has
+        no meaning; this is not checked. Raises `InputError` unless the sizes are positive and add
+        up to a block, and (`uneven-parts`) for an uneven collective.
         """
         counts = np.asarray(sizes, np.int64)
         units = collective.units_per_rank
@@ -68,8 +70,10 @@ class Chunks(ColumnTable):
     def of_blocks(cls, collective: Collective, max_units: int = MAX_UNITS) -> Chunks:
         """Return the blocks of a collective, also of an uneven one, as chunks without empty ones.
 
-        Blocks of more than `max_units` units are divided into the minimum number of chunks with
-        nearly equal sizes. The order is that of the blocks in `cut`, then of the offsets.
+        A block of n units becomes p = ceil(n / `max_units`) chunks, none for n = 0. Chunk k has the
+        units k n // p to (k + 1) n // p - 1 of the block: 7 units with the limit 4 give 3 and 4.
+        The order is that of the blocks in `cut`, then of the offsets. `max_units` must be positive
+        and the collective not custom; neither is checked.
         """
         blocks, counts = _RankBlocks.from_collective(collective), collective.counts
         if counts is None:
@@ -135,9 +139,11 @@ class Transfers(ColumnTable):
 def link_channels(transfers: Transfers) -> Int64Array:
     """Return the channel of every transfer, int64: the number of its link within its pair of NPUs.
 
-    A pair is (source, destination). Of each pair, the links that transfers use are numbered from 0
-    in the order of their ids. So messages of a pair share a channel only if they use the same link,
-    and only messages on different links can overtake each other.
+    A pair is (source, destination). Of each pair, the links that its transfers use are numbered
+    from 0 in the order of their ids: transfers of a pair on the links 9, 4 and 9 get 1, 0 and 1. A
+    link that several pairs use has a number in each. So messages of a pair share a channel only if
+    they use the same link, and only messages on different links can overtake each other. The result
+    has the order of the transfers and is empty without transfers.
     """
     if not len(transfers):
         return transfers.link
@@ -197,18 +203,24 @@ class _RankBlocks:
 
     @classmethod
     def from_collective(cls, collective: Collective) -> _RankBlocks:
-        """Build the blocks of a standard collective, in the order of chunk ids.
+        """Build the blocks of a standard or uneven collective, in the order of chunk ids.
 
-        Block b is, by the kind of collective: all data if they are not split; the data of the pair
-        (source b // num_ranks, destination b % num_ranks) for an all-to-all; otherwise the part of
-        rank b. The columns are:
+        Block b is, by the kind of collective: all data if they are not split (then b is 0); the
+        data of the pair (source b // num_ranks, destination b % num_ranks) for an all-to-all;
+        otherwise the part of rank b, which is then its source and destination. The columns,
+        int64[blocks], are:
 
         - `origin`: `ALL_RANKS` for a reduction; else the root, if data come from it; else the
-          source or b.
-        - `target`: the root, if data go to it; else the destination or b, if data are split by
-          target; else `ALL_RANKS`.
-        - `input_index`: the destination or b, if data are split by target; else 0.
-        - `output_index`: the source or b, if data are split by source; else 0.
+          source.
+        - `target`: the root, if data go to it; else the destination, if data are split by target;
+          else `ALL_RANKS`.
+        - `input_index`: number of the block within INPUT of its origin: the destination, if data
+          are split by target; else 0.
+        - `output_index`: number of the block within OUTPUT of its target: the source, if data are
+          split by source; else 0.
+
+        Root, source and destination are ranks. A custom collective is not checked; it gets one
+        block.
         """
         ranks, traits = collective.num_ranks, collective.kind.traits
         if traits.split_by_source and traits.split_by_target:

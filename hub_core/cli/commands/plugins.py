@@ -45,7 +45,12 @@ def plugins() -> None:
 @json_flag
 @click.pass_obj
 def list_plugins(session: Session, as_json: bool) -> int:
-    """List installed plugins with version, status and reason, and the offers of each."""
+    """List installed plugins with version, status and reason, and the offers of each.
+
+    Plugins that are disabled, incompatible or broken are listed too, with status and reason but no
+    offers. The core is first, the others follow by name. Names that several plugins offer for one
+    kind are listed last. Always exits with 0.
+    """
     registry = session.registry()
     if as_json:
         items = [create_plugin_item(plugin) for plugin in registry.plugins]
@@ -75,7 +80,12 @@ def list_plugins(session: Session, as_json: bool) -> int:
 @json_flag
 @click.pass_obj
 def show(session: Session, name: str, as_json: bool) -> int:
-    """Show the plugin NAME: where it comes from, its status, its offers and their options."""
+    """Show the plugin NAME: its distribution and module, status, offers and their options.
+
+    NAME is the name of a plugin or of its distribution; case and `-`, `_` or `.` do not matter. If
+    several plugins match, the first in `collhub plugins list` is shown. A plugin that is not loaded
+    is shown with the reason and no offers. Exit 3 if no such plugin is installed.
+    """
     registry = session.registry()
     plugin = registry.plugin(name)
     if as_json:

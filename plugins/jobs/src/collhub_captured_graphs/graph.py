@@ -239,11 +239,14 @@ _SCHEMA_FILE = "captured-graph-1.json"
 
 
 def graph_to_json(graph: CapturedGraph) -> str:
-    """Format a graph as a document in ASCII, with one line per input, node and output.
+    """Format a graph as a JSON document in ASCII, with one line per input, node and output.
 
-    The document is JSON of the schema `SCHEMA`, which `graph_from_json` reads; it ends with a
-    line break. It has name, producer, groups, inputs, nodes (with sorted keywords) and outputs.
-    The file of the graph is not contained; the mesh and its sizes only if they are not empty.
+    `graph_from_json` reads it. It ends with a line break. The fields are, in this order: `schema`
+    (`SCHEMA`), `name`, `producer`, `groups`, `mesh` and `mesh_sizes` (each only if not empty),
+    `inputs`, `nodes`, `outputs`. Entries are in the order of the graph; an empty list is `[]`.
+    Inputs and results of nodes have the fields of their tensor; a missing result is null. Keywords
+    of a node are sorted. Floats that are infinite or nan are written as `{"float": "inf"}`. The
+    file of the graph is left out.
     """
     inputs: list[dict[str, object]] = [
         {
@@ -288,11 +291,17 @@ def graph_from_json(content: bytes, file: str) -> CapturedGraph:
     """Read a captured graph from the bytes of a JSON document.
 
     `file`: name for messages, also stored in the graph. Missing optional members (`target`,
-    `placement`, `keywords`, `producer`, `mesh`, `mesh_sizes`) are empty. Raises `InputError` with
-    the line of a syntax error, with all violations of the schema and their `$.path` (`schema`), or
-    with the first defect of the graph: an argument of unknown form (`schema`), a mesh with other
-    numbers of axes and sizes (`mesh`), a value that is read or returned but not defined before
-    (`undefined`), a value that is defined twice (`name`), a tensor that is too large (`size`).
+    `placement`, `keywords`, `producer`, `mesh`, `mesh_sizes`) are empty. Raises `InputError` for
+    content that is no JSON object in UTF-8 (a syntax error has its line), then for up to 20
+    violations of the schema at once, with their `$.path` (`schema`). After that only the first
+    defect is raised, in this order:
+
+    - an argument of unknown form (`schema`)
+    - a mesh with other numbers of axes and sizes, or with a repeated axis (`mesh`)
+    - in the order of inputs, then nodes: a value that a node reads and that is no input or result
+      of an earlier node (`undefined`), a value defined twice (`name`), a tensor of more than 64
+      dimensions or 2^48 elements, or with a negative size (`size`)
+    - an output that is not defined (`undefined`)
     """
     document = parse_json_object(content, file)
     violations = schema_violations(document, _SCHEMA_FILE)

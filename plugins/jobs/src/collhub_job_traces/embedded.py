@@ -81,13 +81,15 @@ def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
     """Decode the tables of unequal counts in the metadata of a job's files.
 
     `files`: metadata by rank; `name`: of the job, for errors. Table k is in the attributes
-    `counts.k`; each file has the row of its rank, which is a list of counts for a table per pair of
-    ranks, else one count. The rows are collected in the order of ranks. Returns the tables by
-    number, from 0; () without tables.
+    `counts.k`; the file of rank r has row r. A row is a JSON list of counts in a table per pair of
+    ranks, else one count. Ranks from some number on may lack the table: a table for n ranks has the
+    rows of ranks 0 to n - 1. Returns the tables by number, from 0; () without tables.
 
-    Raises `InputError` (`invalid-counts`) for a row that is no JSON, for numbers of tables with
-    gaps, and for rows of a table per pair that are no list with one count per rank of the table.
-    Raises the `InputError` of `UnitCounts` for invalid counts.
+    Raises `InputError` (`invalid-counts`) for the first of:
+
+    - a row that is no JSON, in the order of ranks
+    - numbers of tables with gaps
+    - in the order of tables, what `_counts_of_rows` refuses
     """
     tables: dict[int, dict[int, object]] = {}
     for rank, metadata in enumerate(files):
@@ -111,8 +113,15 @@ def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
 def _counts_of_rows(rows: Mapping[int, object], number: int, name: str) -> UnitCounts:
     """Return the counts of table `number`, of which the file of each rank has one row.
 
-    A row is a list of counts in a table per pair of ranks, else one count. A rank without a row is
-    an error only if a row of the table has a count for it, or if a higher rank has a row.
+    `rows`: rows by rank, ascending, at least one. If the first row is a list, the table is per pair
+    of ranks and each row a list of counts; otherwise each row is one count. Ranks above the last
+    row have no part in the table. `name`: of the job, for errors. Raises `InputError`
+    (`invalid-counts`) for the first of:
+
+    - a rank without a row that is below the last rank with one, or for which the first row has a
+      count
+    - in a table per pair, a row that is no list with one count per row of the table
+    - other invalid counts (`UnitCounts.from_table`), such as negative ones or a sum of 0
     """
     first = next(iter(rows.values()))
     is_per_pair = isinstance(first, list)

@@ -125,12 +125,22 @@ def _content(
     head: bytes | None,
     omitted: frozenset[str],
 ) -> bytes:
-    """Encode the trace file of a rank: metadata, then each node with its length.
+    """Encode the trace file of a rank as bytes: metadata, then each node after its length.
 
-    `profile`: text in the metadata that identifies traces of the hub, `""` for none; `embedded`:
-    traces of algorithms that the metadata contain; `head`: original metadata record, None to create
-    it. Nodes are in the order of rows. A rank without nodes gets one computation with id 0, because
-    simulators hang otherwise. `omitted`: names of attributes that are not written.
+    Nodes are in the order of rows; each length is a varint. A rank without nodes gets one COMPUTE
+    node with id 0, because simulators hang otherwise.
+
+    - `head`: metadata bytes that are written unchanged; `profile` and `embedded` then have no
+      effect. With None, metadata are created: version, schema, the profile, and groups with their
+      ranks. Then follow the rank's rows of tables of counts, and its traces of algorithms.
+    - `profile`: text that identifies traces of the hub. With `""`, created metadata have neither
+      the profile nor tables of counts.
+    - `embedded`: per algorithm its traces by rank. A rank for which an algorithm has no trace gets
+      no entry for it.
+    - `omitted`: names of attributes that are not written. Nodes whose original bytes are preserved
+      completely keep them.
+
+    Nothing is changed.
     """
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
@@ -197,18 +207,26 @@ class _RankColumns:
         self._identity = nodes.identity
 
     def record(self, row: int) -> tuple[str, dict[str, int | list[int] | bytes]]:
-        """Return the tokens of the record of a row, separated by spaces, and their values.
+        """Return (tokens, values by token) from which the record of a node is encoded.
 
-        A token names a field or attribute, or has its bytes in hexadecimal. A row that was read
-        from a trace has the original tokens; for any other row they are created from the columns,
-        followed by attributes that another format added. Omitted attributes are removed. Original
-        tokens get the token `id` if they have none and the node has an id other than 0, and the
-        token of the algorithm exactly if the node has an algorithm.
+        `row`: row in the workload, which must belong to this rank. Tokens are separated by spaces.
+        A token is the name of a field (`id`), an attribute (`@comm_size:9`), or `=` or `!` with
+        bytes in hexadecimal. The first case that applies decides:
 
-        The values are by attribute or field, also of those without a token: the columns of
-        `COLUMN_OF`, `id`, `type`, `us` (duration in whole microseconds, rounded down, 0 if
-        missing), name and group as bytes, and `data` and `ctrl`, the ids of the parents. They are
-        empty for a complete preserved record, which begins with `!`.
+        - The record was preserved completely: the result is its token, which begins with `!`, and
+          {}. Attributes in `omitted` are not removed from it.
+        - The record was read from a trace: its tokens in their order, without attributes in
+          `omitted`. If `duration_ns` is removed so, the token `us` is appended for a duration of at
+          least 1 us, unless present. If the token `id` is missing and the id is not 0, it is put
+          first. The token of the algorithm is appended if the node has one and the token is
+          missing; it is removed if the node has none.
+        - Otherwise, also if the extra is of another format or all tokens were omitted: the tokens
+          of `_tokens`, then those after `+` in an extra that begins with `+`.
+
+        In the last two cases the values contain every attribute of `COLUMN_OF` (a missing number is
+        negative), also those without a token. They also contain `id`, `type`, `us` (whole
+        microseconds, rounded down, 0 if missing), and the lists `data` and `ctrl` of the ids of
+        parents. `name` and `pg_name` (the group) are bytes, empty if missing.
         """
         at = {name: column[row - self._first] for name, column in self._columns.items()}
         extra = at["extra"]
@@ -277,12 +295,17 @@ def _add_algorithm_token(tokens: str, algorithm: int) -> str:
 def _tokens(
     at: dict[str, int], values: dict[str, int | list[int] | bytes], omitted: frozenset[str]
 ) -> Iterator[str]:
-    """Yield the tokens of a node that was not read from a trace, in field order.
+    """Yield the tokens of a node that was not read from a trace: fields, attributes, the group.
 
-    Fields that are empty or 0 are left out. So are attributes that are negative, in `omitted`, or
-    not of this kind of node. The group of a node is an attribute that is never omitted. A duration
-    is an attribute in ns only if it is 0 or no multiple of 1 us; otherwise it is the field in
-    microseconds.
+    `at`: the node's numbers by column; `values`: its values by field. First come the fields `id`,
+    `name`, `type`, `ctrl`, `data` and `us`, each only if its value is not empty and not 0. Then
+    attributes follow in the order of `_ATTRIBUTE_KINDS`, such as `@comm_size:9` with the number of
+    the attribute's kind. An attribute is left out if its column is negative, if it is in `omitted`,
+    or if nodes of this kind do not have it.
+
+    `duration_ns` is yielded only for a duration of 0 ns or one that is not a multiple of 1000 ns.
+    For 1500 ns both `us` (rounded down) and `duration_ns` are yielded, for 2000 ns only `us`. The
+    last token is the group's name, if the node has a group, even if it is in `omitted`.
     """
     kind = NodeKind(at["kind"])
     for token in ("id", "name", "type", "ctrl", "data", "us"):

@@ -75,14 +75,20 @@ class _Job:
         self.control[1].append(row)
 
     def exchange(self, hop: _Hop, token_bytes: int, ready: list[list[int]]) -> list[list[int]]:
-        """Add the communication of one hop of tokens; return the rows in which each rank receives.
+        """Add the nodes of one hop of tokens; return the rows in which each rank receives, by rank.
 
-        `hop`: tokens by sender and receiver; `token_bytes`: size of a token; `ready`: rows of each
-        rank for which its sends wait. A hop is one collective, or a SEND and a RECV (with a tag of
-        this hop) for each pair of ranks with tokens. Tokens that remain on their rank are not sent.
-        Messages are added by ascending distance from sender to receiver (modulo the ranks), which
-        is the order of the rows that a rank receives. A hop without tokens for other ranks adds no
-        node, and gives empty lists.
+        `hop`: tokens by sender and receiver, which are not changed; `token_bytes`: bytes of a
+        token; `ready`: rows of each rank. Tokens that remain on their rank are not sent. A hop
+        without tokens for other ranks adds no node and returns an empty list for each rank. The tag
+        of the job is increased by 1 even then.
+
+        - With collectives: every rank gets one all-to-all, which depends on its `ready` rows, even
+          if it sends and receives nothing. Its bytes are those of all pairs together; equal tables
+          of counts are stored once. The result is one row per rank, its all-to-all.
+        - With messages: each pair with tokens gets a SEND, which depends on the sender's `ready`
+          rows, and a RECV without dependencies. They have the tag of the hop. Pairs are added by
+          ascending distance (receiver - sender modulo the ranks), then by sender. So the received
+          rows of rank 2 of 4 begin with that from rank 1, then those from 0 and 3.
         """
         received: list[list[int]] = [[] for _ in range(self._ranks)]
         self._tag += 1
@@ -154,13 +160,22 @@ def _check(options: MoeOptions) -> None:
 def _add_layer(
     job: _Job, options: MoeOptions, layer: int, previous: list[list[int]]
 ) -> list[list[int]]:
-    """Add a layer to the job; return for each rank the rows for which the next layer waits.
+    """Add a layer to the job; return the rows of each rank for which the next layer waits.
 
-    On each rank, attention waits for `previous` (such rows of the previous layer). The tokens are
-    divided into `options.parts` nearly equal parts. For each part, tokens are sent to the ranks
-    of their experts, the experts compute, and the results are sent back. The experts compute one
-    part after the other, and the exchange of a part overlaps with the experts of the previous
-    part. The result has, for all parts, the computation and the receives of the results.
+    `layer`: number from 0, which determines the seed of the routing; `previous`: such rows of the
+    previous layer. Each rank first computes attention, which depends on its rows in `previous`. The
+    tokens are divided into `options.parts` nearly equal parts. For each part:
+
+    1. The hops of `_outward_hops` send tokens to the ranks of their experts. Sends of the first hop
+       depend on attention, those of the second also on the receives of the first.
+    2. Each rank computes its experts, even without tokens. This depends on attention and the
+       receives of the last hop. A control dependency orders it after the experts of the previous
+       part, or for part 0 after attention.
+    3. The hops of `_inward_hops` send the results back. Their sends depend on the experts and the
+       receives of the hop before.
+
+    So the exchange of a part may overlap with the experts of another part. The result has, by rank
+    and part in order, the row of the experts, then the receives of the last hop.
     """
     ranks = range(options.ranks)
     routing = TokenRouting(
@@ -221,11 +236,18 @@ def _outward_hops(
     """Return the exchanges that bring the tokens of a part to their experts: one hop or two.
 
     `per_rank`, `per_node`: tokens of the entire batch, int64[ranks, ranks] and int64[ranks, nodes]
-    (from rank, to rank or node). Each hop has those of part number `part` (`_part_of` each entry).
-    A direct exchange is one hop between all ranks, with `per_rank`. Otherwise the first hop sends
-    `per_node` tokens to each other node (a token once per node), to the rank with the sender's
-    index in its node. The second hop sends `per_rank` tokens from these ranks to all target ranks
-    within the node, also those whose sender is in the same node; its diagonal is 0.
+    (from rank, to rank or node); not changed. Part number `part` of an entry n, from 0 of P =
+    `options.parts`, is n (part + 1) // P - n part // P.
+
+    With the exchange `direct` the only hop has the parts of `per_rank`, including the tokens that
+    stay on their rank. Otherwise the rank with local index i in its node uses the ranks with index
+    i in the other nodes as relays:
+
+    - The first hop sends the part of `per_node` to the relay in each other node. Entries within a
+      node are 0.
+    - The second hop sends within each node, from relay to target rank, the parts of `per_rank` of
+      all senders with the relay's index in any node. The sender's own node is included; its relay
+      is the sender itself. The diagonal is 0.
     """
     per_rank = _part_of(per_rank, options.parts, part)
     if options.exchange == "direct":

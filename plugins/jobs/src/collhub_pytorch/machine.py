@@ -327,9 +327,17 @@ def comparison_lines(comparison: MachineComparison) -> list[str]:
 
 
 def create_comparison_item(comparison: MachineComparison) -> MachineComparisonItem:
-    """Return the member `machine_comparison` of the report; times are in ns.
+    """Return the JSON record of a comparison, the member `machine_comparison` of the report.
 
-    `saving` is None if the machine's profile predicts no call of the job.
+    - `machine`: name, library and held-out error (None if not measured) of the machine.
+    - `ranks_per_node`: as in the comparison, None for none.
+    - `collectives`: one record per entry of `comparison.calls`, in that order, [] without entries.
+      An entry without recorded sizes (-1) has None as `min_bytes` and `max_bytes`.
+      `transferring_ns` is rounded to whole ns; bandwidths are in bytes/s. `not_predicted` is the
+      reason why the profile does not predict the calls, None if it does.
+    - `saving`: None if the profile predicts no call of the job. Otherwise all members are in ns:
+      the replay with measured times, the replay with predicted times, their difference, and the
+      smallest and largest saving (both None if an error is not measured).
     """
     machine, saving = comparison.machine, comparison.saving
     return MachineComparisonItem(
@@ -424,15 +432,29 @@ def _saving_line(saving: MachineSaving, machine: str) -> str:
 def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:
     """Simulate a job whose collectives have the times of a measured machine, without contention.
 
-    Computations have their durations; measured times of collectives are replaced. Messages take the
-    time of a broadcast between two ranks, except in a profile with times, whose messages keep their
-    measured times. The ranks per node are those of the option, else the recorded ones, else a
-    number that the predictor assumes. This assumption, and that about messages, is a note
-    (`assumption`) in the diagnostics. Times are in ns; the exposed time of a rank is its end minus
-    its computation. Changes of the job are tried only with the option `changes`. Raises
-    `UsageError` without a machine or a hub in the request and for collectives without a size, and
-    `InputError` for computations without a duration and for calls that the profile does not
-    predict.
+    Computations keep their durations. Predicted transfer times replace the measured times of
+    collectives. Messages take the time of a broadcast between two ranks, or if that is not
+    predicted, of an all-to-all between them. In a profile in which all nodes except markers have
+    times, messages, barriers and collectives that are not predicted keep their measured transfer
+    times. In any other job, barriers and collectives without data or of one rank take no time. If
+    the job is no profile, a rank runs one computation at a time, and a group one collective at a
+    time.
+
+    The ranks per node are those of the option, else the recorded ones, else the number that the
+    machine assumes. The machine's number and the rule for messages are reported as a note
+    (`assumption`) each, if they are used.
+
+    The result has the start and end of each node and the end of each rank in ns, 0 for a rank
+    without nodes. The exposed time of a rank is its end minus the time in which it computes, where
+    overlapping computations count once. Only with the option `changes`, the result also has changes
+    of bucket sizes and of overlap that save time, then the change by which collectives take no
+    time.
+
+    Raises `UsageError` without the option `machine` or without a hub in the request, and for
+    collectives other than barriers without a size. Raises `InputError` for computations without a
+    duration, cyclic dependencies, and communications that do not match between ranks. Also for
+    calls and collectives of unknown kind that the profile does not predict, unless a profile with
+    times has measured them. Raises `HubError` for an unknown machine.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")

@@ -226,10 +226,11 @@ def nccl_tests() -> Sequence[MeasurementRequest]:
 
 
 def nccl_tests_json() -> Sequence[MeasurementRequest]:
-    """Return one request to read a small JSON file of nccl-tests, to test the reader.
+    """Return a list of one request to read a small JSON file of nccl-tests, to test the reader.
 
-    The file has one result: an all-reduce of 1024 bytes on two GPUs, in 7.11 us out of place;
-    `in_place` is null.
+    The file `run.json` has one result: an all-reduce of 1024 bytes on two GPUs of one host, in 7.11
+    us out of place; `in_place` is null. The request also states an all-reduce on 8 ranks of one
+    node, which readers use only for facts that the file lacks.
     """
     times = {"time": 7.11, "alg_bw": 0.14, "bus_bw": 0.14, "nwrong": 0}
     document = {
@@ -352,10 +353,11 @@ def mscclpp_tuned() -> Sequence[MeasurementRequest]:
 
 
 def inspector() -> Sequence[MeasurementRequest]:
-    """Return one request to read records of the NCCL Inspector, to test the reader.
+    """Return a list of one request to read records of the NCCL Inspector, to test the reader.
 
-    They are records of two ranks about one all-reduce of 1 MiB among 8 ranks on one node, 30 and 31
-    us.
+    The file `rank.jsonl` has one record each of ranks 0 and 1, about the same all-reduce of 1 MiB
+    among 8 ranks on one node. It takes 30 us on rank 0 and 31 us on rank 1. The request also states
+    an all-reduce on 8 ranks of one node, which readers use only for facts that the file lacks.
     """
     lines = [
         {
@@ -389,9 +391,11 @@ def measured_json() -> Sequence[MeasurementRequest]:
 
 
 def aiconfigurator() -> Sequence[MeasurementRequest]:
-    """Return one request to read a Parquet table of aiconfigurator, to test the reader.
+    """Return a list of one request to read a Parquet table of aiconfigurator, to test the reader.
 
-    The table has one row: an all-reduce of 512 half-precision numbers on 8 GPUs in 0.0156 ms. The
+    The file `nccl_perf.parquet` has one row: an all-reduce with `message_size` 512 of
+    half-precision numbers on 8 GPUs, with a latency of 0.0156 ms. The request also states an
+    all-reduce on 8 ranks of one node, which readers use only for facts that the file lacks. The
     list is empty if pyarrow is not installed.
     """
     try:

@@ -76,9 +76,12 @@ class FlowNetwork:
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
         """Build the network for flows with an arc from `source[a]` to `destination[a]` for every a.
 
-        Every pair of nodes with an arc gets two wires, one per direction; all arcs of one direction
-        share a wire. Wires are sorted by the node where they start. `place[a]` is the wire of arc
-        a. Capacities are not stored: each method gets them by arc.
+        Nodes are 0 to `num_nodes` - 1, which is not checked. Every pair of nodes with an arc gets
+        two wires, one per direction; all arcs of one direction share a wire. Wires are sorted by
+        the node where they start. Those of a node lead first to nodes with higher numbers,
+        ascending, then to those with lower numbers, ascending. `place[a]` is the number of the wire
+        of arc a. Without arcs there are no wires. Capacities are not stored: each method gets them
+        by arc.
         """
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
@@ -196,10 +199,13 @@ class FlowNetwork:
     ) -> Cut | None:
         """Find the smallest of the minimum cuts between the source and each sink.
 
-        Returns None if no cut has a value below `limit`. Of sinks with equal values, the first one
-        counts; its cut is the one with the fewest nodes on the side of the source. `capacity`:
-        int64 per arc; it is not changed. Raises `InputError` if the capacities add up to
-        `UNLIMITED` (2^60) or more.
+        The result has the value of the cut, its sink, and a mask of the nodes on the side of the
+        source. Of sinks with equal values, the first one in `sinks` counts; of its minimum cuts,
+        the one with the fewest nodes on the side of the source. A sink that cannot be reached has a
+        cut of value 0. Returns None if no cut has a value below `limit`, and without sinks.
+
+        `capacity`: int64 per arc, not negative; it is not changed. No sink may be the source.
+        Raises `InputError` (`capacities`) if the capacities add up to `UNLIMITED` (2^60) or more.
         """
         from collhub_packing import kernels
 

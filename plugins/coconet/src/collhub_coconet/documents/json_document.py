@@ -75,12 +75,15 @@ class BoundProgram:
 
 
 def program_to_json(program: Program, more: Fields | None = None) -> str:
-    """Format a program as a JSON document in ASCII; equal programs give equal texts.
+    """Format a program as a JSON document in ASCII that ends with a newline.
 
-    The fields are, in this order: `schema`, `name`, `sizes` (lists of the bounds by symbol), `mesh`
-    (only if the program has axes), `arguments`, `operations`, `outputs`, `stages`, `chains`, and
-    the fields of `more` (`bound`, `num_ranks`, `transformations`) in their own order. Arguments,
-    operations, stages and chains have one line per entry. The text ends with a newline.
+    The fields are, in this order: `schema`, `name`, `sizes` ([lowest, highest] by symbol), `mesh`
+    (names of the axes, only if the program has some), `arguments`, `operations`, `outputs`,
+    `stages`, `chains`, and all fields of `more` in its order, without a check. `more` is usually
+    `bound`, `num_ranks` and `transformations`; None adds nothing. All entries are in the order of
+    the program, also the symbols. Arguments, operations, stages and chains have one line per entry;
+    an empty list is `[]`. Raises `ValueError` if an argument's layout has another number of axes
+    than the mesh.
     """
     parts = [f'  "schema": {json.dumps(SCHEMA)}', f'  "name": {json.dumps(program.name)}']
     sizes = {name: list(bounds) for name, bounds in program.sizes.items()}
@@ -215,10 +218,15 @@ def _create_program(document: Fields) -> Program:
 def type_fields(kind: TensorType, mesh: Sequence[str] = ()) -> dict[str, object]:
     """Convert a tensor type to the fields `element`, `shape`, `layout` and their parameters.
 
-    Without axes in the layout, `layout` is the placement; a sliced layout also has `dimension`, a
-    partial one `reduction`, and one at a root `root`. With several axes, `layout` is an object with
-    these fields by axis name, without replicated axes; `mesh` has the names, as many as the layout
-    has axes (`ValueError`). `group` comes last and is omitted for group 0.
+    For a layout on a single axis, `layout` is the placement. It is followed by `dimension` if the
+    layout is sliced, by `reduction` if partial, by `root` if at a root. `mesh` is not used then.
+
+    For a layout on several axes, `layout` is an object: by name of the axis, the same fields of its
+    layout. Replicated axes are left out, so {} means replicated on all. `mesh` has the names of the
+    axes in order. Raises `ValueError` if their number differs from the layout's.
+
+    `group` comes last and is left out for group 0. The values remain objects of the type, such as a
+    tuple for the shape.
     """
     fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
     if kind.layout.axes:
@@ -280,13 +288,18 @@ def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, o
 def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
     """Create an argument of a program from the fields of a row of the document.
 
-    `name`, `element`, `shape` and `layout` are required, else `KeyError`. A `layout` given as text
-    applies to all axes of the mesh, with the parameters `dimension`, `reduction` or `root` of the
-    row; without a mesh there is one axis. A `layout` given as a mapping has placement and
-    parameters by axis name, and leaves the other axes replicated, also the only one without a mesh.
-    Missing `group` is 0, missing
-    `state` and `whole_after` are false. Raises `InputError` (`axis`) for an axis that the mesh
-    lacks, and `ValueError` for an unknown placement or element type.
+    `name`, `element`, `shape` and `layout` are required, also `layout` in each entry of a layout by
+    axis, else `KeyError`. Other members are not checked.
+
+    - `layout` as text: a placement that applies to every axis of `mesh`, or to one axis without a
+      mesh, with the row's `dimension`, `reduction` or `root`.
+    - `layout` as a mapping: by name of the axis, an object with these fields. Axes of `mesh` that
+      it lacks are replicated; {} without a mesh is replicated too.
+
+    Defaults: `dimension` -1, `reduction` sum, `root` 0, `group` 0, `state` and `whole_after` false.
+    Only the parameter that the placement uses is read. A single axis gives its layout itself.
+    Raises `InputError` (`axis`) for the alphabetically first axis that the mesh lacks, and
+    `ValueError` for an unknown placement, reduction or element type.
     """
     given = fields["layout"]
     if isinstance(given, str):
@@ -379,11 +392,18 @@ def bound_from_json(
 ) -> BoundProgram:
     """Parse the document of a program, and choose numbers for its symbols and ranks.
 
-    `num_ranks`: ranks per group; `sizes`: numbers by symbol; `mesh`: ranks by axis name. They have
-    priority over the values of the document; a symbol with only one possible size needs no number.
-    With several axes, the number of ranks is their product. Raises `InputError` for an invalid
-    document or program, and for numbers that are missing, out of bounds or do not fit the layouts
-    (see `bind_sizes`).
+    - Number of a symbol: that in `sizes`, else that in `bound` of the document, else the only
+      possible size of the symbol.
+    - Ranks along an axis of the mesh: those in `mesh` by name, else those in `mesh_sizes` of the
+      document by position.
+    - Ranks per group: `num_ranks`, else those of the document (0 counts as missing). A value for
+      the only axis takes precedence. For several axes it is their product. Without any value, a
+      table of counts or 4 decides (see `bind_sizes`).
+
+    The result also has the document's `transformations` as history. `file` is used in errors.
+    Raises `InputError` for content that is no JSON object, for violations of the schema (`schema`)
+    or the typing rules, and for all errors of `bind_sizes`. Also (`ranks`) if the program was
+    captured on another number of ranks.
     """
     # Options have priority over the document, which has priority over fixed sizes of the program.
     document = parse_json_object(content, file)
@@ -407,11 +427,19 @@ def bind_sizes(
 ) -> Binding:
     """Check the numbers of ranks and symbols of a program, and return them as a binding.
 
-    `num_ranks`: ranks per group, default those of counts or `DEFAULT_RANKS` (4); `sizes`: number by
-    symbol; `mesh`: ranks by axis name. The product of several axes replaces `num_ranks`; the number
-    of a single axis may be left out. Raises `InputError` for, in this order, an unknown axis or one
-    without a number (`axis`), an unknown symbol or one without a number (`symbol`), a size out of
-    its inclusive bounds (`size`), and layouts that do not fit the ranks.
+    `sizes`: a number for every symbol, even one with only one possible size. `mesh`: ranks by axis
+    name, None for none. `num_ranks`: ranks per group. The ranks follow from `_bind_mesh`: with
+    several axes the product of `mesh`; otherwise the number of the only axis, else `num_ranks`,
+    else that of the first table of counts, else `DEFAULT_RANKS` (4). The binding lists ranks by
+    axis only if the program has axes.
+
+    Raises `InputError`, in this order, for:
+
+    - an unknown axis, or one of several without a number (`axis`); invalid counts
+    - an unknown symbol, then one without a number (`symbol`)
+    - a size outside its inclusive bounds (`size`)
+    - fewer than 2 ranks (`ranks`), a size below 1 (`size`), or an axis with fewer than 1 rank
+    - arguments or operations that do not fit the ranks and sizes (`check_binding`)
     """
     location = Location(program.name)
     axis_sizes = _bind_mesh(program, num_ranks, dict(mesh or {}))
@@ -440,10 +468,13 @@ def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) ->
     """Return the number of ranks along every axis of the program's mesh, in its order.
 
     With no or one axis, the result has one number: that of the axis in `mesh`, else `num_ranks`,
-    else that of the first table of counts, else `DEFAULT_RANKS` (4); `num_ranks` 0 counts as None.
-    With several axes, `mesh` must have a number for each, and `num_ranks` is ignored. Raises
-    `InputError` (`axis`) for an axis in `mesh` that the program lacks (also for any axis if the
-    program has none), and for a missing number.
+    else that of the first table of counts in the order of operations, else `DEFAULT_RANKS` (4).
+    `num_ranks` 0 counts as None. With several axes, `mesh` must have a number for each, and
+    `num_ranks` is ignored. Numbers are not checked.
+
+    Raises `InputError` (`axis`) for an axis in `mesh` that the program lacks (also for any axis if
+    the program has none), and for a missing number. With at most one axis and without `num_ranks`,
+    invalid counts raise `InputError` (`invalid-counts`).
     """
     location = Location(program.name)
     unknown = sorted(mesh.keys() - set(program.mesh))
@@ -466,12 +497,17 @@ def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) ->
 def canonical_hash(program: Program) -> str:
     """Hash a program independently of the names and the order of its operations (SHA-256, hex).
 
-    An operation is identified by the hash of its kind, attributes and operands; an argument by that
-    of its JSON fields, including its name. Hashes of operations and of chains are sorted, with
-    repetitions; a stage is the sorted hashes of its members, without name and family. Within a
-    chain, and among the outputs, the order counts. The name and the sizes of the program, and
-    arguments that are not read, do not count. So hashes compare rewrites of one program. The cost
-    is linear in the number of operations, except for sorting.
+    - An argument is the hash of its JSON fields, including its name. Unless an operation or the
+      outputs refer to it, it does not count.
+    - An operation is the hash of its kind, its attributes (`ATTRIBUTES`) and its operands in order.
+      An operand is the hash of the value with that name; a number is its text.
+    - A stage is the hash of the sorted hashes of its members, without name and family.
+    - A chain is the hash of its members in order, each an operation or a stage. Its dimensions do
+      not count.
+
+    The program is the hash of four lists: operations, stages and chains, each sorted and with
+    repetitions, and outputs in order. Name, sizes and groups of the program do not count. So equal
+    hashes identify rewrites that give the same program.
     """
     hashes = {
         argument.name: _hash_lines([str(argument_fields(argument, program.mesh))])
