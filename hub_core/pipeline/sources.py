@@ -158,9 +158,8 @@ def are_one_set(paths: Sequence[str], formats: Sequence[Format]) -> bool:
     Raises `InputError` if the content of the first file decides (`_is_set`) and cannot be read.
     """
     members = _find_set(Path(paths[0]), formats)
-    return {member.file for member in members} == set(map(Path, paths)) and (
-        not members or _is_set(members[0], formats)
-    )
+    is_whole = {member.file for member in members} == set(map(Path, paths))
+    return is_whole and (not members or _is_set(members[0], formats))
 
 
 def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:

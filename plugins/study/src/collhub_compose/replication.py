@@ -40,15 +40,14 @@ from hub_core.verification import common_unit
 def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
     """Divide every unit into `factor` units; the same data is moved.
 
-    Counts, offsets, scratch and units of the collective, also in its contract, are multiplied by
-    `factor`. The steps and the size in bytes do not change otherwise. Extensions are dropped, and
-    the provenance has the expression `rescale(NAME, factor)`. A factor of 1 returns the algorithm
-    itself.
+    Counts, offsets, scratch and units of the collective, also in its contract and in the table of
+    an uneven collective, are multiplied by `factor`. The steps and the size in bytes do not change
+    otherwise. Extensions are dropped, and the provenance has the expression
+    `rescale(NAME, factor)`. A factor of 1 returns the algorithm itself.
 
     Raises `UsageError` for a factor below 1. Raises `UsageError` (`too-large`) if units of the
     collective, an offset or scratch exceed 2^62 afterwards. The same error is raised for more than
-    `MAX_UNITS_IN_TABLE` rows of the contract. Raises `InputError` (`invalid-collective`) for an
-    uneven collective: its counts are not multiplied.
+    `MAX_UNITS_IN_TABLE` rows of the contract.
     """
     if factor < 1:
         raise UsageError(
@@ -102,12 +101,15 @@ def count_contract_rows(collective: Collective) -> int:
 
 
 def _rescale_collective(collective: Collective, factor: int) -> Collective:
-    """Return the collective with `factor` times as many units, also in its contract."""
+    """Return the collective with `factor` times as many units, also in its contract and counts."""
     contract = collective.contract
     if contract is not None:
         contract = _rescale_contract(contract, factor)
+    counts = collective.counts
+    if counts is not None:
+        counts = counts.multiplied(factor)
     units = collective.unit_count * factor
-    return replace(collective, unit_count=units, contract=contract)
+    return replace(collective, unit_count=units, contract=contract, counts=counts)
 
 
 def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from collhub_compose import embed, pipeline, relabel, replicate, rescale, sequen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hub_core
+from hub_core.model import UnitCounts
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import HubError, InputError, UsageError
@@ -280,6 +283,24 @@ def test_finer_units_change_nothing_else(sample: Algorithm, factor: int) -> None
     finer = rescale(sample, factor)
     assert finer.collective.unit_count == factor * sample.collective.unit_count
     assert len(finer.steps) == len(sample.steps)
+    assert_correct(finer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts"),
+    [
+        (CollectiveKind.ALL_TO_ALL_V, [[1, 0, 2], [0, 3, 1], [2, 1, 0]]),
+        (CollectiveKind.ALL_GATHER_V, [1, 0, 2]),
+    ],
+)
+def test_finer_units_multiply_the_counts(kind: CollectiveKind, counts: Any) -> None:
+    table = UnitCounts.from_table(counts, kind.traits.has_counts_per_pair)
+    collective = Collective(kind, 3, table.total, counts=table)
+    network = hub_core.parse_topology("ring:3")
+    coarse = hub_core.synthesize(collective, network, 1024 * table.total, name="auto").algorithm
+    finer = rescale(coarse, 3)
+    assert coarse.collective.counts is not None
+    assert finer.collective.counts == coarse.collective.counts.multiplied(3)
     assert_correct(finer)
 
 
