@@ -108,8 +108,8 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
     Readers of formats with another layout (file, folder, ranks) take no part. A reader that
     executes its input takes part only for one file that the user named with its suffix.
     Signatures are searched in the first 4096 bytes (of JSON, in `JsonHead.searched`). W are the
-    readers of workloads with the suffix or, if no reader at all has the suffix, all readers of
-    workloads. The first rule that applies decides:
+    readers of workloads with the suffix or a matching signature or, if no reader at all has the
+    suffix, all readers of workloads. The first rule that applies decides:
 
     - Exactly one reader has the suffix: this reader. But if its format has a signature that
       does not match, and the only reader with a matching signature has a format without
@@ -146,7 +146,10 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
     # If the input may be an algorithm or a workload, it is an algorithm, unless a reader of
     # workloads claims it.
     workload_readers = [
-        candidate for candidate in named or able if isinstance(candidate.offer, WorkloadReader)
+        candidate
+        for candidate in able
+        if isinstance(candidate.offer, WorkloadReader)
+        and (not named or candidate in named or candidate in fitting)
     ]
     plain = [candidate for candidate in fitting if candidate not in workload_readers]
     if len(plain) == 1:

@@ -59,6 +59,7 @@ from hub_core.plugin_api import (
     SynthesisResult,
     Synthesizer,
     TopologyReader,
+    WorkloadReader,
     WriteResult,
     option,
     resolve,
@@ -154,6 +155,21 @@ def test_content_decides_between_two_formats_of_one_suffix(
     assert hub_core.read(tmp_path / "x.json", registry=registry) is RING
     hub_core.write(RING, tmp_path / "y.json")
     assert hub_core.read(tmp_path / "y.json", registry=registry) is not RING
+
+
+def test_a_workload_reader_of_the_same_signature_leaves_the_reader_of_algorithms(
+    tmp_path: Path, offering: Offering
+) -> None:
+    """Two readers share the suffix and do not know the content; the rule must still hold."""
+    registry = offering(
+        FormatReader(replace(NOTES, name="a", signature=b"^A"), "m:f"),
+        FormatReader(replace(NOTES, name="b", signature=b"^B"), "m:f"),
+        FormatReader(replace(NOTES, name="algorithms", suffixes=(".x",)), "m:f"),
+        WorkloadReader(replace(NOTES, name="workloads", suffixes=(".y",)), "m:f"),
+        work=lambda source, options: RING,
+    )
+    (tmp_path / "x.note").write_bytes(b"NOTE 1")
+    assert hub_core.read(tmp_path / "x.note", registry=registry) is RING
 
 
 def test_a_signature_that_does_not_fit_speaks_against_a_format(

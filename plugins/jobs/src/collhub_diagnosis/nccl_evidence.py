@@ -82,18 +82,19 @@ def parse_ras(root: Mapping[str, object], file: str) -> RasReport:
 def read_inspector(content: bytes, file: str) -> list[str]:
     """Summarize JSON lines of NCCL's Inspector as notes for the report.
 
-    First there is a note for each line that is no record, then one for each communicator,
-    sorted by name. It gives the last collective (sequence number) that all recorded ranks
-    completed. If the ranks differ, it gives the lowest of their last numbers with the ranks
-    that have it (at most 8 named), and the highest number. Records of point-to-point messages
-    are ignored. Empty without lines. Raises `InputError` (`invalid-inspector`) if lines are
+    First there is a note for each line that is no record, with its cure, then one for each
+    communicator, sorted by name. It gives the last collective (sequence number) that all recorded
+    ranks completed. If the ranks differ, it gives the lowest of their last numbers with the ranks
+    that have it (at most 8 named), and the highest number. Records of point-to-point messages are
+    ignored. Empty without lines. Raises `InputError` (`invalid-inspector`) if lines are
     skipped and no line is a record of a collective.
     """
     last: dict[str, dict[int, int]] = {}
     notes: list[str] = []
     for record in read_inspector_lines(read_lines(io.BytesIO(content)), file):
         if isinstance(record, SkippedLine):
-            notes.append(f"{file}:{record.line}: {record.message}")
+            cure = f"; {record.cure}" if record.cure else ""
+            notes.append(f"{file}:{record.line}: {record.message}{cure}")
         elif not record.is_message:
             numbers = last.setdefault(record.member.communicator, {})
             rank = record.member.rank

@@ -86,7 +86,7 @@ def replay_transfers(
 
     - `transfer_ns` (int64[nodes]) is at least 0: latest start of the communication's nodes plus
       `transfer_ns`. The node keeps its own, possibly earlier, start.
-    - `transfer_ns` is -1: own start plus own duration, without waiting.
+    - `transfer_ns` is -1: own start plus own duration (0 if it has none), without waiting.
 
     `transfer_ns` of nodes without a communication is ignored. `lane`: lane of each node, -1 for
     none. Nodes of one lane without communication run one at a time: first the one that can start
@@ -99,7 +99,8 @@ def replay_transfers(
     Raises `InputError`: `no-times` for a node that is no marker and has neither a duration nor a
     communication; `deadlock` if nodes wait for each other.
     """
-    duration = workload.nodes.duration_ns.tolist()
+    # -1 is no time of a node.
+    duration = workload.nodes.duration_ns.clip(0).tolist()
     lasting = transfer_ns.tolist()
 
     def ends(rows: Sequence[int], starts: Sequence[int]) -> list[int]:

@@ -20,7 +20,7 @@ from collhub_pytorch.analysis import (
 from collhub_pytorch.calls import call_of_kernel, element_bytes, kind_of
 from collhub_pytorch.formats import ProfileOptions, RankOptions
 from collhub_pytorch.kineto.read import read
-from collhub_pytorch.replay import measured, replay_job
+from collhub_pytorch.replay import measured, replay_job, replay_transfers
 from collhub_pytorch.samples import (
     all_reduce_args,
     execution_traces,
@@ -31,7 +31,14 @@ from collhub_pytorch.samples import (
     step_events,
 )
 
-from hub_core.model import Diagnostic, InputError, JobCollective, NodeKind, Workload
+from hub_core.model import (
+    Diagnostic,
+    InputError,
+    JobCollective,
+    NodeColumns,
+    NodeKind,
+    Workload,
+)
 from hub_core.plugin_api import Source, SourcePart
 
 DEFAULTS = ProfileOptions()
@@ -96,6 +103,18 @@ def test_the_last_rank_transfers_and_the_others_wait() -> None:
     members = meetings.members(0)
     assert times.transferring[members].tolist() == [60_000, 60_000]
     assert times.waiting[members].tolist() == [40_000, 0]
+
+
+def test_a_call_without_a_time_does_not_end_before_its_start() -> None:
+    """-1 is the value of an unknown duration, not a duration."""
+    columns = {
+        "rank": np.array([0, 1]),
+        "kind": np.full(2, NodeKind.COLLECTIVE),
+        "collective": np.full(2, JobCollective.ALL_REDUCE),
+    }
+    job = Workload(NodeColumns.from_columns(2, columns))
+    result = replay_transfers(job, match_communications(job), np.full(2, -1))
+    assert result.times.start.tolist() == result.times.end.tolist()
 
 
 def test_a_kernel_that_was_told_to_wait_waits_for_the_collective() -> None:

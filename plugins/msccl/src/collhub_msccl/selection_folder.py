@@ -375,8 +375,9 @@ def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, firs
     """Add a file and a note about it to the folder.
 
     The file has the steps for `task.size_of_steps`. If the steps for the smallest or largest
-    measured size of the window differ from them, a loss is recorded, because the algorithm was
-    measured with the steps of each size. `first`: smallest size in bytes that the file serves.
+    measured size of the window differ from them, or cannot be built, a loss is recorded, because
+    the algorithm was measured with the steps of each size. `first`: smallest size in bytes that the
+    file serves.
     """
     file = task.build_file_name(first, program_file.largest)
     folder.files.append(Artifact(f"{folder.runtime.name}/{file}", program_file.content))
@@ -384,11 +385,17 @@ def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, firs
     folder.notes.append(f"{file}: {name} as synthesized for {size}")
     steps = task.selected.made(name, task.size_of_steps).steps
     extreme_sizes = (task.window.sizes[0], task.window.sizes[-1])
-    if any(
-        task.selected.made(name, size_limit).steps.differences(steps)
-        for size_limit in extreme_sizes
-    ):
+    try:
+        is_same = not any(
+            task.selected.made(name, size_limit).steps.differences(steps)
+            for size_limit in extreme_sizes
+        )
         consequence = f"{name} has the steps for {size}, but was measured with steps for each size"
+    except HubError as error:
+        is_same = False
+        reason = error.diagnostics[0].message
+        consequence = f"{name} has the steps for {size}, but not for each size: {reason}"
+    if not is_same:
         folder.add_loss("steps", task.describe_sizes(first), consequence)
 
 

@@ -379,7 +379,7 @@ def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> Meas
     lines = ((number, line.encode()) for number, line in enumerate(text.splitlines(), 1))
     for record in read_inspector_lines(lines, file):
         if isinstance(record, SkippedLine):
-            collector.skip(record.message, record.line)
+            collector.skip(record.message, record.line, record.cure)
             continue
         if record.is_message:
             collector.skip("not a collective (p2p records have no model)", record.line)

@@ -196,7 +196,7 @@ def evaluate_robustness(
     best time. Its slowdown on a variation is its time there, divided by that of the variation's
     first. It can be slightly below 1, since that one need not be the fastest.
 
-    - `wins`: number of variations with a slowdown of exactly 1
+    - `wins`: number of variations with a slowdown of at most 1
     - `worst_ratio`, `worst_variation`: the largest slowdown, and the name of the first variation
       with it; 1.0 and "" if no slowdown is above 1
     - `missing`: names of the variations on which it has no time, or one of both times is 0, in
@@ -216,7 +216,7 @@ def evaluate_robustness(
         if ratio is None:
             missing.append(variation.name)
             continue
-        wins += ratio == 1.0
+        wins += ratio <= 1.0
         if ratio > worst:
             worst, where = ratio, variation.name
     return Robustness(size, winner, wins, worst, where, tuple(missing))
@@ -289,7 +289,7 @@ def list_robustness(
     Otherwise the winner is that of `base`. Its slowdown on a variation is its time divided by the
     time of the winner there. The fields of a record:
 
-    - `wins`: number of variations on which the slowdown is exactly 1.
+    - `wins`: number of variations on which the slowdown is at most 1.
     - `worst_ratio`, `worst_variation`: the largest slowdown, and the name of the first variation
       with it. They are 1.0 and None if no slowdown is above 1.
     - `missing`: names of the variations on which it has no slowdown, because it has no time or a
@@ -337,10 +337,11 @@ def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float
 def _find_winner(outcome: ComparisonOutcome, size: int, chosen: str) -> str:
     """Return the winner at a size on a variation of the network; `none` if no algorithm has a time.
 
-    If `chosen`, the winner on the base network, has exactly the winner's time, it is returned
+    If `chosen`, the winner on the base network, is not slower than this winner, it is returned
     instead.
     """
-    if _compute_slowdown(outcome, size, chosen) == 1.0:
+    slowdown = _compute_slowdown(outcome, size, chosen)
+    if slowdown is not None and slowdown <= 1.0:
         return chosen
     ranking = outcome.ranking(size)
     return ranking[0].algorithm if ranking else "none"

@@ -129,7 +129,8 @@ def workload_of(
             for record in records:
                 if isinstance(record, SkippedLine):
                     findings = assumptions if record.is_assumption else skipped
-                    findings.append(f"{file.name}:{record.line}: {record.message}")
+                    cure = f"; {record.cure}" if record.cure else ""
+                    findings.append(f"{file.name}:{record.line}: {record.message}{cure}")
                     continue
                 file_of_process.setdefault(record.member.process, file.name)
                 calls.add(record)

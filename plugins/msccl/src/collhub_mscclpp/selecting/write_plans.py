@@ -205,12 +205,11 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
 
     - a collective without a name in plans; it has no plan
     - an algorithm that cannot be written, and a window for which none can; the runtime serves it
-    - an algorithm with other steps for the smallest or largest size of the window
+    - an algorithm with other or no steps for the smallest or largest size of the window
     - sizes of a window that the plan does not serve, if the second plan cannot be written
 
     The notes explain the use. The last one is a warning if a collective of the selection reduces,
-    because plans always sum. Raises the `HubError` of `SelectedCollective.made` if a window's
-    chosen algorithm exists for its middle size, but not for its smallest or largest.
+    because plans always sum.
     """
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
     # If nodes have unequal sizes, all ranks are assumed to share a memory domain.
@@ -256,8 +255,7 @@ def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _Win
     `len(sizes) // 2`, and is restricted to the mode. The first one that can be written is used.
     Then:
 
-    1. A loss is added if it has other steps for the smallest or the largest measured size.
-       Raises `HubError` if there are none for these sizes; the plan has been added then.
+    1. A loss is added if it has other or no steps for the smallest or the largest measured size.
     2. `_add_minimum_chunks_plan` adds a second plan if the first one does not serve all
        multiples of 16 bytes per part.
 
@@ -395,17 +393,24 @@ def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions
 def _note_other_steps(
     folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode, name: str
 ) -> None:
-    """Add a loss if an algorithm has different steps for different sizes of a window.
+    """Add a loss if an algorithm has different or no steps for other sizes of a window.
 
     The steps for the middle measured size, which the plan has, are compared with those for the
-    smallest and the largest.
+    smallest and the largest. The first of these two for which the algorithm cannot be built, or
+    has other steps, gives the loss.
     """
     sizes: Sequence[int] = window_mode.window.sizes
     chosen = selected.made(name, sizes[len(sizes) // 2]).steps
-    limit_steps = [selected.made(name, size).steps for size in (sizes[0], sizes[-1])]
-    if any(steps.differences(chosen) for steps in limit_steps):
-        reason = f"{name} was measured with other steps for other sizes of the window"
-        folder.losses.append(Loss("steps", str(window_mode), reason))
+    for size in (sizes[0], sizes[-1]):
+        try:
+            is_same = not selected.made(name, size).steps.differences(chosen)
+            reason = f"{name} was measured with other steps for other sizes of the window"
+        except HubError as error:
+            is_same = False
+            reason = f"{name} has no steps for {format_bytes(size)}: {error.diagnostics[0].message}"
+        if not is_same:
+            folder.losses.append(Loss("steps", str(window_mode), reason))
+            return
 
 
 _LANE = 0
@@ -426,7 +431,7 @@ def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> 
 
     The second part follows all sends of the rank, so the algorithm is also correct in place. It
     claims the mode `in_place` if true, otherwise only out of place. There is no scratch. A single
-    rank has only the copy, and no step in a reduction. Raises `InputError`
+    rank has only a copy of its unit. Raises `InputError`
     (`invalid-collective`) for kinds with a root, counts or a contract, and for `num_ranks` below
     1.
     """
@@ -496,9 +501,21 @@ def _add_up(
     There is one reducing receive per peer, in the order of `peers` and in lane `_LANE`. The first
     adds the received unit to unit `own_unit` of the input, and depends on all rows of `sent`
     (sends of the rank). Each further one adds to the sum so far, and depends on the step before
-    it. The sums are stored in unit 0 of the output. Nothing is added without peers, so the output
-    is not set then.
+    it. The sums are stored in unit 0 of the output. Without peers, the rank's own unit is copied
+    there.
     """
+    if not peers:
+        steps.add(
+            rank,
+            StepKind.COPY,
+            control=sent,
+            src_buffer=Buffer.INPUT,
+            src_offset=own_unit,
+            dst_buffer=Buffer.OUTPUT,
+            dst_offset=0,
+            count=1,
+            lane=_LANE,
+        )
     buffer, offset, before = Buffer.INPUT, own_unit, sent
     for peer in peers:
         row = steps.add(

@@ -20,7 +20,7 @@ from executor_plan import load_plan
 from runtime_model import OWN_ALGORITHM, Query, RuntimeModel, write_folder
 
 import hub_core
-from hub_core.model import Algorithm, CollectiveKind, Diagnostic
+from hub_core.model import Algorithm, CollectiveKind, Diagnostic, InputError
 from hub_core.plugin_api import Selection, ServedCalls, Source, SourcePart
 from hub_core.testing import (
     binomial_broadcast,
@@ -225,6 +225,28 @@ def test_direct_exchange_is_right_with_the_fewest_chunks(
         gpu = json.loads(artifact.content())["gpus"][0]
         chunks = max(gpu["input_chunks"], gpu["output_chunks"])
         assert chunks == (1 if kind == "allreduce" else num_ranks)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_direct_exchange_of_one_rank_sets_the_output(kind: CollectiveKind, in_place: bool) -> None:
+    assert verify(direct_exchange(kind, 1, in_place=in_place)).ok
+
+
+def test_a_size_for_which_an_algorithm_cannot_be_built_is_a_loss() -> None:
+    """The plan is made for the middle size; an error at another one ended the entire folder."""
+    algorithm = direct_exchange(CollectiveKind.ALL_GATHER, 4, in_place=True)
+    sizes = (1 << 14, 1 << 15, 1 << 16)
+
+    def build(name: str, size: int) -> Algorithm:
+        if size == sizes[0]:
+            raise InputError("no schedule of this size")
+        return algorithm
+
+    collective = selected(algorithm.collective, sizes, {"one": (1, 1, 1)}, build)
+    files, losses = written(Selection("t", 4, 1, (collective,)))
+    assert [name for name in files if name.endswith(".json")]
+    assert any("has no steps for" in str(loss) and "of this size" in str(loss) for loss in losses)
 
 
 def changed(files: Mapping[str, bytes], name: str, old: str, new: str) -> dict[str, bytes]:
