@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 
 from collhub_torch.native_library import NativeCall, NativeLibrary
-from hub_core.model import CollectiveKind, UsageError
+from hub_core.model import CollectiveKind, PluginError, UsageError
+
+_ID_BYTES = 128
 
 
 class Session:
@@ -64,27 +66,42 @@ class Session:
 
         All ranks of the group must call this, because it waits for them. Rank 0 creates the ID of
         the communicator (128 bytes). A broadcast of the process group, with a tensor on `device`,
-        sends it to the other ranks. If `device` is a GPU, it is the current device while the
-        communicator is joined; the previous one is current again afterwards. The handle is not
-        stored here.
+        sends it to the other ranks, after a byte that is 0 if rank 0 has no ID. If `device` is a
+        GPU, it is the current device while the communicator is joined; the previous one is current
+        again afterwards. The handle is not stored here.
 
         Raises `PluginError` (`nccl`) if NCCL reports an error. If rank 0 cannot create the ID, it
-        raises before the broadcast, for which the other ranks then wait.
+        raises after the broadcast, and so do the other ranks.
         """
         rank = self._group.rank()
-        unique_id = self._library.new_id() if rank == 0 else bytes(128)
+        unique_id = bytes(_ID_BYTES)
+        failure: PluginError | None = None
+        if rank == 0:
+            try:
+                unique_id = self._library.new_id()
+            except PluginError as error:
+                # The other ranks must not wait for the broadcast until its time limit.
+                failure = error
+        message = [int(failure is None), *unique_id]
         # NCCL accesses only memory of its GPU.
-        shared = torch.tensor(list(unique_id), dtype=torch.uint8, device=device)
+        shared = torch.tensor(message, dtype=torch.uint8, device=device)
         options = dist.BroadcastOptions()
         options.rootRank = 0
         options.rootTensor = 0
         work = self._group.broadcast([shared], options)
         if work is not None:
             work.wait()
+        if failure is not None:
+            raise failure
+        has_id, *received = shared.cpu().tolist()
+        if not has_id:
+            raise PluginError(
+                "rank 0 could not create an NCCL ID", cure="see the error of rank 0", code="nccl"
+            )
         if device.type == "cuda":
             with torch.cuda.device(device):
-                return self._library.join(bytes(shared.cpu().tolist()), self.num_ranks, rank)
-        return self._library.join(bytes(shared.tolist()), self.num_ranks, rank)
+                return self._library.join(bytes(received), self.num_ranks, rank)
+        return self._library.join(bytes(received), self.num_ranks, rank)
 
 
 def check_tensor(tensor: torch.Tensor, device: str) -> None:

@@ -135,6 +135,30 @@ def test_operators_of_all_collectives_give_tensors_of_their_shapes(
 
 
 @needs_torch
+def test_all_ranks_fail_if_rank_0_gets_no_id(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks waited in the broadcast until its time limit."""
+    from collhub_torch.native_library import NativeLibrary
+
+    def fail(library: NativeLibrary) -> bytes:
+        raise PluginError("ncclGetUniqueId: no network", code="nccl")
+
+    monkeypatch.setattr(NativeLibrary, "new_id", fail)
+    algorithm = load(folders["sum"], "cpu")
+
+    def call(rank: int, group: Any) -> str:
+        name = algorithm.attach(group)
+        with pytest.raises(PluginError) as caught:
+            algorithm.op(given(rank, 4), "sum", name)
+        return str(caught.value)
+
+    first, *others = on_ranks(call)
+    assert "no network" in first
+    assert all("rank 0 could not create an NCCL ID" in one for one in others)
+
+
+@needs_torch
 def test_operator_tells_the_compiler_its_shape(folders: dict[str, Path]) -> None:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -149,11 +149,10 @@ def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = 
     the numbers of `binding`. Each rank writes its block, but on an axis with a root layout only
     the root does. If several ranks have the same block, that of the lowest rank is used.
 
-    With a layout per mesh axis but without `binding`, `parts[0]` is returned. Raises
-    `InputError` (`symbol`) for a symbol without a number, and `ValueError` for arrays that do
-    not fit together.
+    Raises `InputError` (`symbol`) for a symbol without a number, and `ValueError` for arrays that
+    do not fit together, and for a layout per mesh axis without `binding`.
     """
-    if not kind.layout.axes or binding is None:
+    if not kind.layout.axes:
         if kind.layout.placement is Placement.ROOT:
             return parts[kind.layout.root]
         if kind.layout.is_local:
@@ -161,6 +160,8 @@ def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = 
         if not kind.layout.is_sliced:
             return parts[0]
         return np.concatenate(parts, axis=kind.layout.dimension)
+    if binding is None:
+        raise ValueError("a layout per mesh axis needs a binding with the ranks of every axis")
     local_axes = find_local_axes(kind)
     numbered = replace(kind, shape=binding.shape(kind.shape))
     sizes = tuple(binding.axis_sizes[axis] for axis in local_axes)
@@ -332,9 +333,9 @@ def convolve(x: Array, w: Array) -> Array:
     not mirrored. Terms are added in the element type of x, ordered by c, then by k in row-major
     order.
 
-    Windows must have odd sizes; this is not checked. Raises `IndexError` if w has more channels
-    than x, but additional channels of x are ignored. Raises `ValueError` if x and w have
-    different numbers of dimensions.
+    Windows must have odd sizes, and x and w equally many channels; the typing rules of a program
+    check this, this function does not. Raises `IndexError` if w has more channels than x. Raises
+    `ValueError` if x and w have different numbers of dimensions.
     """
     window = w.shape[2:]
     sides = [(size // 2, size // 2) for size in window]
