@@ -69,18 +69,21 @@ def best_bounds(
     best_times_ps: Sequence[int | None] | None = None,
     is_thorough: bool = False,
 ) -> tuple[ProvenBound | None, ...]:
-    """Compute the largest known lower bound for every size in bytes.
+    """Compute the largest known lower bound in ps for every size in bytes, in the order of sizes.
 
     A bound is None for a custom collective, and if ranks cannot reach each other. `npus`: the NPU
-    of each rank. `best_times_ps`: times of the fastest known algorithms by size, None if unknown.
+    of each rank, None for NPU r. `best_times_ps`: times of the fastest known algorithms by size,
+    None if unknown. `registry`: None for that of the run.
 
     The core's bound is computed first. Then the offers of plugins for the collective's kind are
-    called, ordered by their loading work, then by name. An offer gets the sizes whose best time is
-    unknown or more than 2 % above the bound so far. Its limit of work is `QUICK_WORK`, or
+    called, ordered by their loading work, then by name. An offer gets the sizes that have a bound
+    and whose best time is unknown or more than 2 % above it. Its limit of work is `QUICK_WORK`, or
     `THOROUGH_WORK` if `is_thorough`, minus its own loading work; work of other offers does not
     count. The search ends when no such size remains, or at the first offer whose limit is 0 or
-    less. Of equal bounds, the first one counts. An offer that raises `InputError` is skipped; other
-    errors of an offer are raised as `HubError`.
+    less. Of equal bounds, the first one counts. An offer may have no bounds.
+
+    Raises `InputError` (`topology-too-small`) for fewer NPUs than ranks. An offer that raises
+    `InputError` is skipped; other errors of an offer are raised as `HubError`.
     """
     core_ps = lower_bounds_ps(collective, topology, sizes, npus)
     if core_ps is None:

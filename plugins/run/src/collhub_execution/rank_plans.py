@@ -98,9 +98,14 @@ class RankPlan:
     def _build_level(self, rows: range) -> RankLevel:
         """Build a level from the records `rows` of the rank: sends, receives and local moves.
 
-        A level is a group of records that the rank executes at once: it starts all messages, waits
-        for them, then executes the local moves. Each of the three tuples keeps the order of the
-        records. REDUCE records that are fused with a receive (`is_done`) are left out.
+        `rows`: numbers of records in this plan, from 0; in the result, `record` is the number in
+        the program, `first_record` more. A level is a group of records that the rank executes at
+        once: it starts all messages, waits for them, then executes the local moves. Each of the
+        three tuples keeps the order of the records and may be empty.
+
+        Local moves are the copies and reductions, without REDUCE records that are fused with a
+        receive (`is_done`). Such a receive has `reduces` instead. `start` of a message is its
+        address in this rank's memory, in elements.
         """
         sends, receives, moves = [], [], []
         for row in rows:
@@ -168,8 +173,14 @@ class RankPlans:
         """Return the plan of one rank: its records (operations), with addresses in its own memory.
 
         Addresses are in elements from the start of the rank's memory. Records keep their order;
-        `first_record` is the number of the first one in the program. The source of a RECV and the
-        destination of a SEND are on another rank and -1 here.
+        `first_record` is the number of the first one in the program. The columns are empty for a
+        rank without records. The source of a RECV and the destination of a SEND are on another rank
+        and -1 here. `tag` counts the messages from one rank to another from 0, in the order of the
+        program; it has no meaning for local records.
+
+        If the transport reduces while it receives, a fused RECV has the destination of its REDUCE
+        and `reduces`, and this REDUCE has `is_done`. `memory_size` ends at the last element of
+        INPUT, OUTPUT and all regions that the rank uses.
         """
         program, elements = self._program, self._elements
         # Convert addresses in the flat memory of all ranks to addresses in that of this rank.
@@ -231,9 +242,11 @@ class RankTask:
 
 
 def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
-    """Return the task of a rank: its plan, its input (not copied) and the settings of the request.
+    """Return the task of a rank: its plan, its input and the settings of the request.
 
-    The root is 0 for a collective without one.
+    The settings are the kind of the collective, its root (0 without one), the reduction, the value
+    of all other memory, the numbers of warm-ups and repeats, and whether steps are timed. The input
+    is the array of `request.inputs` at the rank of the plan, not a copy.
     """
     collective = request.algorithm.collective
     return RankTask(

@@ -351,10 +351,16 @@ def read_points(
 ) -> MeasurementSet:
     """Read files as `read_measurements` does, and combine the records of the ranks of a call.
 
-    `collective`, `ranks`, `nodes`, `format` and `options` complete what the files do not contain.
-    Calls are merged as in `merge_calls`. If the first file of unknown content has predicted times
-    or tuner rules, raises `InputError` with that reason; otherwise the errors of
-    `read_measurements`.
+    `collective`, `ranks` and `nodes` are values for files that lack them. `format` is the name of
+    the reader (None: the one that recognizes the file), `options` are options of readers,
+    `registry` is None for that of the run. The points are merged by `merge_calls`: points without a
+    call come first, then one point for all calls of equal configuration. Skipped lines and sources
+    are returned as they were read.
+
+    Raises the errors of `read_measurements`, such as `InputError` for a file without usable points.
+    If a file is of unknown content (`unknown-measurements`), but begins with predicted times of
+    NCCL or rules of a tuner, the `InputError` says so instead. Raises `OSError` if this file cannot
+    be read again.
     """
     try:
         read = read_measurements(

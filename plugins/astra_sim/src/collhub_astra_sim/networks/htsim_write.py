@@ -15,12 +15,14 @@ from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
 
 def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Write the network as a topology file of htsim (format `htsim`).
+    """Write the network as one topology file of htsim (format `htsim`), encoded on demand.
 
     It must be a fat tree of two or three tiers with equal links in a tier; NPUs of consecutive
-    numbers are connected to the same switch. Names of nodes are losses. Switches may have other
+    numbers are connected to the same switch. Losses are the multicast and the reduction of
+    switches, names of nodes, and groups of NPUs, each if present. Switches and links may have other
     numbers when the file is read again. Raises `UsageError` (`inexpressible-topology`) with the
-    reason for all other networks.
+    reason for all other networks, also for several planes and for links without an equal reverse
+    link.
     """
     del options
     try:
@@ -68,12 +70,14 @@ class _Levels:
     def __init__(self, topology: Topology) -> None:
         """Assign a level to every node, and count the cables between levels.
 
-        The level is 0 for NPUs, else the number of hops to the nearest NPU. Stored are the nodes of
-        each level, the number of cables from each node to each neighbour above and below, and the
-        (bandwidth, latency) pairs of cables by the lower of their two levels. Raises
-        `_NoFatTreeError` if a switch is not within three hops of an NPU, or if a cable does not
-        connect adjacent levels, and `UsageError` for a link without an equal one in the opposite
-        direction.
+        A cable is a link and its reverse. The level is 0 for NPUs, else the number of hops to the
+        nearest NPU. Stored are the nodes of each level, the number of cables from each node to each
+        neighbour above and below, and the (bandwidth, latency) pairs of cables by the lower of
+        their two levels.
+
+        Raises, in this order: `UsageError` for several planes, or a link without an equal one in
+        the opposite direction; `_NoFatTreeError` if a switch is not within three hops of an NPU, or
+        if a cable does not connect adjacent levels.
         """
         self._npus = topology.num_npus
         self._cables = cables_of(topology)
@@ -105,10 +109,18 @@ class _Levels:
     def fat_tree(self) -> FatTree:
         """Return the htsim fat tree that equals this network.
 
-        It has two or three tiers of switches; the cables below a tier have one bandwidth and
-        latency. Each switch of tier 0 must be connected to a block of consecutive NPUs, and pods
-        and top switches must be connected as htsim does. Raises `_NoFatTreeError` with the first
-        reason why there is none.
+        Raises `_NoFatTreeError` with the first reason why there is none. Checked in this order:
+
+        - there are two or three tiers of switches
+        - tier by tier from the lowest, the conditions of `_build_tier`
+        - the numbers of NPUs, pods, ports and cables fit together (`FatTree.defect`); a pod is a
+          set of switches of tier 0 with the same switches above, and two tiers have one pod
+        - each switch of tier 0 is connected to a block of consecutive NPUs, such as 0 to 3 and 4 to
+          7
+        - switches of tier 0 whose NPUs are in one pod, by number, have the same switches above,
+          with equally many cables to each
+        - with three tiers, all pods are connected to the same disjoint groups of top switches
+          (`_check_cores`)
         """
         if self._count not in (2, 3):
             raise _NoFatTreeError(f"it has {self._count} tiers of switches, htsim 2 or 3")

@@ -267,11 +267,14 @@ _HOPS_OVER_ONE_SWITCH = 2
 
 
 def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | None:
-    """Search for one chain through all ranks, from the root, that reaches the optimal rate.
+    """Search for one chain through all ranks, from the root, that reaches the rate of `bound`.
 
-    Its edges follow the topology's own routes. The random orders of `_generate_orders` are tried
-    (seed of the task); the first optimal one is returned. None if none is, or with more than
-    `_MAX_RANKS` ranks.
+    Its edges follow the topology's own routes, all links reversed for collectives towards the root.
+    The orders of `_generate_orders` are tried with the seed of the task. The result is a packing of
+    one tree of weight 1, from the first order whose rate equals the bound. None if no order does,
+    or with more than `_MAX_RANKS` (256) ranks. Takes no steps from the budget.
+
+    The collective must have a root. Raises `InputError` for ranks without a route.
     """
     network = task.oriented_network
     if network.graph.num_compute > _MAX_RANKS:
@@ -292,12 +295,12 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
     """Yield `_MAX_TRIALS` (64) orders of the ranks for a chain, as int64[ranks]; they may repeat.
 
-    The group of a rank is named by the lowest rank from or to which its route has at most
-    `_HOPS_OVER_ONE_SWITCH` (2) links, normally a rank at the same switch. The distance of two
-    groups is the number of links of the route between the ranks that name them. An order visits
-    group by group as in `_find_path`, from the group of the root on, with new random numbers of
-    `seed` for each order. The ranks of a group are in ascending order, except that the root is the
-    very first. Raises `InputError` for ranks without a route.
+    The group of a rank is named by the lowest rank, possibly itself, from or to which its route has
+    at most `_HOPS_OVER_ONE_SWITCH` (2) links. This is normally a rank at the same switch. The
+    distance of two groups is the number of links of the route between the ranks that name them. An
+    order visits group by group as in `_find_path`, from the group of the root on, with new random
+    numbers of `seed` for each order. The ranks of a group are in ascending order, except that the
+    root is the very first. Raises `InputError` at the first order for ranks without a route.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute
@@ -323,10 +326,12 @@ def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
     """Find a path through all positions from `first` that always continues to a nearest one.
 
     Returns all positions, each once, in the order of the path. `hops`: distances, int64[from, to],
-    0 on the diagonal. The next position is the unvisited one with, in this order: the lowest
-    distance from the current position; the fewest unvisited positions to which it has the distance
-    D, the minimum distance above 0 in `hops` (Warnsdorff's rule); the lowest `noise`
-    (int64[positions]).
+    0 on the diagonal. The next position is the unvisited one with, in this order:
+
+    - the lowest distance from the current position
+    - the fewest unvisited positions at distance 0 from it; it counts itself, so this decides only
+      between positions of which some are at distance 0 from others
+    - the lowest `noise` (int64[positions]), then the lowest number
     """
     minimum_hops = np.where(hops > 0, hops, hops.max(initial=0)).min(initial=0)
     is_unvisited = np.ones(len(hops), np.bool_)

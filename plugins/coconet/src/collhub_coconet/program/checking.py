@@ -26,12 +26,15 @@ RULES = {**TYPING_RULES, **dict.fromkeys(CONTRACTIONS, type_contraction)}
 def type_operation(
     operation: Operation, types: list[TensorType | None], mesh: Sequence[str] = ()
 ) -> TensorType:
-    """Return the type of the value of an operation.
+    """Return the type of the value of an operation: element type, shape, layout and group.
 
-    `types`: types of its operands, None for numbers; `mesh`: names of the axes, empty for one axis
-    without a name. Raises `TypingMistakeError` for the first of: a wrong number of operands, an
-    attribute that the kind does not have, a missing attribute that is not optional, a violated
-    typing rule of the kind.
+    `types`: types of its operands in order, None for numbers; `mesh`: names of the axes, empty for
+    one axis without a name. Raises `TypingMistakeError` for the first of:
+
+    - `operands`: a wrong number of operands, if the kind has a fixed number
+    - `attribute`: in the order of `ATTRIBUTES`, an attribute that the kind does not have, or a
+      missing one that is not optional
+    - a violated typing rule of the kind
     """
     traits = TRAITS[operation.kind]
     if traits.operands >= 0 and len(types) != traits.operands:
@@ -97,9 +100,14 @@ class Checker:
         """Check an operation, and record the type of its value; `line` is counted from 1.
 
         - An operation that reads an ill-typed value is not checked and counts as ill-typed too.
-        - The first violation of any other operation is added to `self.findings`; the operation
-          counts as ill-typed, and its value has no type.
-        - A correct Update marks its state as updated.
+        - For any other operation, the names (`_check_names`), then the types (`type_operation`) are
+          checked. The first violation is added to `self.findings`, with code, line and the
+          operation. The operation then counts as ill-typed, and no type is recorded.
+        - A correct operation has its type in `self.types`. A correct Update marks its state as
+          updated.
+
+        If the name of an operation is already in use, the earlier type under this name remains, but
+        operations that read the name later are not checked. Nothing is raised.
         """
         # A violation is reported once, and not again for every operation that depends on it.
         if not self._ill_typed.isdisjoint(operation.reads):
@@ -154,10 +162,17 @@ class Checker:
     def _check_argument(self, argument: Argument) -> None:
         """Raise `TypingMistakeError` for the first mistake in the declaration of an argument.
 
-        The mistakes, in this order: a used name; a dimension that is an undefined symbol or below
-        1; another number of layouts than axes (one layout without a mesh); a slice along a
-        dimension that does not exist or has size 1; two different reductions; a negative group; a
-        state with a local or partial layout. A correct argument is not recorded here.
+        The mistakes, in this order:
+
+        - `name`: a name that an earlier value has
+        - `symbol`, `size`: the first dimension that is an undefined symbol or below 1
+        - `layout`: another number of layouts than axes (one layout without a mesh)
+        - `dimension`: a slice along a dimension that does not exist or has size 1
+        - `layout`: two different reductions on its axes
+        - `group`: a negative group
+        - `layout`: a state that is local or partial on an axis
+
+        The argument is not recorded here.
         """
         kind = argument.type
         if argument.name in self.types:
@@ -197,8 +212,8 @@ class Checker:
 
         - `name`: the name belongs to an argument or to an earlier operation, also an ill-typed one.
         - `undefined`: an operand is neither an argument nor an earlier well-typed operation.
-        - A given `shape` of an operation other than OPAQUE has an undefined symbol or a number
-          below 1.
+        - `symbol`, `size`: a given `shape` has an undefined symbol or a number below 1; not checked
+          for the kind OPAQUE.
         - `state`: the first operand of an Update is not a state, or an earlier Update has updated
           it.
         """

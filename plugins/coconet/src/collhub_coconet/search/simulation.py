@@ -106,13 +106,17 @@ class Simulation:
         choice: _MeansOfProgram,
         counts: Sequence[int] = CHUNKS,
     ) -> Timing | str:
-        """Simulate a program with each chunk count; return the fastest time with its choices.
+        """Simulate a program with each chunk count; return the fastest time in s with its choices.
 
-        All communications have the algorithm and protocol that are fastest in isolation, and the
-        same chunk count; only reductions to a scalar, and communications for which the count would
-        need more than `_MAX_NODES` nodes, keep their initial one. Of equal times the first is kept.
-        A count above 1 that changes no communication is the last one tried. If no count fits, the
-        result is the first reason as text. Raises `HubError` for other errors.
+        Each communication has the algorithm and protocol that are fastest in isolation, and starts
+        with 1 chunk. For each of `counts`, in order, every communication gets this chunk count,
+        except two kinds that keep 1 chunk: reductions to a scalar, and communications for which the
+        count would need more than `_MAX_NODES` (60 000) steps. After a count above 1 that changes
+        no communication, no further count is tried. Of equal times the first is returned.
+
+        If no simulated count fits, the result is the reason of the first one as text. Raises
+        `InputError` for a collective without an algorithm, and `HubError` for other errors of the
+        simulation.
         """
         names = list(choice.demands)
         initial = {name: choice.find_initial(name) for name in names}
@@ -200,9 +204,13 @@ class Simulation:
     def _start(self, program: Program, binding: Binding) -> _MeansOfProgram:
         """Collect the communications of a program, for which algorithms can then be chosen.
 
-        Checks the network first: raises `InputError` if it has fewer NPUs than the ranks of all
-        groups. The result has the demand (kind, bytes, ranks) of every communication by name, and
-        the names of the reductions of slices to scalars.
+        The result has, by name of the operation in the order of the program, the demand (kind,
+        bytes, ranks) of every communication. Left out are those of a single rank, and the members
+        of a bucket after its first. It also has the names of all reductions of slices to scalars,
+        and the bandwidth of the slowest NPU's fastest link in bytes/s. No algorithm is chosen yet.
+
+        Raises `InputError` first if the network has fewer NPUs than the ranks of all groups, then
+        for invalid counts, and for a network without links.
         """
         ranks = binding.num_ranks * program.num_groups
         self._build_machine(PROTOCOLS[0]).network(ranks, self.registry)
@@ -264,10 +272,14 @@ class Simulation:
     ) -> float | str:
         """Simulate a program once; return the time in s, or the reason why the means do not fit.
 
-        The network has the latency of the fastest protocol in use. Messages of a slower protocol
-        are longer by the bytes that a link transfers in the additional latency. A reason is
-        returned only if all diagnostics have a code in `_CODES_OF_UNFIT_MEANS`; otherwise
-        `HubError` is raised.
+        `means_by_name`: algorithm, protocol and chunk count of every communication in `choice`. The
+        network has the latency of the fastest protocol among them, or of the first protocol without
+        communications. Messages of a slower protocol are longer by the bytes that a link transfers
+        in the additional latency.
+
+        If the simulation raises `HubError` and all of its diagnostics have a code in
+        `_CODES_OF_UNFIT_MEANS`, such as `too-large`, the result is the text of the error. Any other
+        `HubError` is raised. Raises `StopIteration` for an unknown protocol or algorithm.
         """
         used = [choice.find_protocol(means) for means in means_by_name.values()]
         base = min(used or [PROTOCOLS[0]], key=lambda protocol: protocol.step_s)
@@ -355,11 +367,18 @@ class _MeansOfProgram:
     def create_choice(self, name: str, means: Means, base: Protocol) -> Choice:
         """Convert algorithm, protocol and chunk count of a communication for the lowering.
 
-        `base`: the protocol whose latency the simulated network has. A slower protocol adds to each
-        message the bytes that a link transfers in the additional latency. The number of tiles of
-        overlapped computations is the number of chunks. A Send has the algorithm `direct`. Every
-        chunk of an uneven collective is synthesized by the algorithm for its counts; an algorithm
-        of a file then does not fit.
+        The algorithm of the result is the first that applies:
+
+        - an uneven collective in several chunks: the name of the algorithm, so that every chunk is
+          synthesized for its counts; an algorithm of a file does not fit then, which the lowering
+          reports
+        - a Send: `direct`
+        - otherwise the algorithm that the hub has for the collective, an object
+
+        `base`: the protocol whose latency the simulated network has. `step_bytes`, added to each
+        message, is the latency of the protocol minus that of `base`, times `link_bytes_per_s`,
+        rounded; 0 for `base`. `data_share` is that of the protocol. Overlapped computations have as
+        many tiles as there are chunks. Raises `StopIteration` for an unknown protocol or algorithm.
         """
         demand, protocol = self.demands[name], self.find_protocol(means)
         algorithm: str | Algorithm = "direct"
@@ -413,16 +432,22 @@ def simulate_candidates(
 ) -> Exploration | str:
     """Simulate the most promising candidates of a search by formula.
 
-    At every size these are the original program, the `count` fastest candidates, and the first
-    `count` of the Pareto front of time and memory. The result contains only these candidates, with
-    simulated times at all sizes; a restriction reports how many are left out. At every size,
-    algorithm, protocol and chunk count of the fastest one are then chosen separately per collective
-    (`Simulation.refined`). If a program cannot be simulated, the result is the reason as text,
-    since times by formula and by simulation are never compared.
+    At every size these are the original program, the `count` fastest candidates by formula, and the
+    first `count` of the Pareto front of time and memory. The result is the exploration with only
+    these candidates, in order of discovery, with simulated times at all sizes. If candidates are
+    left out, a restriction is added with the numbers of simulated and of all candidates. At every
+    size, algorithm, protocol and chunk count of the fastest candidate are then chosen separately
+    per collective (`Simulation.refined`).
 
-    `budget` counts one unit per simulated size of a program; None is no limit. At its limit only
-    candidates that were simulated at all sizes remain, without the separate choice; both omissions
-    are recorded in the budget. If there are none, the result is the reason of the limit.
+    If one of these programs cannot be simulated, the result is the reason of the first one as text,
+    since times by formula and by simulation are never compared. `HubError`s of the simulation are
+    raised, and `InputError` if a worker process died. `progress` is called after each simulation.
+    `workers`: processes to simulate in, None for this process.
+
+    `budget` counts one unit per simulated size of a program; None is no limit. After the unit that
+    reaches its limit, only the candidates that were simulated at all sizes remain, and the separate
+    choice is left out; each omission is recorded in the budget. If none remains, the result is the
+    reason of the limit as text.
     """
     budget = budget or SearchBudget()
     num_sizes = len(bindings)
@@ -472,9 +497,12 @@ def _refine_fastest(
     simulation: Simulation,
     workers: Executor | None,
 ) -> None:
-    """Refine the timing of the fastest candidate at every size; modifies `candidates`.
+    """Refine the timing of the fastest candidate at every size (`Simulation.refined`).
 
-    Only the timing at that size changes. The first one of equally fast candidates is refined.
+    `candidates` is changed in place; it must not be empty. The first one of equally fast candidates
+    is refined, only its timing at that size, which never becomes slower. Fastest means before any
+    refinement. `workers`: processes to simulate in, None for this process. Raises `HubError` of the
+    simulation.
     """
     fastest_indices = []
     for size_index in range(len(bindings)):

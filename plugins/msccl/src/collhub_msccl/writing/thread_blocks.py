@@ -74,14 +74,20 @@ class Lanes:
     def _compute_times(self, draft: StepDraft, fused: Edges) -> RunTimes | None:
         """Compute the times of the rows if no reductions are fused; None if there is no order.
 
-        Times are in units of data and without contention: a row takes its count, the rows of a pair
-        in `fused` share one step, and links take no time. The columns of the result:
+        `fused`: (receive, send) pairs that become one step; a pair that would close a cycle remains
+        two steps. Times are in units of data and without contention. A row begins at 0 or later, as
+        soon as the rows on which it depends and, in lanes of the producer, the previous row of its
+        lane have ended. A receive also waits until its send begins, not until it ends. Both rows of
+        a step begin together. A row ends `count` after its begin. The columns of the result, int64
+        by row:
 
         - ready: end of the last row of another lane on which the row depends, 0 without one
         - begin, end: of the row
-        - needed: earliest begin of a row of another lane that depends on the row, NEVER without one
+        - needed: earliest begin of a row of another lane that depends on the row, NEVER (the
+          largest int64) without one
 
-        Returns None if the dependencies, the lanes and `fused` form a cycle.
+        Returns None if dependencies, messages, the order of connections and the lanes form a cycle
+        even without fused steps.
         """
         order = self.find_program_order()
         arrangement = arrange(draft, *order, fused)
