@@ -109,9 +109,11 @@ class ShapeBook:
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
         """Decode attributes and header numbers in `data[starts[i]:stops[i]]` of many nodes at once.
 
-        `data` must have 8 spare bytes at its end. The columns have one entry per node; an absent
-        attribute has value and kind 0. New shapes (sequences of attributes) are kept for later
-        calls. An empty record is in no group. Raises `WireError` for an invalid record.
+        `data` must have 8 spare bytes at its end. Entry i of each column is that of node i: value
+        and kind 0 for an absent attribute, the value 0 for one of a wrong kind. Headers are in
+        `node.id`, `node.type` and `node.duration_micros`. Of a repeated attribute, the first value
+        counts. An empty record has only zeros and is in no group. At most 256 shapes per record
+        length are kept for later calls. Raises `WireError`, with the position in `data`.
         """
         names = {*self._scalars, *_HEADER_SCALARS.values()}
         entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}
@@ -134,12 +136,13 @@ class ShapeBook:
         rows: Int64Array,
         length: int,
     ) -> None:
-        """Decode the records `rows`, which all have this length, into `columns`.
+        """Decode the records `rows`, which all have `length` (at least 1) bytes, into `columns`.
 
-        Known shapes are tried first, in the order in which they were found. Each remaining record
-        is parsed for a new shape, which then decodes all equal ones, and is remembered; beyond
-        `_MAX_SHAPES` shapes of a length, it is not remembered and decodes only that record. Raises
-        `WireError` for a malformed record.
+        Shapes known for this length are tried first, in the order in which they were found. Then
+        the first remaining record is parsed as a new shape, until none remains. The new shape is
+        stored and decodes all records that match it. If `_MAX_SHAPES` (256) of this length are
+        stored, it is dropped and decodes only this record. Raises `WireError` for a malformed
+        record; earlier ones are then already decoded.
         """
         padded = -(-length // _LANE) * _LANE
         window = np.lib.stride_tricks.sliding_window_view(data, padded)[starts[rows]]
@@ -167,7 +170,6 @@ class ShapeBook:
         lesson = _ShapeParser(content, self._scalars, self._triples)
         try:
             return lesson.shape()
-        # The position in the error is relative to the record.
         except WireError as error:
             raise WireError(error.reason, start + error.position, error.code) from None
 
@@ -199,8 +201,10 @@ class _ShapeParser:
     def _add_field(self, item: Field) -> None:
         """Add a field of Node to the shape, and mark the bytes that may differ between its records.
 
-        Attributes and header scalars get slots, dependencies become segments; other fields are not
-        decoded. Raises `WireError` for fields and wire types that Node does not have.
+        Header numbers (fields 1, 3, 7) get slots; of a repeated number the last counts. Attributes
+        (10) are added by `_add_attribute`. Dependencies (4, 5; packed or single) become segments.
+        Fields 2, 6, 8 and 9 are not decoded and may differ, but not in length. Raises `WireError`
+        for other wire types and for fields above 10 (`old-schema`: 11, `legacy-eg`: 12 to 20).
         """
         if item.number > _LAST_FIELD:
             _refuse_foreign_field(item)
@@ -238,11 +242,13 @@ class _ShapeParser:
         self._shape.slots.append(Slot(column, value.start, value.stop - value.start, kind))
 
     def _add_attribute(self, item: Field) -> None:
-        """Add an attribute to the shape; only the first of each requested name gets slots.
+        """Add an attribute to the shape; only the first value of each requested name gets slots.
 
-        Names and kinds (None without a value) are recorded. A slot needs an integer (scalar) or
-        integer list (triple). All other values may differ between records of the shape. Raises
-        `WireError`.
+        Name and kind (None without a value) are recorded. An integer or boolean of a scalar gets
+        one slot, a list of three integers of a triple gets three. A first value of another kind or
+        length (`WRONG_LENGTH`) gets none; records with another value there have another shape.
+        Values that are not requested or repeated may differ. Raises `WireError` as
+        `_parse_attribute` does, and for a number that is not encoded as its kind requires.
         """
         name, value = self._parse_attribute(item)
         shape = self._shape
@@ -263,12 +269,12 @@ class _ShapeParser:
     def _parse_attribute(self, item: Field) -> tuple[str, Field | None]:
         """Return the name of an attribute, "" without one, and the field of its value or None.
 
-        The last of several names or values counts, as in protobuf; other fields are skipped. Raises
-        `WireError` for a name that is not UTF-8 and for malformed fields.
+        The name is field 1 of wire type BYTES. The value is a field whose number is a `Kind` (3 to
+        32), of any wire type; its position is that in the record. The last name and value count,
+        other fields are skipped. Raises `WireError` for malformed fields and names not in UTF-8.
         """
         name = ""
         value = None
-        # Unknown fields of an attribute are skipped, as protobuf does.
         for part in walk(self._content, item.start, item.stop):
             if part.number == 1 and part.wire is WireType.BYTES:
                 try:
@@ -277,7 +283,6 @@ class _ShapeParser:
                     reason = "an attribute name that is not UTF-8"
                     raise WireError(reason, part.start) from None
             elif part.number in _KIND_NUMBERS:
-                # The last of several values counts, as in every oneof.
                 value = part
         return name, value
 
@@ -291,11 +296,9 @@ class _ShapeParser:
         number that is not encoded as `kind`.
         """
         entries = list(_parse_entries(self._content, value, kind))
-        # Only readers that use the attribute refuse the node.
         if len(entries) != 3:
             self._shape.kinds[name] = WRONG_LENGTH
             return
-        # Each entry has a column.
         for number, entry in enumerate(entries):
             self._add_number(name, f"{name}.{number}", entry, kind)
 
@@ -316,19 +319,17 @@ def _refuse_foreign_field(item: Field) -> None:
 
 
 def _parse_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
-    """Yield the entries of a numeric list as fields, packed or not: parsers must accept both.
+    """Yield the entries of a numeric list, packed or not, as fields in their order.
 
-    Entries of a packed list get field number 1 and the wire type of `kind`; other fields are
-    yielded unchanged, and a wrong wire type is refused when the entry is read. Raises `WireError`
-    for a packed list that ends inside an entry.
+    Entries of a packed list (field 1, BYTES) get number 1 and the wire type of `kind` (of one
+    entry). Any other field is yielded unchanged. Positions are those in `content`. Raises
+    `WireError` for malformed fields and a list that ends inside an entry.
     """
     wire = _WIRE_OF_FIXED.get(kind, WireType.VARINT)
     for part in walk(content, value.start, value.stop):
-        # A field that is not bytes is one entry; a wrong wire type is refused when it is read.
         if part.number != 1 or part.wire is not WireType.BYTES:
             yield part
             continue
-        # Packed: one field holds all entries, without tags between them.
         position = part.start
         while position < part.stop:
             end = _find_entry_end(content, position, part.stop, wire)
@@ -356,14 +357,13 @@ def _find_entry_end(content: bytes, position: int, stop: int, wire: WireType) ->
 def _decode_matching(
     shape: Shape, columns: AttributeColumns, window: Bytes, rows: Int64Array, left: Int64Array
 ) -> Int64Array:
-    """Decode those of the `left` records that have this shape; return the other ones.
+    """Decode those of the `left` records that have this shape; return the others in their order.
 
-    `left`, result: numbers of records without a shape so far. Record i has its bytes in row i of
-    `window` and its values in row `rows[i]` of `columns`. It has the shape if it equals `template`
-    in the bits of `mask`. (shape, rows of its records) is appended to `columns.groups`.
+    `left`, result: positions in `rows`. Record i has its bytes in row i of `window` and its values
+    in row `rows[i]` of `columns`. It has the shape if it equals `template` in the bits of `mask`.
+    If any has it, (shape, rows of those records in `columns`) is appended to `columns.groups`.
     """
     chosen = window if len(left) == len(window) else window[left]
-    # Bits that the shape fixes: tags, names, lengths, continuation bits.
     fixed = chosen.view(np.uint64) & shape.mask
     is_same = np.all(fixed == shape.template, axis=1)
     hits = rows[left[is_same]]
@@ -380,11 +380,12 @@ def _decode_matching(
 
 
 def _read_numbers(records: Bytes, slot: Slot) -> Int64Array:
-    """Return the numbers in one slot of all records: int64, converted as protobuf does it.
+    """Return the numbers in one slot of all records: int64, one per row of `records`.
 
-    `slot`: first byte, number of bytes, and kind. Varints are assembled from 7 bits per byte, fixed
-    numbers from 8, lowest first. Kinds of 32 bits are truncated, booleans are 0 or 1, zigzag kinds
-    are decoded. Numbers above 2^63 - 1 of the kind uint64 become negative.
+    `slot`: first byte, number of bytes, and kind. Varints have 7 bits per byte, fixed numbers 8,
+    the lowest first; bits above 64 are dropped. Kinds of 32 bits except sint32 are truncated to
+    them. Booleans are 0 or 1; sint32 and sint64 are decoded from zigzag. uint64 and fixed64 above
+    2^63 - 1 become negative.
     """
     bits, digit = (8, 255) if slot.kind in _WIRE_OF_FIXED else (7, 127)
     value = np.zeros(len(records), np.uint64)
@@ -395,6 +396,5 @@ def _read_numbers(records: Bytes, slot: Slot) -> Int64Array:
     if slot.kind in _NARROW:
         return value.astype(_NARROW[slot.kind]).astype(np.int64)
     if slot.kind in (Kind.SINT32, Kind.SINT64):
-        # Zigzag: the sign is in the lowest bit.
         value = (value >> np.uint64(1)) ^ (np.uint64(0) - (value & np.uint64(1)))
     return value.view(np.int64)

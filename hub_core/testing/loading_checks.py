@@ -77,7 +77,11 @@ def loads_quietly(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def offers_something(subject: CheckedPlugin) -> Iterator[str]:
-    """At least one hook returns an offer; every offer has a description and a unique name."""
+    """At least one hook returns an offer; every offer has a description and a name of its own.
+
+    The description of a reader or writer is that of its format. No other offer of the same kind, of
+    this or another plugin, has the same name. Yields one text per problem, in this order of rules.
+    """
     if not subject.plugin.offers:
         yield "no hook returns an offer; are the functions marked with @hookimpl?"
     for offer in subject.plugin.offers:

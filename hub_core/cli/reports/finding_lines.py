@@ -27,10 +27,17 @@ class FileLines:
     def find_line(self, file: str, finding: Diagnostic, *, has_bytes: bool) -> int:
         """Return the 1-based line of a finding in a file; 1 if it is not known.
 
-        The sources of the line are, in this order: the line of the location; its byte in a text
-        file; its JSON path, which is in the location or at the start of the message. A location
-        with a byte has line 1 if the file is binary or `has_bytes` is False (the byte refers to
-        another file).
+        The first source that the finding has decides:
+
+        1. the line of its location, if it is at least 1
+        2. the byte of its location: the line of this byte in the file. The line is 1 if a zero byte
+           precedes it (binary file), or if `has_bytes` is False: then the byte refers to another
+           file.
+        3. the JSON path of its location, or else the path with which its message begins, such as
+           `$.gpus[0].id: expected ...`: the line that `find_json_line` returns
+
+        Sources 2 and 3 read the first 64 MiB of the file and cache them for the next call; a file
+        that cannot be read counts as empty. Nothing is raised.
         """
         location = finding.location
         if location.line is not None and location.line >= 1:
@@ -63,9 +70,11 @@ class FileLines:
 def find_json_line(content: bytes, path: str) -> int:
     """Return the 1-based line on which the value at a JSON path begins.
 
-    An example of a path is `$.gpus[0].channels`. If the value does not exist, or the JSON before it
-    is invalid, the line of its innermost parent that was found is returned. Returns 1 for content
-    that is not UTF-8.
+    Parts of a path are `.name`, `['name']` and `[index]`, such as `$.gpus[0].channels`. The search
+    goes from the root inwards. It stops where the next part does not exist, or where the JSON
+    before this part is invalid. The result is the line of the innermost value that was found, at
+    least that of the first character that is not white space. Returns 1 for content that is not
+    UTF-8.
     """
     try:
         text = content.decode()
@@ -84,12 +93,15 @@ def find_json_line(content: bytes, path: str) -> int:
 
 
 def _find_member(text: str, at: int, part: str | int) -> int | None:
-    """Return the position in `text` of the value of a member (or element) of a JSON value.
+    """Return the position in `text` at which the value of a member or element begins.
 
-    The object or list begins at `at`. `part`: name of the member of an object, or index of the
-    element of a list. Of equal names, the first counts. Returns None if the value at `at` is of
-    the other kind or has no such part, and if the JSON before the part is invalid. The JSON
-    after it is not read.
+    `at`: position of the opening bracket of the object or list. `part`: a string is the name of a
+    member of an object; an integer is the index of an element of a list, from 0. Of equal names,
+    the first counts.
+
+    Returns None if the character at `at` is not the bracket of this kind, if there is no such part,
+    or if the JSON before the value is invalid or too deeply nested. Missing and superfluous commas
+    are accepted. The value itself and the text after it are not checked.
     """
     is_object = isinstance(part, str)
     if text[at : at + 1] != ("{" if is_object else "["):

@@ -152,10 +152,15 @@ def _text(trace: Artifact) -> str:
 def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]:
     """Decode the algorithms in the metadata of a job's files, in the order of their numbers.
 
-    `files`: metadata by rank, of which each has its part of every algorithm; `name`: of the
-    job, for errors. Returns () without algorithms. Raises `InputError` (`algorithm`) if the
-    numbers are not 0, 1, 2, ... without a gap, and `InputError` for texts that are no base64 or
-    no traces of one algorithm.
+    `files`: metadata by rank. The attribute `algorithm.k` of the file of rank r is the trace of
+    rank r of algorithm k, in base64. A file without the attribute has no rank of algorithm k: the
+    texts of the other files count as ranks 0, 1, ... in the order of the files. An attribute that
+    is no text counts as "". Attributes with other names are ignored. Returns () if no file has such
+    an attribute. `name`: of the job, for errors.
+
+    Raises `InputError` (`algorithm`) if the numbers k are not 0, 1, 2, ... without a gap, or if a
+    text is not base64. Raises the `InputError` of the reader of traces if the texts are not the
+    traces of one algorithm.
     """
     texts: dict[int, list[str]] = {}
     for metadata in files:

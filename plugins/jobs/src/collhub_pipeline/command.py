@@ -66,9 +66,11 @@ def pipeline(
 ) -> None:
     """Time the pipeline schedule SCHEDULE, and report its bubble, memory and proven bounds.
 
-    SCHEDULE is a name (`search`, `1f1b`, `zbv`, ...) or a CSV file of PyTorch, which is checked:
-    all passes once and in order, messages, deadlock. The options are those of the generator
-    `pipeline` (`collhub formats pipeline`): -O stages=8 -O micro_batches=16 -O memory=8.
+    SCHEDULE is a name (`search`, `1f1b`, `zbv`, ...) or a CSV file of PyTorch, whose path contains
+    a `.` or `/`. The file is checked: all passes once and in order, messages, deadlock. The options
+    are those of the generator `pipeline` (`collhub formats pipeline`): -O stages=8 -O
+    micro_batches=16 -O memory=8. The numbers of stages and micro-batches of a file are those of the
+    file; options that differ are refused.
     """
     from collhub_pipeline.job import schedule_from, shape_of
     from collhub_pipeline.schedule_csv import read_schedule_file, write_schedule
@@ -141,13 +143,20 @@ def create_report(
 ) -> PipelineReport:
     """Create the report of a schedule: times in ns, bubble, bounds, and figures of each device.
 
-    The value is the time per step of many steps if the shape requests it (`is_steady`), otherwise
-    the time of one step. The bubble is 1 - (most work of a device) / value, at least 0. The
-    schedule is optimal if the value equals a lower bound: with `is_search` (the schedule was
-    searched, not from a file) the bound for all placements, otherwise that of the given placement.
-    The bounds of the placement are None if the schedule has several directions. The limit of a
-    device is None without limits. `cuts`: limits of the search that were reached, which mark the
-    report as partial; `artifacts`: written files.
+    - Value (the objective): the time per step of many steps if `shape.is_steady`, otherwise the
+      time of one step. Both times are in the report.
+    - Bubble: 1 - (most work of a device) / value, at least 0; a fraction.
+    - Bounds of the placement: three lower bounds, None if the schedule has two directions.
+    - Bound of the search: a lower bound for all placements; None unless `is_search` (the schedule
+      was searched, not named or read).
+    - Optimal: the value equals the bound of the search with `is_search`, else the largest bound of
+      the placement.
+    - Each device, by number: its stages, ascending; work, the sum of its passes; idle time between
+      its first and last pass; peak memory, and the limit or None.
+
+    `cuts`: limits of the search that were reached; if there are any, the report is partial.
+    `artifacts`: names of the written files. Raises `UsageError` if the schedule deadlocks, or if
+    the shape has several memory limits, but not one per device.
     """
     from collhub_pipeline.pipeline_record import PipelineBounds, PipelineDevice, PipelineReport
     from collhub_pipeline.search import compute_search_bound
@@ -213,9 +222,15 @@ def create_report(
 def _name_placement(schedule: Schedule) -> str:
     """Return the kind of placement of stages on devices: `chunk`, `loops`, `waves` or `other`.
 
-    `chunk`: stage i is on device i. `loops`: stage i is on device i modulo devices. `waves`: every
-    second round of the devices is in reverse order. `other`: any other placement, and schedules in
-    two directions.
+    The first kind that fits is returned:
+
+    1. `other`: the schedule has two directions, or the number of stages is no multiple of the
+       number of devices.
+    2. `chunk`: stage i is on device i; there is one stage per device.
+    3. `loops`: stage i is on device i modulo devices.
+    4. `waves`: as loops, but every second round of the devices is in reverse order. 3 devices and 2
+       rounds give (0, 1, 2, 2, 1, 0).
+    5. `other`: any other placement.
     """
     from collhub_pipeline.orders_of_chunks import place_in_loops, place_in_waves
 
@@ -235,9 +250,19 @@ def _name_placement(schedule: Schedule) -> str:
 def format_fields(report: PipelineReport) -> dict[str, str]:
     """Format the report as text by label, in the order of the output.
 
-    The labels are `schedule`, `shape`, `objective`, `step`, `steady` and `bubble`, then, only if
-    they apply, `recomputed` (some stage recomputes), `bounds` (of the placement, if known), `all
-    orders` (bound of the search, if known) and `optimal` (the time equals a proven bound).
+    The labels are, in this order:
+
+    - `schedule`: name and placement
+    - `shape`: devices, stages, micro-batches, and slices if there are more than 1
+    - `objective`, `step` (time of one step), `steady` (time per step of many), `bubble` (in
+      percent)
+    - `recomputed`: numbers of the stages, only if some stage recomputes
+    - `bounds`: critical path, work and memory, only if the report has bounds of the placement
+    - `all orders`: only if the report has a bound of the search
+    - `optimal`: only if the time equals a proven bound
+
+    Times have a unit and, from 1 us on, two decimals: `1.50 us`. Figures of single devices are not
+    included.
     """
     chunks = report.num_stages // len(report.devices)
     shapes = {

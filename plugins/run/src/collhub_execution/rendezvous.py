@@ -30,11 +30,17 @@ class RunOrder:
 def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
     """Return an order in which one process can run all records (operations), divided into batches.
 
-    The records of a batch are independent and can run at once. A well levelled program
-    (`is_well_levelled`) runs level by level: first all RECVs, which move the data of messages
-    (SENDs are left out), then the first local record of every rank, then the second ones, and so
-    on, with reductions in separate batches. Any other program is simulated message by message, with
-    batches of one record. Raises `InputError` with the position of every rank if there is no order.
+    Batch k is `records[batches[k]:batches[k + 1]]`; its records are independent and can run at
+    once. SENDs are left out, because the RECV moves the data. Without records, `batches` is [0].
+
+    A well levelled program (`is_well_levelled`) runs level by level. The batches of a level are all
+    RECVs, then the first local record of every rank, then the second ones, and so on. Of each of
+    these, COPY records are a batch before REDUCE records. The order in a batch is that of the
+    records.
+
+    Any other program is simulated (`simulate_rendezvous`), and each batch has one record. Only then
+    `InputError` is raised: for ranks that are blocked forever (`deadlock`), with their positions,
+    and for a message whose two ends differ in size (`count-mismatch`).
     """
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)
@@ -104,13 +110,19 @@ def simulate_rendezvous(
 ) -> Int64Array:
     """Simulate a program in which no message is buffered; return its records by completion.
 
-    The result is int64 with the RECV, COPY and REDUCE records (operations), in the order in which
-    they complete. A rank posts the messages of its level in order, and continues when the other
-    ends of all of them are posted too. Messages of a pair of ranks match in the order in which they
-    are posted. `seed` shuffles the order of ranks, which must not affect the result. It is slow,
-    and used for programs that may be wrong and for tests. Raises `InputError` with the position of
-    every rank if some ranks are blocked forever, and if the two ends of a message differ in size
-    (`count-mismatch`).
+    The result is int64: the numbers of the RECV, COPY and REDUCE records in the order in which they
+    complete. It is empty without such records. A rank executes its records in order. Local records
+    complete immediately. Successive messages of one level are posted together, and the rank
+    continues when the other ends of all of them are posted too. Messages from one rank to another
+    match in the order in which they are posted.
+
+    Ranks that can continue are advanced round by round, first in ascending order. `seed` shuffles
+    them in each round; this may change the order of completion, but not which data a correct
+    program computes. The simulation is slow.
+
+    Raises `InputError` if the two ends of a message differ in size (`count-mismatch`), or if some
+    ranks are blocked forever (`deadlock`). The latter has a finding for each blocked rank with its
+    position; at most 64 ranks are listed.
     """
     ranks = _SimulatedRanks(program)
     ready = list(range(program.num_ranks))
@@ -189,12 +201,14 @@ class _SimulatedRanks:
             yield from self._match_message(rank, posted)
 
     def _match_message(self, rank: int, record: int) -> Iterator[int]:
-        """Post one end of a message; if the other end is already posted, complete the message.
+        """Post one end of a message; complete the message if its other end is already posted.
 
-        Ends between a sender and a receiver match in the order in which they are posted. A complete
-        message is removed from the open ones of both ranks, and its RECV is appended to `order`.
-        The peer is yielded if it has no open message left. Raises `InputError` (`count-mismatch`)
-        if the two ends differ in size.
+        `record`: the end, a SEND or RECV of `rank`. The other end is the longest posted one of the
+        opposite kind for the same (sender, receiver). Without one, `record` waits, and nothing is
+        yielded. Otherwise both ends are removed from the open messages of their ranks, and the RECV
+        of the two is appended to `order`. The peer of `rank` is yielded if it has no open message
+        left. Nothing happens before the iterator is consumed. Raises `InputError`
+        (`count-mismatch`) if the two ends differ in size.
         """
         peer, kind = self._peer[record], self._kind[record]
         pair = (rank, peer) if kind == RecordKind.SEND else (peer, rank)

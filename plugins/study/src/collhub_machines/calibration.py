@@ -76,12 +76,14 @@ class CalibratedMachine:
 def calibrate_machines(
     read: MeasurementSet, request: CalibrationRequest
 ) -> list[CalibratedMachine]:
-    """Calibrate one machine per label, and return them sorted by label.
+    """Calibrate one machine per label, and return them sorted by label, upper case first.
 
-    The label of a point is that of its machine, otherwise that of the request. Only labels
-    that contain the selection of the request are calibrated; case is ignored, and an empty
-    selection means all. Raises `InputError` if a point has neither label (`no-machine`), and
-    if no point remains (`no-points`).
+    The label of a point is that of its machine (`machine_label`), or that of the request if this is
+    empty. Only labels that contain the selection of the request are calibrated. Case is ignored
+    here, and an empty selection means all; labels that differ in case are different machines.
+
+    Raises `InputError` (`no-machine`) if any point has neither label, also with a selection, and
+    (`no-points`) if no label matches, for example without points.
     """
     groups: dict[str, list[Measurement]] = {}
     for point in read.points:
@@ -202,10 +204,17 @@ def _model_points(
 
 
 def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -> Diagnostic | None:
-    """Return a note `table-only` why a machine gets only tables; None if it gets a model.
+    """Return the note `table-only` that a machine gets only tables; None if it gets a model.
 
-    The first reason that applies is given: no known GPU; a GPU or links without a model; fewer than
-    `MIN_POINTS` points of one node.
+    The first reason that applies is in the message:
+
+    1. `gpu` is None: it is not known.
+    2. The GPU has no model, or `label` names links without a switch (`has_switched_links`), such as
+       PCIe.
+    3. There are fewer than 5 (`MIN_POINTS`) `points`. The caller passes the points of one node to
+       which a model can be fitted.
+
+    The severity is NOTE, and the cure names the missing measurements or the option to give.
     """
     if gpu is None:
         message = f"{label}: not a known GPU, so only tables are written"

@@ -129,11 +129,12 @@ def refuse(
 
 
 def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Combine equal findings on several lines of one file into one, with the number of lines.
+    """Return the findings with equal ones of one file combined into one.
 
-    Findings are equal if file, code and cure are equal, and the messages are equal when every
-    number in them is replaced. The first one is kept, at its line and in its order; its message
-    gets "(and N more lines)".
+    Findings are equal if code, file and cure are equal, and the messages differ only in their
+    numbers (sequences of digits). The first one of each group is returned, with its line, in the
+    order of the first ones. If N >= 1 further findings are in its group, its message is extended by
+    " (and N more lines)", or " (and 1 more line)". N counts findings, also several on one line.
     """
     groups: dict[tuple[object, ...], list[Diagnostic]] = {}
     for note in notes:

@@ -80,12 +80,20 @@ def measured(
 
     `network`: used instead of the network that the question names. `algorithm`: result of
     `read_file`, for files that this process cannot read. `registry`: plugins of the run, by default
-    `run_registry()`. `budget`: limits of the search; the first measurement lists the parts of the
-    search that they cut.
+    `run_registry()`. `budget`: limits of the search, by default none. Measurement 0 lists in `cuts`
+    the parts of the search that the limits ended; its size is the first of the question, not the
+    largest.
 
-    A size whose algorithm cannot be created, is wrong or never finishes gives a failed measurement;
-    a file that does not answer the question gives one for every size. Raises `HubError` if the
-    network cannot be read. May be executed in another process.
+    A failed measurement has no time, and the reason as text. It results
+
+    - for one size, if its algorithm cannot be created, is incorrect, never finishes, or cannot be
+      simulated
+    - for all sizes that are not measured yet, if a limit of `budget` is reached
+    - for every size, if the file cannot be read or does not answer the question
+
+    Raises `HubError` if the network cannot be read, or if the runtime or the machine of the
+    question is not known. Raises `ValueError` if the question has no sizes. May be executed in
+    another process.
     """
     budget = budget or SearchBudget()
     registry = registry or run_registry()
@@ -318,14 +326,21 @@ def _measure_sizes(
 ) -> Iterator[Measurement]:
     """Yield one measurement per size, the largest first; reuse an algorithm while its time scales.
 
-    An algorithm is used for the next smaller size if its time there is in proportion (`scales_to`)
-    and the runtimes serve that size. Otherwise `algorithm_at` creates a new one. After two new
-    algorithms in succession, the second is not tried at smaller sizes; a new one is created for
-    each. The algorithm of a file is never reused in this way. Algorithms are verified, unless their
-    steps equal those verified last.
+    For each size, in this order:
 
-    A `HubError` gives a failed measurement of its size. A reached limit of `budget` gives failed
-    measurements of all remaining sizes.
+    1. If a limit of `budget` is reached, this size and all smaller ones get failed measurements,
+       and one cut is added to the budget. This is checked only between sizes.
+    2. The algorithm of the last new size is reused if all runtimes serve this size and its time is
+       in proportion to that of its own size (`_Timed.scales_to`).
+    3. Otherwise `algorithm_at` creates a new algorithm. It is verified, unless its steps equal
+       those verified last.
+
+    Never reused: the algorithm of a file, one with a rank that never finishes, and one that was
+    created directly after another new one. From such an algorithm on, every smaller size gets a new
+    algorithm.
+
+    A `HubError`, also of the simulation in 2, gives a failed measurement of its size, and the next
+    size continues as if this size did not exist. Other exceptions pass through.
     """
     verified: Algorithm | None = None
     previous: _Timed | None = None
@@ -377,13 +392,15 @@ def _create_measurement(
     time_ns: int | None,
     made_for: int | None,
 ) -> Measurement:
-    """Create the measurement of an algorithm with the time `time_ns`.
+    """Create the measurement of an algorithm at `size` bytes with the time `time_ns`.
 
-    None means that a rank never finishes; this becomes the failure. The time in ps, its slack, and
-    the variant (instances, pieces, protocol) with which the algorithm was last timed are added.
-    Messages are those of the steps times instances times pieces. `made_for`: size in bytes for
-    which the algorithm was created, None for a file. Raises `HubError` if the exact time cannot be
-    determined.
+    A time of None gives the failure "a rank never finishes"; otherwise the failure is "". The time
+    in ps and its slack are determined by simulation; they are None and 0 if the timing does not
+    share links among messages. Instances, pieces and protocol are those with which the algorithm
+    was last timed (1, 1 and "" if not recorded). Messages: the messages in the steps of the
+    algorithm times instances times pieces. `made_for`: size in bytes for which the algorithm was
+    created, None for a file; it is stored unchanged. Raises `HubError` if the simulation for the
+    time in ps fails.
     """
     exact = simulations.exact(algorithm, size, time_ns)
     instances, pieces, protocol = simulations.variant(algorithm)
@@ -464,11 +481,16 @@ def _fit_file(
 
 
 def _check_collective(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
-    """Check that the algorithm of a file answers the question. `name`: the file, for messages.
+    """Check that the algorithm of a file answers the question; raise `UsageError` if it does not.
 
-    Raises `UsageError` (`other-collective`) if the kind, the number of ranks, the root or the
-    counts differ. Raises `UsageError` (`other-mode`) if the algorithm does not support the mode of
-    the question.
+    The first difference decides:
+
+    1. `other-collective`: the kind, the number of ranks or the root differs.
+    2. `other-collective`: the counts differ by more than a common factor, or only one has counts.
+    3. `other-mode`: the question requires a mode (in place is checked first) that the algorithm
+       does not claim. Nothing is checked if the mode of the question is "any".
+
+    Sizes, and counts of chunks or units, are not compared. `name`: the file, for messages.
     """
     required, actual = question.collective, algorithm.collective
     if (actual.kind, actual.num_ranks, actual.root) != (

@@ -85,10 +85,13 @@ class _Assignment:
         return self._issuer_of
 
     def _assign_enclosing(self) -> None:
-        """Assign spans that start within a free operator of their thread and kind.
+        """Assign spans to free operators of their thread and kind within which they start.
 
-        The last such operator is taken, among the `_MAX_NESTING` (32) last ones that began by the
-        start of the span. Other spans remain unassigned.
+        A free operator is assigned to no span yet; each operator gets at most one span. Spans are
+        assigned in order of their start. Candidates are the last 32 operators (`_MAX_NESTING`) of
+        the thread and kind that began before or at the start of the span, including those that are
+        not free. Of the free candidates that end at or after this start, the one that began last is
+        taken. A span without one remains unassigned.
         """
         on_thread: dict[tuple[int, Kind], list[int]] = {}
         for index in self._by_start:

@@ -92,12 +92,20 @@ def _workload_of(
 ) -> Workload:
     """Join the exports of Nsight Systems to a workload, with aligned clocks.
 
-    `exports`: the tables of each file, and the rank in its name, which counts only if the file has
-    a single process and device. Each export is read completely before the next one is taken. Gaps
-    on a stream below `KERNEL_DELAY_NS` x the option `kernel_delay_factor` count as usual delays.
-    Idle times of extra streams, which only repeat kernels with several calls, are left out. The
-    extension of the workload has notes and assumptions. Raises `InputError` for damaged files and
-    for files that do not belong to one run.
+    `exports`: the tables of each file, and the rank in its name, None if unknown. This rank is
+    ignored if the file has several processes or devices. Each export is read completely before the
+    next one is taken. Ranks are set by `_number_ranks`, and clocks aligned by `align_clocks` (times
+    in ns).
+
+    Gaps on a stream below `KERNEL_DELAY_NS` (30 ns) x the option `kernel_delay_factor` count as
+    delay between kernels. Idle times are not reported for extra streams (negative ids), which only
+    repeat kernels with several calls. The extension of the workload has `assumptions` and `notes`
+    (first those on each file, then on ranks, then on all files), and the members of `join_ranks`
+    and `align_clocks`.
+
+    Raises `InputError` for damaged files, files without work of a device (`empty`), and files that
+    do not belong to one run. The errors of `_number_ranks`, `join_ranks` (such as missing or
+    repeated ranks) and `align_clocks` pass through.
     """
     parts: list[RankNodes] = []
     ranks: list[FileRank] = []
@@ -145,18 +153,24 @@ def _describe_contents(file: str, contents: FileContents) -> list[str]:
 def _number_ranks(
     parts: Sequence[RankNodes], ranks: Sequence[FileRank], stated: Mapping[str, int | None]
 ) -> list[str]:
-    """Set rank, world size and groups of all parts in place; return notes.
+    """Set the rank, world size and calls of all parts in place; return notes.
 
-    `parts`, `ranks`: the same processes in the same order. If all of them recorded the
-    initialization of a communicator, ranks and world size follow from these (`find_job_ranks`).
-    Otherwise the rank is that of `stated` by process (from the name of the file), if it is None the
-    position in `ranks`, and the world size is None; that ranks differ is not checked here.
+    `parts`, `ranks`: the same processes in the same order.
 
-    A communicator without recorded initialization consists of the ranks whose processes use it. Its
-    group has no list of ranks, which means all ranks of the job, if these are all parts or if the
-    communicator has no name. The calls of a part are replaced by calls with bytes, peers and groups
-    of the job. Raises `InputError` (`communicator`) for a rank that uses a communicator of other
-    ranks.
+    - If every process recorded the initialization of a communicator, ranks, world size, groups and
+      notes are those of `find_job_ranks`.
+    - Otherwise the rank is `stated[process]` (from the name of the file), or the position in
+      `ranks` if it is None. The world size is None, and a note reports this. Repeated ranks are not
+      detected here.
+
+    A communicator that is used but has no recorded initialization consists of the ranks whose
+    processes use it, ascending. Its group has no list of ranks, which means all ranks of the job,
+    if all processes use it or if its name is "". Notes give the number of such communicators.
+
+    The calls of a part are replaced by calls with bytes, peers (-1 if unknown) and groups of the
+    job (`_resolve_call`). Raises `InputError` (`communicator`) if a part uses a group with a list
+    of ranks that lacks its own rank. The `InputError` of `find_job_ranks` for contradictory records
+    passes through.
     """
     users = _find_users(parts, ranks)
     members = [member for rank in ranks for member in rank.members]
@@ -267,8 +281,11 @@ class FileContents:
 def read_file(tables: Tables) -> FileContents:
     """Read all ranks of a file, one per process and device, by ascending process and device.
 
-    Calls of NCCL are assigned to kernels by the launches of all processes together. Raises
-    `InputError` (`empty`) for a file without work of a device.
+    Only processes and devices with activities (kernels, copies, memory operations) give a rank.
+    Calls of NCCL are assigned to kernels by the launches of all processes together
+    (`assign_calls`). The result also has the numbers of undecodable and missing payloads and of
+    kernels with several calls, for notes. Raises `InputError` for a damaged file, and (`empty`) for
+    one without activities.
     """
     activities = read_activities(tables)
     if not len(activities.start):
@@ -336,11 +353,19 @@ def _file_rank(
     device_count: int,
     contents: tuple[Activities, RuntimeCalls, NcclRanges, KernelCalls],
 ) -> FileRank:
-    """Build the events of one device of a process.
+    """Build the events and memberships of one device of a process.
 
-    `rows`: its activities, at least one; `device_count`: devices of the process. With several
-    devices, the device is appended to the name of the process, and only communicators of this
-    device are used, and runtime calls that launch its activities or are no launches.
+    `rows`: its activities, at least one; `device_count`: devices of the process with activities.
+
+    - One device: the process is named `FILE:PID`, the events have the name of the file, and all
+      communicators and runtime calls of the process are used.
+    - Several devices: process and events are named `FILE:PID:DEVICE`. Only communicators that were
+      initialized on this device are used. Of the runtime calls of the process, those are used that
+      launched one of `rows` (equal correlation id), and all that launch nothing.
+
+    Names are numbered in the order of the ids of their texts; kernels of equal names share a
+    number. Copies and other memory operations are listed in `memory_names`, kernels of
+    communication outside NCCL in `communication_names`. Device work is added by `_add_device_work`.
     """
     activities, runtime, ranges, calls = contents
     pid, device = int(activities.pid[rows[0]]), int(activities.device[rows[0]])
@@ -373,12 +398,17 @@ def _add_device_work(
 ) -> None:
     """Add the kernels and copies of a device to the events of a rank, one row each, in order.
 
-    `rows`: rows of `activities`, all of one device, at least one. Kernels without a stored name
-    are called `kernel N` by their number. Streams are numbered by ascending id, and replace
-    `rank.events.streams`. The first call of a NCCL kernel is attached to its row, None if
-    unknown. If a kernel executes several calls, each further call gets a copy of the row in an
-    extra stream (id -1, -2, ...); `rank.extra_streams` is raised to the number of these. Equal
-    collectives of a kernel count as one call (`_merge_calls`).
+    `rows`: rows of `activities`, all of one device, at least one. `rank.events` has no device work
+    yet, but the names of all kernels; one without a stored name is called `kernel N` by its id. Row
+    i of `events.device` is activity `rows[i]`: start and duration in ns, correlation id, number of
+    its name, and number of its stream. `events.streams` is replaced: the streams, numbered from 0
+    by ascending id.
+
+    `events.kernel_calls` gets the first call of each NCCL kernel by row, None if unknown. Equal
+    collectives of a kernel count as one call (`_merge_calls`). For each further call of the kernel,
+    a copy of its row is appended after all rows, in an extra stream. Extra streams have the ids -1,
+    -2, ..., one per further call of a kernel, and are shared by all kernels; `rank.extra_streams`
+    is set to at least their number.
     """
     events = rank.events
     numbers = np.unique(activities.name[rows])
@@ -411,12 +441,13 @@ def _add_device_work(
 
 
 def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
-    """Convert the calls that one kernel executes, and merge equal collectives.
+    """Return the calls that one kernel executes, with equal collectives merged into one.
 
-    Collectives are equal if kind, communicator and root are. The merged one has the bytes of the
-    first call (-1 if unknown) plus the known bytes of the other calls, and the operation name of
-    the last. Messages are never merged. Calls of unknown operations are left out. The order is that
-    of the first calls.
+    Collectives are equal if kind, communicator and root are. The merged call is at the position of
+    its first call and has the operation name of the last. Its bytes are those of the first call, -1
+    if unknown, plus the known bytes of the others: -1 and 100 give 99. Messages are never merged.
+    Calls of unknown operations are left out; without calls the list is empty. Roots and peers are
+    positions in the communicator; a message has root -1, a collective peer -1.
     """
     merged: dict[tuple[object, ...], Call] = {}
     for number, call in enumerate(calls):

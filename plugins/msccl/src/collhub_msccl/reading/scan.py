@@ -46,11 +46,21 @@ def scan_xml(
     file: str,
     findings: FileFindings,
 ) -> ScannedXml:
-    """Parse the XML text in `content` into tables; warn of ignored elements and attributes.
+    """Parse the XML text in `content` into tables in document order; warn of ignored parts.
 
-    Raises `InputError` for more than 2^30 bytes (`too-large`), an unsupported encoding, malformed
-    XML, a DOCTYPE, a wrong root element, misplaced elements, and header attributes above 4 096
-    characters.
+    Elements and attributes that the runtimes ignore are reported as warnings to `findings`. `file`:
+    name of the file, for messages. Missing child elements or attributes are no error here.
+
+    Raises `InputError`, with a line except for `too-large` and `empty`:
+
+    - `too-large`: more than 2^30 bytes
+    - `empty`, `truncated`, `not-xml`: a syntax error (`_explain_syntax_error`)
+    - `not-xml`: an encoding that neither expat nor Python supports
+    - `doctype`: a DOCTYPE, also a valid one
+    - `wrong-root`: a root element other than `<algo>`
+    - `misplaced-element`: a `gpu`, `tb`, `step` or `algo` inside the wrong element
+    - `too-long`: an attribute of `<algo>` whose name and value exceed 4 096 characters together
+    - `short-form`: an `<op>` of type `cpy` or `re`
     """
     if len(content) > MAX_BYTES:
         message = f"the file has {len(content)} bytes, more than {MAX_BYTES}"
@@ -74,10 +84,13 @@ def scan_xml(
 def _feed(scanner: _Scanner, content: bytes) -> None:
     """Pass the file to the parser of `scanner`, which calls the handlers, and end the document.
 
-    For a run of steps that differ only in values, the parser gets only the first step. If it
-    accepts that step, the other steps are added to the table directly; otherwise the parser gets
-    them too. Errors of the parser (`ExpatError`, and `LookupError` or `ValueError` for an encoding)
-    are not caught.
+    A run has at least 8 consecutive steps that differ only in attribute values of at most 8 bytes
+    (`find_step_runs`); files below 64 KiB have no runs. The parser gets only the first step of a
+    run. If the parser accepts this step as one complete step, the other steps are added to the
+    table directly, with their lines. Otherwise, such as inside a comment, the parser gets them too.
+
+    Not caught: errors of the parser (`ExpatError`, and `LookupError` or `ValueError` for an
+    encoding), and the `InputError` that the handlers raise (see `scan_xml`).
     """
     # Slices of a view are not copies.
     view = memoryview(content)
@@ -105,11 +118,18 @@ def _explain_syntax_error(
     content: bytes,
     file: str,
 ) -> InputError:
-    """Build an `InputError` for a syntax error, with its line in the file.
+    """Return an `InputError` for a syntax error; the caller raises it.
 
-    The code is `empty` if the file has only white space or a byte order mark, and `truncated` if
-    the file ends too early; its message names the innermost open element. All other errors are
-    `not-xml` with the parser's reason.
+    The first case that applies gives the code:
+
+    1. `empty`: the file has no bytes except white space and those of a byte order mark. The error
+       has no line.
+    2. `not-xml`: the parser's reason is not the end of the file; the message ends with this reason.
+    3. `truncated`: the file ends inside a tag, inside a CDATA section, or before the root element
+       is closed. The message names the innermost open element. It says "before its first element"
+       if no element is open, and also if the innermost open element is ignored.
+
+    The line is 1-based and counts lines that the parser did not see.
     """
     # Expat reports "no element found" for this, as for a file with only a comment.
     if not content.strip(b" \t\r\n\xef\xbb\xbf"):
@@ -190,12 +210,18 @@ class _Scanner:
         self.unseen_lines += run.lines * (len(run.codes) - 1)
 
     def build_document(self, findings: FileFindings) -> ScannedXml:
-        """Build the tables of the scanned file after its end was parsed.
+        """Build the tables of the scanned file after the parser has reached its end.
 
-        Warns of ignored elements with one `ignored-elements` at the line of the first one. Warns of
-        unknown attributes with one `ignored-attributes` at the line of `<algo>` for each of
-        `<gpu>`, `<tb>` and `<step>` that has any. Each warning lists the 5 most frequent names with
-        their numbers.
+        Reports these warnings to `findings`:
+
+        - at most one `ignored-elements`, at the line of the first ignored element
+        - at most one `ignored-attributes` for each of `<gpu>`, `<tb>` and `<step>`, in this order,
+          if it has unknown attributes; all at the line of `<algo>`
+
+        Each message lists at most 5 names with their numbers, the most frequent first, then in
+        order of their first occurrence; further names are omitted. Names above 40 characters are
+        shortened. Elements inside ignored elements are not counted. The tables have one row per
+        element in document order; a tag without elements has an empty table.
         """
         if self._ignored:
             most_common = self._ignored.most_common(_MAX_SHOWN_NAMES)
@@ -228,12 +254,18 @@ class _Scanner:
     def _handle_start(self, name: str, attributes: list[str]) -> None:
         """Handle a start tag: add the element to its table, or ignore it with its contents.
 
-        `<op>` is added as a step and marks the document as short form. A `<copy>` in a `<gpu>` is
-        recorded separately, and counts as an ignored element. Ignored elements are counted by name,
-        except inside other ignored elements. Raises `InputError` for a root element other than
-        `<algo>` (`wrong-root`), for a known element inside a wrong one (`misplaced-element`), and
-        for an attribute of `<algo>` whose name and value together exceed 4 096 characters
-        (`too-long`).
+        - `<algo>` as the root element: its attributes and line are stored.
+        - `<gpu>` in `<algo>`, `<tb>` in `<gpu>`, `<step>` in `<tb>`: a row of its table. Unknown
+          attributes are counted.
+        - `<op>` in `<tb>`: converted to a step (`to_step`); it marks the document as short form.
+        - Any other element is ignored with its contents, and counted by its name. Elements inside
+          an ignored element are not counted and never an error. The attributes of a `<copy>` in
+          `<gpu>` are also recorded in `_copies`.
+
+        Raises `InputError`, with the line of the tag: `wrong-root` for another root element,
+        `misplaced-element` for `algo`, `gpu`, `tb` or `step` inside another element than above,
+        `too-long` for an attribute of `<algo>` whose name and value together exceed 4 096
+        characters, and `short-form` for an `<op>` of type `cpy` or `re`.
         """
         inside = self._open[-1]
         line = self.parser.CurrentLineNumber + self.unseen_lines

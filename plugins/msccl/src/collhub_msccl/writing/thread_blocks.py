@@ -136,8 +136,16 @@ class Lanes:
 def find_given_lanes(draft: StepDraft) -> Lanes | None:
     """Return the lanes that the producer assigned if they can be thread blocks, otherwise None.
 
-    Every row must have a lane. A lane may send on one connection, receive from one connection, and
-    use one channel. No two lanes may use the same side of a connection.
+    A connection has all messages of one (source, destination, channel); its sides are its sends and
+    its receives. The lanes of the producer are valid if all of these hold:
+
+    - There is a row, and every row has a lane of at least 0. Equal numbers on different ranks are
+      different lanes.
+    - A lane sends on at most one connection and receives from at most one, both of one channel.
+    - No two lanes send on one connection, and no two receive from one.
+
+    The lanes of the result are renumbered from 0, ascending by rank, then by the producer's number.
+    Nothing is raised.
     """
     if not len(draft) or int(draft.lane.min()) < 0:
         return None
@@ -160,15 +168,21 @@ def assign_lanes(
     is_merging: bool = True,
     forwarded: Edges | None = None,
 ) -> Lanes:
-    """Assign a lane (future thread block) to every row; rows of a lane are on one rank.
+    """Return new lanes (future thread blocks) for all rows, numbered from 0 by ascending rank.
 
-    Each side of a connection is a lane. An incoming and an outgoing connection of a rank are joined
-    to one lane if messages of the first provide the data of the second; those with most such
-    messages first, and each connection at most once. `forwarded`: the (receive, send) pairs that
-    count for this; None means all. `is_tight`: unrelated connections of a rank and channel are
-    joined too, to have few lanes. Local steps get the lane of a predecessor, otherwise of a
-    successor, else a lane of their rank. `is_merging`: reductions that can be fused get the same
-    lane.
+    A connection has all messages of one (source, destination, channel). Its sends are one lane, and
+    so are its receives.
+
+    An incoming and an outgoing connection of a rank are joined to one lane if receives of the first
+    forward their data by sends of the second. Pairs of connections with most such messages are
+    joined first, then those with lower numbers. Each connection is joined at most once per side.
+    `forwarded`: (receive, send) rows that count as forwarding; None means
+    `draft.find_forwarding()`. With `is_tight`, other connections of one rank and channel are joined
+    afterwards, in the order of their first rows.
+
+    `_assign_local_lanes` adds the local steps: to the lane of a predecessor, otherwise of a
+    successor, otherwise to one lane of the rank. With `is_merging`, reductions that can be fused
+    get the same lane. Without rows the result is empty.
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded
@@ -242,11 +256,18 @@ def _assign_local_lanes(
 ) -> Int64Array:
     """Return the lane of every row, with lanes filled in for the local rows, which have -1.
 
-    Local rows are steps that are no messages. Each gets the first available of these lanes: the
-    lane of its latest predecessor that has one, the lane of its first successor that already has
-    one, or a spare lane of the rank. With `is_tight`, the lane of the first message of the rank
-    replaces the spare lane, if there is one. With `is_merging`, later reductions of a chain get the
-    lane of the first. `lane` is not changed; it is returned if no row is local.
+    Local rows are steps that are no messages. They are processed in the order of the rows; each
+    gets the first of these lanes that exists:
+
+    1. With `is_merging`: the lane of the first reduction, if the row is a later one of a chain
+       (`find_reduction_chains`).
+    2. The lane of the predecessor (direct dependency) with the highest row number that has a lane.
+    3. The lane of the successor with the lowest row number that has a lane at this moment.
+    4. With `is_tight`: the lane of the first message of the rank.
+    5. The spare lane of the rank, 2 * (number of rows) + rank.
+
+    Callers pass rows in a possible order of execution. `lane` is not changed; if no row is local,
+    it is returned itself.
     """
     local = np.flatnonzero(lane < 0).tolist()
     if not local:
