@@ -218,7 +218,8 @@ class _GraphBuilder:
         tensors = self._create_tensors(instruction)
         self._inputs += [GraphInput(tensor, role, "", placement) for tensor in tensors]
         names = tuple(tensor.name for tensor in tensors)
-        return names if instruction.shape.is_tuple else names[0]
+        # A token has no tensor.
+        return names if instruction.shape.is_tuple else next(iter(names), None)
 
     def _create_tensors(self, instruction: Instruction) -> list[Tensor]:
         """Return new tensors for the arrays of an instruction."""
@@ -299,8 +300,9 @@ class _GraphBuilder:
 
         `arguments`: values of its parameters by number; surplus ones are ignored. Called
         computations are evaluated in place. Raises `InputError` for more than 64 nested
-        computations, above 10^6 instructions in total (each iteration of a loop counts), and for a
-        parameter without an argument.
+        computations, above 10^6 instructions in total (each iteration of a loop counts), for a
+        parameter without an argument, and for an instruction that lacks an operand or attribute, or
+        names dimensions that do not exist (the types of operands are not checked).
         """
         self._depth += 1
         values: dict[str, Value] = {}
@@ -319,7 +321,11 @@ class _GraphBuilder:
                 values[instruction.name] = arguments[number]
                 continue
             shapes = [computation.instructions[name].shape for name in instruction.operands]
-            values[instruction.name] = self._convert(instruction, operands, shapes)
+            try:
+                values[instruction.name] = self._convert(instruction, operands, shapes)
+            except (LookupError, ValueError):
+                message = "does not fit its operands, its shape or its attributes"
+                self._refuse(instruction, message, "dump the module again")
         self._depth -= 1
         root = computation.root
         assert root is not None

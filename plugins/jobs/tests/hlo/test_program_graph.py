@@ -10,6 +10,8 @@ from collhub_hlo_modules.module import read_module
 from collhub_hlo_modules.program_graph import build_graph
 from collhub_hlo_modules.text import StatementReader
 
+from hub_core import InputError
+
 
 def graph_of(*instructions: str, element: str = "s32") -> CapturedGraph:
     """The graph of an entry with one parameter `p` of 4 elements; the last instruction is its root."""
@@ -96,3 +98,28 @@ def test_the_colon_of_an_argument_does_not_begin_the_types() -> None:
     assert parse_operation(text, 1).types == ""
     types = " : (tensor<4xf32>) -> (tensor<4xf32>, tensor<2xf32>)"
     assert parse_operation(text + types, 1).types.strip() == types.removeprefix(" : ")
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "%r = s32[4] add(%p)",
+        "%r = s32[4] negate()",
+        "%r = s32[4] select(%p, %p)",
+        "%r = s32[4] reduce()",
+        "%r = s32[4] transpose(%p), dimensions={7}",
+        "%r = s32[4] transpose(%p), dimensions={x}",
+        "%r = s32[4] get-tuple-element(%p), index=x",
+        "%r = s32[4] concatenate(%p, %p), dimensions={0,1}",
+        "%r = s32[4] dot(%p, %p), lhs_contracting_dims={3}, rhs_contracting_dims={0}",
+    ],
+)
+def test_an_instruction_that_does_not_fit_its_operands_is_one_line(instruction: str) -> None:
+    """The text may be cut or changed; operands and attributes are read where they are used."""
+    with pytest.raises(InputError, match=r"^module\.hlo:5: .*; dump the module again"):
+        graph_of("%c = s32[] constant(7)", instruction)
+
+
+def test_a_token_is_no_input_of_a_program() -> None:
+    graph = graph_of("%t = token[] parameter(1)", "%r = s32[4] negate(%p)")
+    assert [entry.tensor.name for entry in graph.inputs] == ["p"]
