@@ -138,11 +138,16 @@ def exact_inputs(
     """Return one flat array per rank of small integers whose reduction is exact in any order.
 
     So results can be compared bitwise. `blocks`: size of each rank's INPUT in blocks; `elements`:
-    number of elements per block. Values are 0 to a maximum that is at most `_LARGEST_VALUE`, and so
-    small that sums over all ranks stay exact in the type. The maximum is at least 1, so sums over
-    more than 2^`significand_bits` ranks (256 in bfloat16, 2048 in float16) may be rounded. For
-    products, the values are 1, -1, and in the first `_DOUBLING_RANKS` ranks also 2 and -2. A rank
-    has the same values in every call; they repeat after `_TILE` elements.
+    number of elements per block. An array has blocks times elements values of `dtype`; it is empty
+    for a rank without blocks.
+
+    Products get 1 and -1, in the first `_DOUBLING_RANKS` (8) ranks also 2 and -2. All other
+    operators get 0 to m, where m is the smaller of `_LARGEST_VALUE` (250) and 2^b // ranks, with b
+    of `significand_bits`, but at least 1. So sums stay exact up to 2^b ranks (256 in bfloat16, 2048
+    in float16) and may be rounded for more.
+
+    Values are random, but repeat after `_TILE` (65521) elements. Calls with equal type, operator
+    and number of ranks give a rank equal values.
     """
     limit = 1 << significand_bits(dtype)
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
@@ -270,9 +275,11 @@ def _compute_averages_by_unit(
 ) -> tuple[AnyArray, ...]:
     """Divide each unit of all outputs by its number of contributions, for a custom contract.
 
+    `outputs`: OUTPUT of each rank; each unit has as many elements as any other unit of the rank.
     `expected`: contributions that the contract requires. A contribution with a source rank below 0
     means all ranks and counts as many as there are ranks. Contributions outside of a rank's OUTPUT
-    are ignored, and units without contributions are not divided. Returns new arrays, by rank.
+    are ignored, and units without contributions are not divided. Integers are rounded towards zero.
+    Returns new arrays of the same types, by rank.
     """
     averages = []
     for rank, units in enumerate(collective.output_units().tolist()):
@@ -326,8 +333,10 @@ def _repeat_tiles(
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
     """Raise `UsageError` for the first rank whose input has a wrong size or dtype.
 
-    The size must be the rank's blocks times the elements per block. That number is the largest of
-    any rank, and must be at least 1. The dtype must be that of rank 0.
+    The size must be the rank's blocks times n. n is the largest quotient of size and blocks,
+    rounded down, of any rank with blocks; it must be at least 1. So sizes 6 and 4 for two blocks
+    each refuse the second rank. Without blocks on any rank, all inputs must be empty. The size is
+    checked first, then that the dtype is that of rank 0. `inputs`: one array per rank.
     """
     elements = count_block_elements(blocks, inputs)
     for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):

@@ -268,10 +268,12 @@ def _missing_notes(
 
 
 def _version_notes(label: str, points: Sequence[Measurement], library: Library) -> list[Diagnostic]:
-    """Return a warning `mixed-versions` if the points are of several libraries or versions.
+    """Return a list with a warning if points are of several libraries or versions, else [].
 
-    Otherwise the list is empty. Variants do not count. The warning lists them with their numbers of
-    points; only `library` is fitted, and the others have separate tables.
+    The code is `mixed-versions`. Libraries that differ only in their variant count as one. The
+    message begins with `label` and lists each library and version by text in ascending order, with
+    its number of points. It says that only `library` is fitted; the cure says that the others have
+    separate tables.
     """
     counts: dict[str, int] = {}
     for point in points:

@@ -121,16 +121,19 @@ class _Row:
 
 
 def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
-    """Read all tables of the output of a test as measurements.
+    """Read all tables of the output of a test as measurements, in the order of the file.
 
     `options` select times of calls in place or out of place. Rows that cannot be used, and a table
-    without its summary line (the run was aborted), give notes; all usable rows are returned. If
-    none is usable, raises `InputError` with the first reason that applies:
+    without its summary line (the run was aborted), give notes; all usable rows are returned.
+    `facts` has the file, and values that it lacks. Raises `InputError` for a text that is empty or
+    not UTF-8, for unusable columns (`_set_header`), and for a table with rows that lacks ranks or a
+    collective (`_points`), even if other tables are usable. If no row is selected, raises
+    `InputError` (`no-results`) for the first reason that applies:
 
-    - rows without any line that names columns, at the first row (`no-results`)
-    - the notes, if there are any, with an error (`no-results`)
-    - the selected calls were not timed
-    - no results were printed (`no-results`)
+    - rows without any line that names columns, at the first row
+    - the notes, if there are any, with an error
+    - the selected calls were not timed, at the first table
+    - no results were printed
     """
     text, file = text_of(facts.source), facts.source.name
     skipped: list[Diagnostic] = []
@@ -185,14 +188,22 @@ def _find_row(text: str) -> int | None:
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
     """Split the output of a benchmark into its tests, and parse the rows of their tables.
 
-    A comment line (`#`) can start a new test or describe the last one (`_comment`). A line that
-    begins with a digit is a row of the last test, once its columns are known. A line "..." in the
-    list of ranks marks the list as cut. Blank lines are ignored. All other lines count as output of
-    other programs; they give a single note, at the first of them.
+    Prefixes of the lines are removed before (`_remove_prefixes`). Each line is, by the first rule
+    that applies:
 
-    Prefixes of the lines are removed before (`_remove_prefixes`). Notes are appended to `skipped`,
-    also for unusable rows and for tests that report wrong results (`wrong-results`). Tests with
-    neither columns nor rows are dropped.
+    1. A blank line: ignored.
+    2. A comment, which begins with `#` or is a comment of a test that has lost its `#`. It can
+       start a new test or describe the last one (`_note_command`, then `_comment`).
+    3. A line that begins with a digit, once the columns of the last test are known: a row
+       (`_add_row`).
+    4. The line "..." after ranks and before the columns: marks the list of ranks as cut.
+    5. Any other line: output of another program. It may be a command line (`_note_command`). A
+       version of NCCL or RCCL in it becomes that of the last test, if that has none.
+
+    Appended to `skipped` are notes about unusable rows, about tests that report wrong results
+    (`wrong-results`), and one with the number of other lines, at the first of them. Returns the
+    tests in order, without those that have neither columns nor rows. Raises `InputError` for
+    unusable columns (`_set_header`).
     """
     tests = [_Test(first_line=1)]
     noise: list[int] = []
@@ -226,11 +237,20 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
 
 
 def _note_command(tests: list[_Test], line: str, number: int) -> None:
-    """Store the collective and the forced choices of a command line in the test that follows it.
+    """Store the collective and the forced choices of a line in the test to which they belong.
 
-    The last command line before a table counts. After a complete table it starts a new test; within
-    a table it counts only once a new test starts. Programs that measure no known collective are
-    ignored. A choice that NCCL reports is stored in the test that runs.
+    A forced choice is a value of a variable such as `NCCL_ALGO`. A line is a command line if it
+    runs a test program of a known collective with an option, or if it sets a choice and is not
+    NCCL's report of one ("set by environment"). Its test is:
+
+    - a command line after a complete table: a new test, which is appended to `tests`
+    - a command line after the columns or rows of an incomplete table: `following` of the last test,
+      which counts only once a new test starts
+    - otherwise the last test; but any line that is no command line is ignored after a complete
+      table
+
+    The collective, if there is one, replaces an earlier one. Choices are added to the earlier ones
+    and replace those of the same variable. A new test inherits library and version.
     """
     program = _PROGRAM.search(line)
     name = collective_name(program[1]) if program else None
@@ -259,12 +279,22 @@ def forced_choices(text: str) -> dict[str, str]:
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
     """Apply a comment line of the output to the last test of `tests`, or start a new test with it.
 
-    A line that names a starting test or its parameters starts a new test if the last one already
-    has columns or rows. The new one inherits library and version, and has the command line since.
-    Depending on its form, a line gives the name, library and version, parameters, a rank with host
-    and GPU, the order of in place and out of place, or the columns; a summary line completes the
-    test. Other lines are ignored. A line that ends in `...` in the list of ranks marks the list as
-    cut. Raises `InputError` for unusable columns.
+    `line`: the line as it is, for the positions of columns; `stripped`: it without blanks at its
+    ends, beginning with `#`. A line that names a starting test, or its parameters, starts a new
+    test if the last one has columns or rows. The new one is `following` of the last test if there
+    is one, else a test with its library and version.
+
+    The first form that fits is applied:
+
+    - the name of a starting or concluded test; a concluded name counts only without an earlier name
+    - library and version; or "rccl" in any case before the first row, which gives the library only;
+      or parameters; or a line that ends in `...` after ranks and before the columns, which marks
+      the list of ranks as cut
+
+    After the forms of the second kind, also if none of them fits, the first of these is applied: a
+    rank with group, host and GPU; the order of in place and out of place; the columns
+    (`_set_header`); a summary line, which completes the test. Other lines are ignored. Raises
+    `InputError` for unusable columns.
     """
     test = tests[-1]
     name = _TEST_NAME.match(stripped)
@@ -318,12 +348,13 @@ def _set_parameters(test: _Test, line: str) -> None:
 
 
 def _set_header(test: _Test, line: str, number: int, file: str) -> None:
-    """Store the names of a table's columns in `test`.
+    """Store the names of a table's columns in `test`: `prefix`, `groups` and `time_ends`.
 
-    The first columns describe the call. From each column `time` on, a group of columns has the
-    values of calls in place or of calls out of place. `timestamp` columns are dropped. The text
-    positions at which the `time` columns end are stored too. Raises `InputError` for CPU times and
-    for a header without `time`.
+    The columns before the first `time` describe the call. From each column `time` on, a group of
+    columns has the values of calls in place or of calls out of place, in the order of
+    `test.places`. `#wrong` is named `wrong`; `timestamp` columns are dropped. `time_ends` has the
+    text position at which each `time` ends. Raises `InputError` (`measurements`) at line `number`
+    for CPU times (`cputime`), else for a header without `time`.
     """
     names = line.replace("#wrong", " wrong").lstrip().removeprefix("#").split()
     if "cputime" in names:
@@ -341,12 +372,17 @@ def _set_header(test: _Test, line: str, number: int, file: str) -> None:
 
 
 def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagnostic]) -> None:
-    """Append the times (us) of a line of a table to `test.rows`: one row in, one row out of place.
+    """Append the times (us) of a line of a table to `test.rows`: one row per group of columns.
 
-    A line that does not fit the columns is skipped with a note in `skipped`. So is a single time
-    that is not a number or whose result was wrong. A time "N/A" is skipped without a note. Fields
-    from a date on are not values; the date becomes the day of the rows. `ratio` of a row is bus
-    bandwidth / algorithm bandwidth, None if one is unknown or 0.
+    Usually these are a row out of place and one in place, in the order of the header. A line that
+    does not fit the columns, or whose first field is no integer, is skipped with a note in
+    `skipped`. A time "N/A" is skipped without a note. Any other time that is not a number, and one
+    whose result was wrong (`#wrong` above 0), is skipped with a note; the other time of the line
+    remains.
+
+    Fields from a date (2025-01-31) on are not values; the date becomes the day of the rows, ""
+    without one. `ratio` of a row is bus bandwidth / algorithm bandwidth, None if one is unknown or
+    0. An unknown algorithm bandwidth is 0.
     """
     fields = line.split()
     day = ""
@@ -419,11 +455,20 @@ def _points(
 ) -> Iterator[Measurement]:
     """Yield the measurements of one test, in the order of its rows.
 
-    A test without rows yields no measurement and is not checked. A test of another operation than
-    a collective, such as `sendrecv_perf`, and invalid rows give a note in `skipped`. The machine is
-    the device name of the ranks, "" if none is printed. Raises `InputError` if the ranks use
-    devices of different names, or if the number of ranks or the collective is neither printed nor
-    given in `facts`. The number of nodes is 1 if it is neither.
+    A test without rows yields no measurement and is not checked. A test of another operation than a
+    collective, such as `sendrecv_perf`, gives one note in `skipped` and no measurement. An invalid
+    row gives a note and is left out.
+
+    Ranks and nodes are those of `_shape`, the collective that of `_collective`. If the bandwidths
+    of an all-reduce contradict the listed ranks, the ranks and nodes of `facts` are used instead (1
+    node by default). The machine is the device name of the ranks, "" if none is printed. The
+    variant of the library lists parameters of the test, then the forced choices by name.
+
+    Raises `InputError` (`missing-facts`) for the first of:
+
+    - ranks or collective neither printed nor given in `facts`, or a rank that is listed twice
+    - bandwidths of an all-reduce that fit neither the listed ranks nor those of `facts`
+    - ranks with devices of different names
     """
     if not test.rows:
         return

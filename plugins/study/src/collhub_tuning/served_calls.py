@@ -172,8 +172,12 @@ def _merge(pieces: Iterable[Stretch]) -> list[Stretch]:
 def parse_served_calls(document: object) -> ServedCalls:
     """Parse one object of served calls in a document `report-tune-1`.
 
-    `max_bytes` null means no limit. A missing `byte_multiple` is 1. Raises `TypeError` if it is not
-    an object, `KeyError` for a missing field, and `ValueError` or `TypeError` for a wrong value.
+    The fields are `collective`, `in_place`, `out_of_place`, `min_bytes`, `max_bytes` (null: no
+    limit), `by`, `element_multiple`, and `byte_multiple`, which may be missing and is 1 then. Other
+    fields are ignored. Values are converted as Python does, also texts such as "8" for a number,
+    and their ranges are not checked here. Raises `TypeError` if it is not an object, `KeyError` for
+    a missing field, and `ValueError` or `TypeError` for a value that cannot be converted, such as
+    an unknown collective.
     """
     if not isinstance(document, dict):
         raise TypeError("no object")
@@ -308,8 +312,16 @@ def _read(file: str) -> bytes:
 def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
     """Return the format of a file of tuner rules, by its content and name.
 
-    Raises `UsageError` (`unreadable`) if it is the output of a measurement, if several formats fit,
-    or if no format fits; the error states a cure.
+    The first case that applies decides:
+
+    1. The signature of a measurement reader is in the content: raises `UsageError` (`unreadable`).
+    2. The formats of selections with the suffix of `file`, or if there are none, all of them: those
+       whose signature is in the first 64 KiB. If no signature of those with the suffix fits, all
+       with the suffix count.
+    3. If exactly one format remains, it is the result; otherwise raises `UsageError`
+       (`unreadable`).
+
+    Each error states a cure, such as to name the format with `--to`.
     """
     known = ", ".join(_format_names(context))
     for provided in context.registry().all(MeasurementReader):
