@@ -204,6 +204,10 @@ def test_mutated_logs_cause_no_other_error() -> None:
         (["NCCL_ALGO=Ring"], "ring ll", "cost model, NCCL_ALGO=Ring"),
         (["NCCL_ALGO=^nvls"], "ring ll", "cost model, NCCL_ALGO=^nvls"),
         (["NCCL_NVLS_ENABLE=0"], "ring ll", "cost model, NCCL_NVLS_ENABLE=0"),
+        # Without multicast groups, NVLS is not available, whatever NCCL_ALGO names.
+        (["NCCL_NVLS_ENABLE=0", "NCCL_ALGO=nvls,ring"], "ring ll", None),
+        (["NCCL_ALGO=nvls,ring", "NCCL_NVLS_ENABLE=0"], "ring ll", None),
+        (["NCCL_NVLS_ENABLE=0", "NCCL_NVLS_ENABLE=1"], "nvls simple", "cost model"),
         (["NCCL_PROTO=LL128"], "ring ll128", "cost model, NCCL_PROTO=LL128"),
         (["NCCL_ALGO=allgather:ring"], "nvls simple", "cost model"),
         (["NCCL_ALGO=tree;allreduce:ring,nvls"], "nvls simple", None),
@@ -239,6 +243,11 @@ def test_settings_that_leave_no_algorithm_are_refused_or_fall_back_by_version() 
     call = explain_call(CallRequest(old, "all-reduce", MIB, settings=settings))
     assert call.choice is not None
     assert call.choice.algorithm == "ring"
+    # The communicator has at most this number of channels, for each algorithm.
+    limited = parse_settings(["NCCL_ALGO=NVLSTree", "NCCL_MAX_NCHANNELS=4"])
+    call = explain_call(CallRequest(old, "all-reduce", MIB, settings=limited))
+    assert call.choice is not None
+    assert (call.choice.algorithm, call.choice.channels) == ("ring", 4)
 
 
 def test_a_protocol_without_any_ring_is_refused_before_the_release_that_refuses_it() -> None:

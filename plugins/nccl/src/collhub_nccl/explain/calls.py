@@ -29,6 +29,7 @@ _ALGORITHM_WORDS = {
     "tree": "tree", "ring": "ring", "collnetdirect": "collnet_direct",
     "collnetchain": "collnet_chain", "nvls": "nvls", "nvlstree": "nvls_tree", "pat": "pat",
 }  # fmt: skip
+_NVLS = ("nvls", "nvls_tree")
 _PROTOCOL_WORDS = {"ll": "ll", "ll128": "ll128", "simple": "simple"}
 _COLLECTIVE_WORDS = {
     "broadcast": "broadcast", "reduce": "reduce", "allgather": "all-gather",
@@ -45,12 +46,14 @@ class NcclSettings:
     """Effect of environment variables.
 
     `excluded` gives the setting that excludes (collective, word), where a word is an algorithm or a
-    protocol. Channels are limited to `min_channels` and `max_channels`, 0 for no limit.
+    protocol. `nvls_exclusion`: the setting that excludes nvls and nvls_tree in addition; "" for
+    none. Channels are limited to `min_channels` and `max_channels`, 0 for no limit.
     """
 
     excluded: Mapping[tuple[str, str], str]
     min_channels: int = 0
     max_channels: int = 0
+    nvls_exclusion: str = ""
 
     def apply(self, collective: str, alternatives: Sequence[Alternative]) -> list[Alternative]:
         """Return the alternatives in the same order, those that a setting excludes with a refusal.
@@ -63,10 +66,12 @@ class NcclSettings:
         if alternative.refusal:
             return alternative
         for word in (alternative.algorithm, alternative.protocol):
-            setting = self.excluded.get((collective, word))
-            if setting:
+            setting = self.excluded.get((collective, word), "")
+            if setting or (word in _NVLS and self.nvls_exclusion):
                 return Alternative(
-                    alternative.algorithm, alternative.protocol, refusal=f"excluded by {setting}"
+                    alternative.algorithm,
+                    alternative.protocol,
+                    refusal=f"excluded by {setting or self.nvls_exclusion}",
                 )
         return alternative
 
@@ -92,9 +97,10 @@ def parse_settings(assignments: Sequence[str]) -> NcclSettings:
     - NCCL_ALGO, NCCL_PROTO: each collective that the value names excludes the algorithms (or
       protocols) that its list does not allow, see `_parse_lists`. `excluded` maps (collective,
       word) to the assignment. Earlier exclusions of algorithms (or protocols) for this
-      collective are removed, also those by NCCL_NVLS_ENABLE. Other collectives keep theirs.
-    - NCCL_NVLS_ENABLE: 0 excludes nvls and nvls_tree for all collectives. 1 and 2 remove the
-      exclusions by this variable, but not those by NCCL_ALGO.
+      collective by the same variable are removed. Other collectives keep theirs.
+    - NCCL_NVLS_ENABLE: 0 excludes nvls and nvls_tree for all collectives, also if NCCL_ALGO names
+      them: the communicator has no multicast groups then. 1 and 2 remove this exclusion, but not
+      those by NCCL_ALGO.
     - NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS: both set `max_channels`, the later one counts.
     - NCCL_MIN_NCHANNELS, NCCL_MIN_CTAS: both set `min_channels`. It may exceed `max_channels`.
 
@@ -179,14 +185,7 @@ def _parse_lists(name: str, value: str, words: Mapping[str, str]) -> dict[str, s
 def _parse_nvls(settings: NcclSettings, name: str, value: str) -> NcclSettings:
     if value not in {"0", "1", "2"}:
         raise UsageError(f"{name}: {value!r:.40} is not 0, 1 or 2", cure=f"write {name}=0")
-    excluded = dict(settings.excluded)
-    for collective in _COLLECTIVE_WORDS.values():
-        for algorithm in ("nvls", "nvls_tree"):
-            if value == "0":
-                excluded[collective, algorithm] = f"{name}=0"
-            elif excluded.get((collective, algorithm), "").startswith(name):
-                del excluded[collective, algorithm]
-    return replace(settings, excluded=excluded)
+    return replace(settings, nvls_exclusion=f"{name}=0" if value == "0" else "")
 
 
 COLLECTIVES = (*ALGORITHMS_OF, "all-to-all")
@@ -430,7 +429,7 @@ def _decide_without_alternatives(
     - Earlier releases fall back to the ring. Exclusions of the algorithm ring are ignored;
       excluded protocols stay excluded. The choice is the ring with the lowest time, with its
       time, the rule "fallback to the ring" and one note. The limits of channels in the settings
-      are not applied.
+      apply, because NCCL limits the channels of the communicator.
 
     Raises `UsageError` if an earlier release has no allowed ring.
     """
@@ -454,5 +453,6 @@ def _decide_without_alternatives(
     choice = launch_of(
         request.communicator, request.collective, best.alternative, request.size_bytes
     )
+    choice = replace(choice, channels=request.settings.limit_channels(choice.channels))
     note = f"{excluding} leaves no algorithm: NCCL before 2.24 falls back to the ring"
     return choice, best.time_us, "fallback to the ring", [note]
