@@ -58,17 +58,19 @@ def repair(
 ) -> Repair:
     """Reroute the messages that cannot be delivered without some links; change no other message.
 
-    `fails`: bool[links], the failed links. A message changes if the remaining links connect its
-    ends only through NPUs that do not forward messages on the complete network `topology`. All
-    messages of a connection (rank, peer, channel) take one new path, the fastest one for their
-    bytes, considering latencies, bandwidths and bytes that wait for the same links. Every NPU on
-    the path receives the message into new scratch units and sends it on.
+    `fails`: bool[links], the failed links. Candidates are messages whose route on the complete
+    `topology` uses a failed link. One of them changes if its shortest remaining route passes an NPU
+    and the former did not. All of them change if one has no remaining route or a plane has no
+    remaining link. Messages of a connection (rank, peer, channel) take one new path, the fastest
+    for the largest of them, considering bytes that wait for its links. Each NPU inside the path
+    receives the message into new scratch units and sends it on.
 
-    `measure`: returns the time in ns without the links. Paths are then chosen with two estimates of
-    the waiting bytes, those of the rerouted messages and those of all messages, and the faster
-    result is returned; without it, only the first estimate is used. Extensions other than the
-    placement are dropped. Raises `UsageError` (`not-connected`) for a message without a path, and
-    `InputError` for messages that do not match.
+    `measure`: returns the time in ns without the links, or None. First only the bytes of rerouted
+    messages wait. If `measure` returns a time, paths are also chosen with the bytes of all
+    messages, and the faster result is returned (tie: the first). Without a changed message, the
+    algorithm is returned unchanged; otherwise only the placement is kept of its extensions. Raises
+    `UsageError` (`not-connected`) for a message without a new path, `InputError` for messages that
+    do not match or have no route on `topology`, and for an invalid placement.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
@@ -106,8 +108,7 @@ def repair(
     return Repair(best[1], len(changed), total, best[2])
 
 
-# A connection: source rank, destination rank, channel.
-_Connection = tuple[int, int, int]
+_Connection = tuple[int, int, int]  # Source rank, destination rank, channel.
 
 
 def _list_connections(steps: StepTable, sends: Int64Array) -> list[_Connection]:
@@ -123,11 +124,12 @@ def _choose_paths(
     sizes: Int64Array,
     waiting_bytes: Float64Array,
 ) -> dict[_Connection, tuple[int, ...]]:
-    """Choose the fastest path of every connection (source, destination, channel), as ranks.
+    """Return the fastest path of each (source, destination, channel), as ranks including both ends.
 
-    Connections with the most bytes choose first; their bytes delay later ones. A path uses only
-    plane `channel` mod planes, and no NPU without a rank. `sizes`: bytes by row; `waiting_bytes`:
-    bytes before by link, not changed. Raises `UsageError` (`not-connected`) without a path.
+    Connections with most bytes choose first, then lower numbers; the result is sorted. A link takes
+    its latency plus (waiting bytes + largest message) / bandwidth. A path adds the bytes of its
+    connection to those waiting. Only plane `channel` mod planes and NPUs with a rank are used.
+    `sizes`: bytes by row; `waiting_bytes`: initial, by link. Raises `UsageError` (`not-connected`).
     """
     npus = placement_of(algorithm) or tuple(range(algorithm.num_ranks))
     rank_of_npu = {npu: rank for rank, npu in enumerate(npus)}
@@ -138,7 +140,6 @@ def _choose_paths(
         totals[connection] = totals.get(connection, 0) + size
         largest[connection] = max(largest.get(connection, 0), size)
     bytes_per_ns = failed.bandwidth_bytes_per_s / 1e9
-    # NPUs without a rank cannot relay.
     is_usable = np.asarray(
         [node >= failed.num_npus or node in rank_of_npu for node in range(failed.num_nodes)]
     )
@@ -159,9 +160,10 @@ def _choose_paths(
 def _find_path(
     topology: Topology, source: int, destination: int, time_ns: Float64Array
 ) -> list[int]:
-    """Return the links of a fastest path; of equally fast links into a node, the first is taken.
+    """Return the links of a fastest path between two nodes, from the source on; [] for equal ends.
 
-    `time_ns`: float64[links], infinite for unusable links. Raises `UsageError` (`not-connected`).
+    `time_ns`: float64[links], infinite for unusable links. Of equally fast links into a node, the
+    first is taken. Raises `UsageError` (`not-connected`) without a path.
     """
     reached_ns = topology.arcs().lengths_from(np.arange(topology.num_nodes) == source, time_ns)
     if not np.isfinite(reached_ns[destination]):
@@ -192,9 +194,9 @@ def _insert_relays(
 ) -> Algorithm:
     """Return the algorithm with the messages of `sends` and `receives` (rows) on the new `paths`.
 
-    All hops of a path use one channel of its plane, free of other messages. A relay receives into
-    new SCRATCH units and sends on, in a new lane per path if its rank has lanes. Every rank can run
-    row by row, if it could before. Of the extensions, only the placement is kept.
+    All hops of a path use one channel (`_choose_channels`). Each rank inside a path gets a receive
+    into new SCRATCH units and a send that depends on it, in a new lane per path if it has lanes.
+    Every rank can run row by row, if it could before. Only the placement extension is kept.
     """
     steps = algorithm.steps
     columns = {name: getattr(steps, name).tolist() for name in COLUMN_DTYPES}
@@ -261,11 +263,11 @@ def _order_rows(
     parents: list[int],
     children: list[int],
 ) -> StepTable:
-    """Build the table of the original and the added rows, sorted by rank and then by key.
+    """Return the table of the original and the added rows, sorted by rank and then by key.
 
     `columns`: values of all rows, with those of `steps` first. `keys`: one number per row; rows
-    with equal rank and key keep their order. `parents`, `children`: data dependencies of added
-    rows, in addition to the dependencies of `steps`.
+    with equal rank and key keep their order. All dependencies of `steps` are kept. `parents`,
+    `children`: data dependencies in addition, as positions in `columns`.
     """
     order = np.lexsort((np.arange(len(keys)), np.asarray(keys), np.asarray(columns["rank"])))
     position = inverse(order)
@@ -304,10 +306,10 @@ def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
 def _choose_channels(
     steps: StepTable, sends: Int64Array, paths: dict[_Connection, tuple[int, ...]], num_planes: int
 ) -> dict[_Connection, int]:
-    """Choose a channel for every path: the lowest one that no other message on its hops uses.
+    """Choose a channel for every path: the lowest one of its plane that is free on all hops.
 
-    It has the plane of the path's former channel (channel modulo `num_planes`). Channels that only
-    rerouted messages (`sends`) used before are free. Paths are processed in the order of `paths`.
+    The plane is the path's former channel modulo `num_planes`. Messages other than `sends` (rows),
+    and paths earlier in `paths`, occupy their channel between two ranks, in their direction.
     """
     remaining = np.delete(
         np.flatnonzero(steps.sends), np.searchsorted(np.flatnonzero(steps.sends), sends)
@@ -341,10 +343,11 @@ class MessageRoutes:
 
     @classmethod
     def of(cls, algorithm: Algorithm, topology: Topology) -> MessageRoutes:
-        """Find the routes of all messages of an algorithm, one per pair of NPUs and plane.
+        """Find the shortest routes of all messages of an algorithm on the complete `topology`.
 
-        Ranks are on the NPUs of `placement_of`, else rank r on NPU r; a message uses plane channel
-        modulo number of planes. Raises `InputError` for a message without a path.
+        There is one route per (source NPU, destination NPU, plane), ascending. Ranks are on the
+        NPUs of `placement_of`, else rank r on NPU r; the plane is channel modulo number of planes.
+        Raises `InputError` for a message without a path and for an invalid placement.
         """
         steps = algorithm.steps
         sends = np.flatnonzero(steps.sends)
@@ -387,10 +390,7 @@ class MessageRoutes:
 
 
 def _pass_npus(topology: Topology, routes: Routes) -> BoolArray:
-    """Return which routes pass through an NPU between their ends: bool[routes].
-
-    Routes without links do not.
-    """
+    """Return which routes pass an NPU between their ends, False without links: bool[routes]."""
     is_last = np.zeros(len(routes.links), np.bool_)
     filled = np.flatnonzero(np.diff(routes.indptr))
     is_last[routes.indptr[filled + 1] - 1] = True

@@ -553,13 +553,21 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
 
 
 def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -> str:
-    """Find the collective that a test has measured.
+    """Return the collective that a test has measured, under the hub's name, such as `all-gather`.
 
-    The first source that knows it is used: the name of the test, the command line before it, the
-    request `facts`, the file name (`..._perf`), the bandwidths. The ratio bus / algorithm bandwidth
-    of the last row means all-reduce if it is 2 (n - 1) / n, and reduce-scatter if it is (n - 1) / n
-    and the row has a reduction operator; within 2 %, on more than two ranks, and not for MSCCL++.
-    An unknown name counts as none. Raises `InputError` if no source gives a collective.
+    The first source that gives a collective decides; a name that is unknown counts as no source:
+
+    1. the name that the test prints
+    2. the command line before the test
+    3. `facts.collective`, the request, which is returned as given
+    4. the file name (`all_reduce_perf...`)
+    5. the bandwidths, if n = `ranks` > 2 and the test is not of MSCCL++. The last row with both
+       bandwidths has the ratio bus / algorithm bandwidth. Within 2 %, 2 (n - 1) / n means
+       all-reduce. (n - 1) / n means reduce-scatter if the last row of the test names a reduction
+       operator.
+
+    Raises `InputError` (`missing-facts`), at the first line of the test, if no source gives a
+    collective.
     """
     named = collective_name(test.name or "")
     if named is not None:

@@ -89,12 +89,16 @@ class Claim:
     def check_ranks(self, algorithm: Algorithm | None) -> None:
         """Raise `FlawError` if ranks, root or collective of the certificate are invalid.
 
-        Checked in this order:
-        - Ranks (code `ranks`): at least two, all different, none above the last NPU of the claimed
-          network.
-        - Root (code `ranks`): the root of a rooted collective is one of the ranks.
-        - Collective (code `collective`): `algorithm`, unless it is None or custom, has the same
-          kind, the ranks 0, 1, ... in this order, and the same root or no root.
+        Ranks and root are numbers of NPUs. Checked in this order:
+
+        1. Ranks (code `certificate-ranks`): at least two, all different, none above the last NPU of
+           the claimed network.
+        2. Root (code `certificate-ranks`): if the collective has a root, it is one of the ranks.
+        3. Collective (code `certificate-collective`), only if `algorithm` is given and not custom:
+           it has the kind of the certificate, the ranks of the certificate are 0 to n - 1 in this
+           order for its n ranks, and its root is None or that of the certificate.
+
+        Raises `ValueError` if the certificate names an unknown kind of collective.
         """
         last = self.document["network"]["npus"] - 1
         distinct = set(self.ranks)
@@ -175,13 +179,18 @@ def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fracti
 
 
 def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> CertifiedNetwork:
-    """Check that a certificate describes the right network; return the description with links.
+    """Return the description of a certificate's network with its links, after checking it.
 
-    With a topology, the declared digest and all declared facts except the name must be those of the
-    topology, and multicasting or reducing switches must not be left out; the description of the
-    topology is returned. Without one, the certificate must list its links and its digest must be
-    the one computed from them; `declared` is returned. The digest does not cover the name. Raises
-    `FlawError` (`topology`) otherwise.
+    With a topology, these are checked first to last, and the description of the topology is
+    returned:
+
+    1. The declared digest is that of the topology.
+    2. Every declared fact except the name equals that of the topology. Links may be missing;
+       switches that multicast or reduce must be listed if the topology has any.
+
+    Without a topology, the certificate must list its links, and its digest must be the one computed
+    from its facts; `declared` is returned. Digests do not cover the name, so it is never checked.
+    Raises `FlawError` (code `certificate-topology`) if a check fails.
     """
     if topology is not None:
         actual = cast(CertifiedNetwork, network_object(topology))

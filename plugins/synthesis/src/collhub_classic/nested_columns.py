@@ -57,10 +57,12 @@ class StepColumns:
     def build(self) -> StepTable:
         """Build the step table of all ranks from the rows added so far.
 
-        Ranks ascend; the steps of a rank are in the order in which the rows were added. A row
-        without a value for a column has its default. The data and control dependencies between rows
-        are repeated for every rank. Steps of the kind `_ABSENT` are removed. The builder is not
-        changed.
+        Every row gives one step per rank, except on ranks where its kind is `_ABSENT`. Ranks
+        ascend; the steps of a rank are in the order in which the rows were added. A column that a
+        row does not have gets its default (`COLUMN_DEFAULTS`, else 0). The data and control
+        dependencies between rows are repeated within every rank. A dependency on or of an absent
+        step is not detected and refers to other steps. Without rows the table is empty. The builder
+        is not changed.
         """
         length = len(self._rows)
         table = {}
@@ -90,10 +92,13 @@ def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
     """Add rows that move every unit from the INPUT of its rank to the OUTPUT of its owner.
 
     The owner of a unit is the rank that starts a gather with it. `owned`: int64[streams, ranks],
-    the unit of each owner in each stream; each unit occurs once. Unit u belongs to the INPUT of
-    rank u // streams, at offset u % streams. It is written at its own number in OUTPUT. A rank
-    copies units that it owns itself; other units are sent and received, all sends first. Returns
-    the positions of the rows that write the units, one per stream.
+    the unit of each owner in each stream; each unit occurs once (not checked). Unit u comes from
+    the INPUT of rank u // streams, offset u % streams, and is written at offset u of OUTPUT.
+
+    First, one row per offset is added: each rank sends its unit at this offset to the owner. Ranks
+    that own the unit themselves do not have this step. Then one row per stream is added: each rank
+    receives the unit that it owns in this stream, or copies it from its own INPUT. The rows have no
+    dependencies. Returns the positions of the rows of the second kind, by stream.
     """
     for offset, owner in enumerate(_find_owners(owned)):
         kind = np.where(owner == columns.ranks, _ABSENT, StepKind.SEND)
@@ -116,11 +121,15 @@ def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
 def add_moves_from_owners(columns: StepColumns, owned: Int64Array, writers: Sequence[int]) -> None:
     """Add rows that move every result from SCRATCH of its owner to OUTPUT of its target rank.
 
-    `owned`: int64[streams, ranks], the unit of each owner in each stream; each unit occurs once.
-    Unit u is at its own number in SCRATCH. Its target is rank u // streams, at offset u % streams
-    of OUTPUT. A rank copies units that it owns itself; other units are sent and received, all sends
-    first. `writers`: positions of the rows that complete the results, one per stream; the sends
-    depend on them.
+    `owned`: int64[streams, ranks], the unit of each owner in each stream; each unit occurs once
+    (not checked). Unit u is at offset u of SCRATCH. Its target is OUTPUT of rank u // streams, at
+    offset u % streams.
+
+    First, one row per stream is added: each rank sends the unit that it owns in this stream to its
+    target, or copies it if it is the target itself. The row depends on the row `writers[stream]`,
+    which completes the results; there must be one per stream, otherwise `ValueError`. Then one row
+    per offset is added: each rank receives its result at this offset; ranks that own it do not have
+    this step.
     """
     for units, writer in zip(owned, writers, strict=True):
         target, offset = np.divmod(units, len(owned))

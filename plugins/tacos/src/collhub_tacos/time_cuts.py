@@ -214,11 +214,20 @@ def find_tightest_cut(
 ) -> TimeCut:
     """Return the cut with the latest time, which is a lower bound on the time of the collective.
 
-    Candidates are the cuts of single nodes, of the nodes below each coordinate of a dimension,
-    of groups, of the longest distance and, for an all-gather, of sets found by flows. A
-    reduction is treated as the opposite collective on the transposed network, and its cut is
-    reversed in time. The network and times must be accepted by `supports_time_cuts`; this is
-    not checked. Raises `InputError` if the flows would overflow.
+    `members`: int64, the nodes that take part. Candidates are, in this order:
+
+    1. the cut of the longest distance
+    2. the cuts of each single node and of all nodes but one
+    3. the cuts of the nodes below each coordinate of a dimension, and of the groups
+    4. for an all-gather, the cuts of the sets of `_find_slowest_sets`
+
+    The 6 candidates with the latest times are improved by a later time of one node, if possible.
+    The latest result is returned, on a tie that of the earlier candidate. All times are in ps.
+
+    A reduce-scatter (reduce) is treated as an all-gather (broadcast) on the transposed network, and
+    the cut is reversed in time. The network and times must be accepted by `supports_time_cuts`;
+    this is not checked. For an all-gather or reduce-scatter, `InputError` (`capacities`) is raised
+    if the capacities of the flows add up to 2^60 or more.
     """
     mirrored = _MIRRORED.get(collective.kind)
     if mirrored is not None:
@@ -248,13 +257,15 @@ def _find_slowest_sets(
     """Yield node sets (bool[nodes]) whose outgoing links limit the time of an all-gather.
 
     The time of a set is the earliest time at which all chunks that start in it can have left it.
-    The first sets have strictly increasing times, up to the slowest set. Then, for each member that
-    cannot have received everything 1 ps before that time, one more set is yielded that proves it.
-    `share`: number of chunks with which every member starts.
+    The first set is a minimum cut at time 0. The next ones have strictly increasing times, up to
+    the slowest set. Then follows one more set for each member, in the order of `members`, that
+    cannot have received everything 1 ps before the time of the slowest set; the set proves it. Sets
+    may repeat. `share`: number of chunks with which every member starts.
 
     The method is Newton's iteration (Dinkelbach 1967). Every link gets as capacity the number of
     messages that can arrive by the time of the last set. If some member then cannot receive all
-    chunks, the minimum cut is a slower set. Takes a few maximum flows per member.
+    chunks, the minimum cut is a slower set. Takes a few maximum flows per member. Raises
+    `InputError` (`capacities`) if capacities add up to 2^60 or more.
     """
     flows = _MessageFlows(network, times, members, share)
     time_ps, cut = 0, flows.find_limiting_cut(0, members)
@@ -349,13 +360,18 @@ def evacuation_bound(
     *,
     max_cells: int = MAX_EVACUATION_CELLS,
 ) -> EvacuationBound | None:
-    """Compute the bound of an all-gather that is the latest over all destinations.
+    """Return the latest bound of an all-gather over all destinations, in ps.
 
     Chunk x starts at NPU `origin[x]`, and all NPUs need all chunks. `at_least_ps`: a known bound,
-    from which the search starts. `max_cells`: size limit of the time-expanded network. A step is
-    the busy time of a link; a message that starts within a step counts as started at its beginning,
-    so the bound holds for every schedule. Returns None if link times differ, for networks with
-    switches or without links, and above the size limit.
+    from which the search starts; the result is not below it. Destinations are tried in the order of
+    their numbers. `node` of the result is the last one that raised the bound. If none did, `node`
+    is 0 and `since` is None.
+
+    A step is the busy time of a link, which must be above 0. A message that starts within a step
+    counts as started at its beginning, so the bound holds for every schedule. Returns None if link
+    times differ, for networks with switches or without links, and if (steps + 1) x nodes x NPUs
+    exceeds `max_cells`. The latter also happens if an NPU cannot receive all chunks at all. Raises
+    `InputError` (`capacities`) if capacities of the flows add up to 2^60 or more.
     """
     if not times.is_equal or not network.num_links or network.num_nodes > network.num_npus:
         return None
@@ -414,12 +430,13 @@ class _ExpandedNetwork:
         self._flows = FlowNetwork.fed((steps + 1) * nodes, tails, heads, np.arange(nodes))
 
     def cut_steps(self, chunks_at_node: Int64Array, node: int) -> Int64Array | None:
-        """Return the first step after which each node is beyond the minimum cut: int64[nodes].
+        """Return the steps from which on nodes are on the far side of a minimum cut: int64[nodes].
 
-        The cut, in the time-expanded network, keeps some chunks from reaching `node` by its last
-        step. `chunks_at_node`: chunks with which each node starts. 0 means from the start on; a
-        node that is never beyond the cut has the number of steps + 1. Returns None if all chunks
-        can be at `node` in time.
+        The far side is that of the chunks' origins. The cut, in the time-expanded network, proves
+        that not all chunks can be at `node` by its last step. `chunks_at_node`: number of chunks
+        with which each node starts. An entry of 0 means from the start on. A node that is never on
+        the far side has the number of steps + 1. Returns None if all chunks can be at `node` in
+        time. Raises `InputError` (`capacities`) if the capacities add up to 2^60 or more.
         """
         total = int(chunks_at_node.sum())
         arcs = np.where(self._is_wait, total, 1)

@@ -73,13 +73,19 @@ def find_step_runs(content: bytes) -> Iterator[StepRun]:
 
 
 def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> Iterator[StepRun]:
-    """Yield the runs of at least 8 adjacent steps between two byte offsets of a file.
+    """Yield the runs of at least 8 adjacent steps between two byte offsets, in file order.
 
-    All steps are compared with the first step of the range: they must have the same text outside
-    the attribute values, and values of at most 8 bytes. A run is a maximal sequence of adjacent
-    matching steps. Nothing is yielded if there are fewer than 8 steps, or if any matching step has
-    a value with "&" or with a character that is not printable ASCII. `words`: for every offset, the
-    eight bytes from there on as a number.
+    A step extends from its `<step ` to the next `<`. The first step of the range determines the
+    layout (`_match_first_step`): the number of quotes, and the length of each text outside the
+    values. Steps with this layout, equal texts outside the values and values of at most 8 bytes
+    match. A run is a maximal sequence of matching steps without another tag between them.
+
+    Each run has its byte offsets in the file and the number of line feeds per step. `codes` is
+    int64[steps, attributes], with indices into `texts`, the distinct values of all matching steps.
+    Nothing is yielded if there are fewer than 8 steps. The same applies if any matching step has a
+    value with "&" or a character that is not printable ASCII. Steps that end less than 8 bytes
+    before the end of the file are left out. `words`: for every offset, the eight bytes from there
+    on as a little-endian number.
     """
     tags = _find_byte(content, begin, end, b"<")
     stops = np.append(tags[1:], end)
@@ -143,11 +149,17 @@ def _match_first_step(
     begins: Int64Array,
     stops: Int64Array,
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the steps whose text outside the values equals that of the first step.
+    """Return which steps have the same text outside the attribute values: bool[steps].
 
     `quotes`: offsets of the opening and closing quotes of each step, int64[steps, quotes].
-    `begins`, `stops`: offsets of the begin and end of each step. Values may differ, also in length,
-    but a step with a value above 8 bytes gives False.
+    `begins`, `stops`: offsets of the begin of each step and of the next tag, so that white space
+    after the step must be equal too. A step is True if these hold:
+
+    - Each of its texts outside the values is as long as that of step 0.
+    - No value is longer than 8 bytes; step 0 itself may be False for this reason.
+    - Its texts equal those of the first step that fulfils the two conditions above.
+
+    Values may differ, also in length.
     """
     starts = np.column_stack([begins, quotes[:, 1::2]])
     lengths = np.column_stack([quotes[:, ::2] + 1, stops]) - starts

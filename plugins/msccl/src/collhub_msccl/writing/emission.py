@@ -69,13 +69,21 @@ def emit(
 ) -> ThreadBlockProgram:
     """Convert the rows of a draft to the steps of a file, in order within each thread block.
 
-    The order is that of execution. A receive with a fused send becomes `rcs`. A reducing receive
-    with a fused send becomes `rrcs`, or `rrs` if only the send uses the sum, which is then not
-    stored. Without `has_fused_steps`, a reducing receive becomes several steps. Reductions that are
-    fused into an earlier one follow it as separate steps. Waits become dependencies of steps, and
-    further waits nops before them. With `memory.is_compact` scratch is allocated again; otherwise
-    each rank has its declared scratch, or the scratch that the steps use if that is more. The
-    limits of the runtime are not checked.
+    Steps are sorted by thread block (`blocks`), then by position in `arrangement`, which is an
+    order of execution. Types:
+
+    - A receive with a fused send is `rcs`; a reducing receive with one is `rrcs`. It is `rrs` if
+      only the send uses the sum, which is then not stored (`find_forwarded_sums`).
+    - A reducing receive without a send is `rrc`. Without `has_fused_steps` it becomes `r` and `re`,
+      if necessary with `cpy`, through additional scratch (`unfuse_reducing_receives`); `rrcs` and
+      `rrs` are not replaced.
+    - Reductions that are fused into an earlier one follow it directly as separate `re` steps.
+    - All other rows have the plain type of their kind.
+
+    A step waits for at most one step of another thread block; for each further wait, a nop precedes
+    it. Waits that others imply are left out. With `memory.is_compact`, SCRATCH is allocated again.
+    Otherwise each rank has the maximum of its declared SCRATCH and of the end of its accesses. The
+    arguments are not changed, and the limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.
@@ -132,13 +140,19 @@ def _build_documented_sides(
     send_of_head: Int64Array,
     is_slot: BoolArray,
 ) -> dict[str, Int64Array]:
-    """Return source and destination (buffer, offset) of every step, as the file shows them.
+    """Return source and destination of every step, as the file shows them.
 
-    The result has four columns by name. The source of a receive, and the destination of a send and
-    of an `rrs`, are taken from the matching step of the peer; no runtime reads them. If that step
-    is an `rrs`, the destination is its operand. All other sides are those of the step; an `rcs` or
-    `rrcs` thus has its own destination. `heads`: first row of each step. `send_of_head`: row of the
-    fused send, -1 without one. `is_slot`: rows that become an `rrs`.
+    The result has the columns `src_buffer`, `src_offset`, `dst_buffer` and `dst_offset`, each with
+    one entry per step in the order of `heads` (first row of each step). `send_of_head`: row of the
+    fused send, -1 without one. `is_slot`: by row, whether it becomes an `rrs`.
+
+    - Source of a `RECV`, with or without a fused send: the source of the matching send at the peer.
+    - Destination of a send or an `rrs`: the destination of the receive that matches this send. If
+      that receive is itself an `rrs`, its source (the operand) is shown instead.
+    - All other sides are those of the first row; an `rcs` or `rrcs` thus has the destination of its
+      receive.
+
+    No runtime reads the sides in the first two cases.
     """
     # The receive at the peer; for fused steps, the receive of their send.
     outgoing = draft.partner[np.where(send_of_head >= 0, send_of_head, heads)]
@@ -181,12 +195,15 @@ def _append_reductions(
 
 
 def _append_waits(steps: Steps, knowledge: Knowledge) -> Steps:
-    """Add the waits of steps: a column `wait`, and a nop for each further wait of a step.
+    """Return the steps with a column `wait`, and with a nop for each further wait of a step.
 
-    A step of the file can wait for one step only. `wait` is the number (in `knowledge`, before this
-    function) of the step for which it waits, or -1. A step with several waits gets the one with the
-    highest number; each other wait is on a nop before it. If a step became several, only the first
-    one waits. The result is sorted by original step, nops first.
+    `wait` is the number, in `knowledge`, of the original step for which a step waits, or -1. A step
+    of the file can wait for one step only. A step with several waits has the one with the highest
+    number; the other waits are on nops directly before it, by ascending number. If an original step
+    became several steps (keys 1, 2, ...), only the one with key 1 waits.
+
+    Nops have key 0 and the values of `_NOP`. The result is sorted by original step (`row`), then by
+    key. The arguments are not changed.
     """
     parents, children = knowledge.parents, knowledge.children
     # The last wait of a step precedes the first wait of the next step.
