@@ -232,8 +232,9 @@ class _Loading:
 def _record_functions() -> dict[str, dict[str, int]]:
     """Return the identities of functions and classes by module and name.
 
-    All callable variables of the loaded modules of Python's library and of the core are included,
-    except those of `__main__`. They show which functions a plugin replaces.
+    Modules are those of Python's library and of the core that are loaded, except `__main__`.
+    All their callable variables are included. The identities show which functions a plugin
+    replaces.
     """
     identities = {}
     for name, module in sorted(sys.modules.items()):

@@ -240,11 +240,13 @@ def native_choice(
 ) -> NativeChoice:
     """Return the native algorithm of a kind of collective, as a synthesizer with options.
 
-    Native algorithms are those of ASTRA-sim. `requested_name`: its name; None or "" for the one
-    that the system configures for the first dimension (`ring` without a system, and for small
-    groups if several are configured). `is_small`: the group is smaller than the job. Raises
-    `InputError` (`no-native`) for a kind without native algorithms, `UsageError` for an unknown
-    name, and `InputError` if the system configures none.
+    Native algorithms are those of ASTRA-sim. `requested_name`: its name. None or "": the one
+    that the system configures for the first dimension. It is `ring` in two cases: without a
+    system, and if the group is small and the system configures several. `is_small`: the group
+    is smaller than the job.
+
+    Raises `InputError` (`no-native`) for a kind without native algorithms, `UsageError` for an
+    unknown name, and `InputError` if the system configures none.
     """
     if kind not in NATIVE_KINDS:
         message = f"ASTRA-sim has no native algorithm of {kind}"

@@ -69,10 +69,12 @@ def choose(
 ) -> Choice:
     """Return NCCL's choice for a call on one node: algorithm, protocol, channels, threads, chunk.
 
-    It is the allowed algorithm and protocol with the lowest cost in NCCL's model; an all-to-all is
-    always a group of sends and receives. `collective`: one of `MODELLED`. `size_bytes`: bytes of
-    the full vector. `dtype`: "int8" or "uint8" for 8-bit integers, which NVLS cannot add. Raises
-    `ValueError` if NCCL has no allowed algorithm for it.
+    It is the allowed algorithm and protocol with the lowest cost in NCCL's model; an all-to-all
+    is always a group of sends and receives. `collective`: one of `MODELLED`; `KeyError` is
+    raised for an unknown one. `size_bytes`: bytes of the full vector. `dtype`: "int8" or
+    "uint8" for 8-bit integers. NVLS cannot add them, so it is not allowed for them in
+    all-reduces and reduce-scatters. Raises `ValueError` if no algorithm is allowed for the
+    call.
     """
     communicator = Communicator(gpu, ranks, 1, version)
     if collective == "all-to-all":

@@ -156,9 +156,10 @@ def start_growth(threads: FloatArray | float, channels: FloatArray | float) -> F
 def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
     """Return the times of calls in us, each by the formula that its column `form` selects.
 
-    The result is float64, one entry per call. A form is a pair of algorithm and protocol, given as
-    its index in `_FORMS`; a call with another number has time 0. `constants`: positive, in the
-    order of `NAMES`, exactly as many; otherwise `ValueError`.
+    The result is float64, one entry per call. A form is a pair of algorithm and protocol, given
+    as its index in `_FORMS`; a call with another number has time 0. `constants`: one per name
+    of `NAMES`, in this order. Another number of constants raises `ValueError`. They must be
+    positive, which is not checked.
     """
     value = dict(zip(NAMES, constants, strict=True))
     return np.select(

@@ -391,7 +391,7 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
             day, fields = text, fields[:index]
             break
     width = len(test.prefix)
-    size = whole_number(fields[0])
+    size = whole_number(fields[0]) if fields else None
     values = fields[width:]
     groups = _placed(test, values, line)
     if size is None or len(fields) <= width or groups is None:

@@ -317,13 +317,17 @@ def _check_certificate(algorithm: Algorithm, registry: Registry) -> str:
 def _check_runtimes(
     entry: Entry, algorithm: Algorithm, place: _Place
 ) -> tuple[list[RuntimeItem], dict[str, bytes], int | None]:
-    """Write one file for each runtime, and check it by the rules of each range of versions.
+    """Build one file in memory for each runtime; check it by the rules of each range of versions.
 
-    Returns the verdicts, the files that some version uses by path, and the maximum number of
-    thread blocks of a rank in the file for the executor of MSCCL (None without this file). A
-    verdict is ok, and names the file, if the file passes the check and these versions use files
-    at all. A runtime whose format cannot express the algorithm has no verdicts. Algorithms of
-    more than `MAX_FILE_STEPS` (4000) steps have none at all.
+    Returns the verdicts, the contents by path of the files that some version uses, and the
+    maximum number of thread blocks of a rank in the file for the executor of MSCCL (None
+    without this file). The writer uses a temporary folder, which is removed; nothing else is
+    written to disk.
+
+    There is one verdict per runtime and range of versions. It is ok, and names the file, if the
+    file passes the check and these versions load files. A runtime whose format cannot express
+    the algorithm has no verdicts. Algorithms of more than `MAX_FILE_STEPS` (4000) steps have
+    none at all.
     """
     if len(algorithm.steps) > MAX_FILE_STEPS:
         return [], {}, None

@@ -220,6 +220,12 @@ def test_noise_of_other_programs_is_reported_with_its_line() -> None:
     assert skipped == ["run.txt:1: 1 line of other programs skipped, from this line on"]
 
 
+def test_a_line_with_a_date_within_a_table_is_skipped() -> None:
+    points, skipped = _read(HEADER + ROW + "2024-05-01 12:00:00 retrying\n" + END)
+    assert _times(points, "out") == [(1024, 7.11)]
+    assert any("run.txt:9" in line for line in skipped), skipped
+
+
 def test_a_wrong_result_is_skipped_with_its_line() -> None:
     wrong = ROW.replace("0.14       0", "0.14   2e+00")
     points, skipped = _read(HEADER + wrong + ROW.replace("1024", "2048", 1) + END)

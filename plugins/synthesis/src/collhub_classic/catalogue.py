@@ -116,8 +116,9 @@ def _build_rooted_planners(
 ) -> dict[CollectiveKind, Planner]:
     """Return planners of broadcast and reduce; the reduce is the reversed broadcast.
 
-    `cost_of`: cost of the reduce, by default that of the broadcast. The cost can differ because
-    only the ports of senders count: a root that receives from several ranks at once does not wait.
+    `cost_of`: cost of the reduce, by default that of the broadcast. It can be lower than that
+    of the broadcast: the cost counts the time in which a rank sends, not that in which it
+    receives. So a root that receives from several ranks at once does not wait.
     """
 
     def plan_reduce(task: ClassicTask) -> PlannedAlgorithm:

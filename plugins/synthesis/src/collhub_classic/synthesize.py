@@ -266,8 +266,9 @@ def _build_candidate(
 ) -> tuple[int, Algorithm, Int64Array]:
     """Build the algorithm for one rank order; return (time in ns, algorithm, order).
 
-    `time_ns` None: the time is simulated, or, if that gives None or 0, estimated from all messages.
-    Otherwise it is returned unchanged.
+    `time_ns` None: the time is simulated, or, if that gives None or 0, estimated from all
+    messages. The simulation counts as work of the search, and a limit of work passes through as
+    `KeyboardInterrupt`. Any other `time_ns` is returned unchanged.
     """
     assigned = _assign_ranks(plan, request.collective, order)
     algorithm = _build_algorithm(assigned, request, task.options)

@@ -220,11 +220,14 @@ class Layout:
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """Return an upper bound for the messages, delays or streams that one event creates.
 
-        An event creates objects of one rank only. The bound grows with the nodes and streams (parts
-        of collectives) of the largest rank, with the nodes of a custom algorithm on a rank
-        (`custom_nodes`), and with the number of active streams times the ranks of the largest
-        phase. Without slots (`has_slots`) all streams of a rank may be active, else only as many as
-        the queues allow.
+        A stream is a part of a collective. The bound is 64 + 2 (nodes + streams + `custom_nodes`) +
+        4 x active x (ranks of the largest phase + 4):
+
+        - nodes: those of the rank with most nodes; an event creates objects of one rank only
+        - streams: with slots (`has_slots`) those of the node with most streams, as only one
+          collective of a rank runs; without slots those of the rank with most streams
+        - active: without slots all of these streams; with slots at most as many as the queues allow
+        - `custom_nodes`: nodes of a custom algorithm on a rank
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
         streams = node["streams"] * (node["choice"] != NO_CHOICE)

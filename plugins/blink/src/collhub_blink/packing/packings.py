@@ -329,11 +329,12 @@ def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
     0 on the diagonal. The next position is the unvisited one with, in this order:
 
     - the lowest distance from the current position
-    - the fewest unvisited positions at distance 0 from it; it counts itself, so this decides only
-      between positions of which some are at distance 0 from others
+    - the fewest unvisited positions that are as near to it as the nearest pair of all positions
+      (Warnsdorff's rule), so that positions with few neighbours are not left over
     - the lowest `noise` (int64[positions]), then the lowest number
     """
-    minimum_hops = np.where(hops > 0, hops, hops.max(initial=0)).min(initial=0)
+    largest = hops.max(initial=0)
+    minimum_hops = np.where(hops > 0, hops, largest).min(initial=largest)
     is_unvisited = np.ones(len(hops), np.bool_)
     path = [first]
     while len(path) < len(hops):

@@ -352,7 +352,9 @@ def _stream(events: RankEvents, args: Mapping[str, Any], name: str) -> int:
 def _correlation(args: Mapping[str, Any]) -> int:
     """Return the number that links a call of the runtime to its work on the device; -1 if missing.
 
-    Some files write negative numbers as unsigned ones, which are converted.
+    Some files write negative numbers as unsigned ones of 64 bits: numbers from 2^63 on are
+    reduced by 2^64. Texts of digits are accepted. Raises `ValueError` or `TypeError` for a
+    value that is no number.
     """
     number = int(args.get("correlation", -1))
     return number if number < _LARGEST else number - (_LARGEST << 1)

@@ -353,12 +353,13 @@ def _check_operand(
 ) -> None:
     """Check one operand of a step and record its violations in `refusals`.
 
-    `side`: `src` or `dst`. `name`: name of the step for messages. The step must have the attributes
-    `type`, and buffer and offset of this side. Another buffer than i, o and s is an
-    `unknown-buffer`. If the type of the step uses this side, an offset outside the size that `gpu`
-    declares is an `out-of-bounds`. As in the runtimes' parsers, the offset -1 is accepted, and only
-    the first chunk is checked, not the count. Equal findings about one size of a `<gpu>` are
-    merged.
+    `side`: `src` or `dst`. `name`: name of the step for messages. The caller must have checked
+    that the step has the attributes `type`, and buffer and offset of this side: a missing one
+    raises `KeyError`. First rule: another buffer than i, o and s is an `unknown-buffer`, and
+    nothing else is checked. If the type of the step uses this side, an offset outside the size
+    that `gpu` declares is an `out-of-bounds`. As in the runtimes' parsers, the offset -1 is
+    accepted, and only the first chunk is checked, not the count. Equal findings about one size
+    of a `<gpu>` are merged.
     """
     attributes = step.attributes
     buffer = attributes[f"{side}buf"]

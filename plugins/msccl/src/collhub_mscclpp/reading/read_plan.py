@@ -215,7 +215,8 @@ class _PlanParser:
     def _raise_errors(self) -> None:
         """Raise `InputError` with all recorded errors; do nothing if there are none.
 
-        If more errors occurred than are recorded, a note at the end gives their number.
+        Only the first errors are recorded. If more occurred, a note at the end gives the number of
+        those that were not recorded.
         """
         if not self._errors:
             return

@@ -164,8 +164,9 @@ def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
 def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
     """Return the next (task, sender) pairs after a prefix: at most four, by earliest start.
 
-    Ties go to the smaller task number, then to the smaller sender. `placed`: tasks of the prefix,
-    which are left out. Release times of `placed` tasks count, those of the returned ones do not.
+    Ties go to the smaller task number, then to the smaller sender. `placed`: tasks of the
+    prefix, which are left out. The start of a pair is the time at which its cards are free; its
+    own release time does not delay it. Release times of the tasks in the prefix count.
     """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     for piece in schedule_in_order(tasks, prefix):
