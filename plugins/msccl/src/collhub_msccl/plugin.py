@@ -30,6 +30,7 @@ from hub_core.plugin_api import (
     RuntimeLimits,
     SelectionWriter,
     Subject,
+    WarmOptions,
     choice,
     hookimpl,
     option,
@@ -202,12 +203,13 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check | RuleSet]:
-    """Return three checks of runtimes, the check of the sandbox, and the rules of MSCCL XML.
+    """Return checks of three runtimes, the sandbox and the kernels, and the rules of MSCCL XML.
 
     The list has this order. The runtimes are `msccl`, `executor` and `rccl` (the order of
     `HISTORIES`). Each check reports whether the runtime uses an MSCCL-IR XML file, and has no
-    options. The check `program-sandbox` reports how well MSCCLang programs are isolated. The
-    last element is a `RuleSet`, not a `Check`. The plugin system calls this function.
+    options. The check `program-sandbox` reports how well MSCCLang programs are isolated, and
+    `msccl-kernels` compiles the kernels in advance, for `doctor --warm`. The last element
+    is a `RuleSet`, not a `Check`. The plugin system calls this function.
     """
     # No options: a runtime reads the file unchanged or refuses it.
     runtimes = [
@@ -228,9 +230,17 @@ def collhub_checks() -> Sequence[Check | RuleSet]:
         "how far programs are kept from files, connections and other processes",
         "hub_core.sandbox.confinement:check_sandbox",
     )
+    kernels = Check(
+        "msccl-kernels",
+        Subject.INSTALLATION,
+        "compiles the kernels in advance, for doctor --warm",
+        "collhub_msccl.writing.warming:check",
+        WarmOptions,
+    )
     return [
         *runtimes,
         sandbox,
+        kernels,
         RuleSet("msccl", "findings in MSCCL XML", "collhub_msccl.runtimes.rules:list_rules"),
     ]
 

@@ -16,7 +16,12 @@ from collhub_msccl.writing.draft import STEP_COLUMNS, Arrangement, StepDraft, ar
 from collhub_msccl.writing.placement import Placement, PlacementLimits, place_chains
 from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
 from collhub_msccl.writing.thread_blocks import Lanes, match_one_to_one, number_lanes
-from collhub_msccl.writing.work_graph import ListScheduler, WorkGraph, build_work_graph
+from collhub_msccl.writing.work_graph import (
+    WorkGraph,
+    build_work_graph,
+    find_first_senders,
+    schedule_nodes,
+)
 from hub_core.columns import BoolArray, Int64Array, inverse
 from hub_core.model import StepKind
 
@@ -36,10 +41,10 @@ def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangemen
     return arrange(draft, _NO_ROWS, _NO_ROWS, joined)
 
 
-def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
+def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> Int64Array:
     """Return the time at which every node (step) begins if each has a thread block of its own.
 
-    The times are those of `ListScheduler`, in units of data: links into and out of a rank are
+    The times are those of `schedule_nodes`, in units of data: links into and out of a rank are
     shared, and a connection holds any number of messages. With `is_free`, the channels of `graph`
     are replaced: every message gets a channel of its own, except that a node which receives and
     sends uses the channel of the received message for both. If the connections block each other,
@@ -47,15 +52,10 @@ def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
     """
     if is_free:
         # A separate channel for every message together with the steps that forward it.
-        numbers = list(range(len(graph)))
-        # Nodes are in a possible order of execution, so senders come first.
-        for node, source in enumerate(graph.source):
-            if source >= 0:
-                numbers[node] = numbers[source]
-        graph = replace(graph, channel=numbers)
-    nodes = list(range(len(graph)))
-    scheduler = ListScheduler(graph, nodes, len(nodes), len(nodes))
-    return graph.start if scheduler.schedule() is None else scheduler.begin
+        graph = replace(graph, channel=find_first_senders(graph))
+    nodes = np.arange(len(graph))
+    schedule = schedule_nodes(graph, nodes, len(graph), max(len(graph), 1))
+    return graph.start if schedule is None else schedule[1]
 
 
 class Fusing(Enum):
@@ -104,8 +104,8 @@ def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency:
     if unfused is not None:
         graph = build_work_graph(draft, unfused, latency)
         # A fusion is harmless if no step except the send begins before both would have finished.
-        start = np.asarray(compute_ideal_begins(graph, is_free), np.int64)[graph.node_of_row]
-        duration = np.asarray(graph.duration, np.int64)[graph.node_of_row]
+        start = compute_ideal_begins(graph, is_free)[graph.node_of_row]
+        duration = graph.nodes.duration[graph.node_of_row]
         # A receive takes one crossing of a link, a send two.
         end_of_both = start + 3 * duration
         is_early: BoolArray = start[draft.children] < end_of_both[draft.parents]
@@ -113,7 +113,7 @@ def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency:
         is_harmless: BoolArray = early[draft.parents] == is_early
         is_pair &= is_harmless
         # A chain may begin no later than when its first operand is ready.
-        end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
+        end = graph.start + graph.nodes.duration
         parents, children = draft.parents, draft.children
         is_sum = draft.is_kind(StepKind.REDUCE)[parents]
         for column in (draft.dst_buffer, draft.dst_offset):
@@ -193,12 +193,12 @@ def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Dis
     block = np.zeros(len(graph), np.int64)
     block[graph.node_of_row] = placement.block
     blocks = int(placement.block.max(initial=-1)) + 1
-    nodes = ListScheduler(graph, block.tolist(), blocks, distribution.capacity).schedule()
-    if nodes is None:
+    schedule = schedule_nodes(graph, block, blocks, distribution.capacity)
+    if schedule is None:
         # The existing row order with the connections' order is always possible.
         lanes = number_lanes(placed, placement.block, is_given=False)
         return Distribution(placed, lanes, _get_fused_pairs(arrangement))
-    order = inverse(np.array(nodes, np.int64))[graph.node_of_row]
+    order = inverse(schedule[0])[graph.node_of_row]
     return _sort_rows(placed, placement, _get_fused_pairs(arrangement), order)
 
 
