@@ -43,7 +43,8 @@ from collhub_msccl.writing.spread import (
     find_fusable_pairs,
 )
 from collhub_msccl.writing.thread_blocks import assign_lanes, find_given_lanes
-from hub_core.model import Algorithm, Collective, InputError, Location, StepTable, connection_keys
+from hub_core.columns import labels
+from hub_core.model import Algorithm, Collective, InputError, Location, StepTable
 from hub_core.plugin_api import LimitError
 from hub_core.verification import verify
 
@@ -107,9 +108,7 @@ class WritingTask:
     channels: int | None
 
 
-def choose_program(
-    task: WritingTask, *, is_first: bool = False, is_any: bool = False
-) -> ChosenProgram:
+def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgram:
     """Choose the best program for an algorithm and a runtime.
 
     A program assigns the steps to thread blocks. Attempts with the producer's thread blocks come
@@ -121,9 +120,7 @@ def choose_program(
     An attempt marked `limits_time` that gives a safe program sets a limit: programs with a longer
     makespan than its own are excluded, also earlier ones; of several such attempts the last one
     counts. Once there is a safe program, attempts end if `is_first`, if the attempt is marked
-    `is_enough`, or if there are more than `_MAX_ROWS_FOR_ALL_ATTEMPTS` steps. With `is_any`, the
-    attempts without list scheduling, which takes most of the time, come first, and a safe program
-    of these is returned (`_find_any_program`).
+    `is_enough`, or if there are more than `_MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
 
     Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every
     size, otherwise `runtime-limit` with the last exceeded limit; and the errors of `build_draft`.
@@ -140,10 +137,6 @@ def choose_program(
     candidates: list[ChosenProgram] = []
     longest: int | None = None
     free = _draft_without_reuse(task.algorithm) or _draft_without_control(task.algorithm, full)
-    if is_any:
-        candidate = _find_any_program(task, free)
-        if candidate is not None:
-            return candidate
     for attempt in _iterate_new(task, free):
         candidate = chooser.try_attempt(attempt)
         if candidate is not None:
@@ -184,29 +177,37 @@ def has_unstated_channels(algorithm: Algorithm) -> bool:
 def count_necessary_blocks(algorithm: Algorithm) -> int:
     """Return a number of thread blocks that some rank needs in every program of an algorithm.
 
-    A thread block sends to at most one rank and receives from at most one, and two thread blocks
-    are necessary for two channels of the algorithm, unless channels are chosen freely. Then only
-    the ranks count.
+    A thread block sends to at most one rank, receives from at most one, and serves one channel of
+    the algorithm. If channels are chosen freely, only the ranks count.
     """
     steps = algorithm.steps
-    channel = steps.channel
+    channel = labels(steps.channel)
     if has_unstated_channels(algorithm):
         channel = np.zeros(len(steps), np.int64)
-    needed = 0
-    for direction in (steps.sends, steps.receives):
-        rows = np.flatnonzero(direction)
-        keys = connection_keys(steps.rank[rows], steps.peer[rows], channel[rows])
-        _, first = np.unique(keys, return_index=True)
-        needed = max(needed, int(np.bincount(steps.rank[rows[first]]).max(initial=0)))
-    return needed
+    channels = int(channel.max(initial=0)) + 1
+    connections = []
+    for rows in (np.flatnonzero(steps.sends), np.flatnonzero(steps.receives)):
+        place = steps.rank[rows].astype(np.int64) * channels + channel[rows]
+        pairs = np.unique(place * algorithm.num_ranks + steps.peer[rows])
+        size = algorithm.num_ranks * channels
+        connections.append(np.bincount(pairs // algorithm.num_ranks, minlength=size))
+    needed = np.maximum(*connections).reshape(algorithm.num_ranks, channels)
+    return int(needed.sum(axis=1).max(initial=0))
 
 
-def _find_any_program(task: WritingTask, draft: StepDraft) -> ChosenProgram | None:
-    """Return a safe program whose thread blocks follow from the connections; None if there is none.
+def find_any_program(task: WritingTask) -> ChosenProgram | None:
+    """Return a safe program that is found without list scheduling; None if there is none.
 
     Safe: no deadlock at any size, and at most `RESIDENT_BLOCKS` thread blocks on a rank. It is the
-    first one of the attempts of `_iterate_joined`, not the best one.
+    first one, not the best one, of the attempts with thread blocks that follow from the connections
+    (`_iterate_joined`). List scheduling takes most of the time of `choose_program`. None also if
+    the producer's thread blocks may be kept. Raises the errors of `build_draft`.
     """
+    full = cut_counts(build_draft(task.algorithm, with_control=True), MAX_COUNT)
+    is_impossible = _count_necessary_channels(task, full) > task.limits.max_channels
+    if is_impossible or find_given_lanes(full) is not None:
+        return None
+    draft = _draft_without_reuse(task.algorithm) or _draft_without_control(task.algorithm, full)
     chooser = _Chooser(task)
     max_blocks = min(task.limits.max_blocks, RESIDENT_BLOCKS)
     for is_tight in (False, True):

@@ -25,12 +25,14 @@ from collhub_msccl.writing.choose import (
     WritingTask,
     choose_program,
     count_necessary_blocks,
+    find_any_program,
     has_unstated_channels,
 )
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, choose_target, compute_largest_size
 from collhub_msccl.writing.emission_program import format_xml
 from collhub_msccl.writing.execution_times import BlockFigures
+from collhub_msccl.writing.known_fits import KnownFits
 from hub_core.columns import Int64Array
 from hub_core.model import (
     COLUMN_DTYPES,
@@ -58,6 +60,7 @@ _CONVERTED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "
 # Steps up to which the resources of an algorithm are those of the written program.
 _MAX_STEPS_FOR_EXACT_FIT = 1 << 10
 _MAX_UNITS = (1 << 31) - 1
+_KNOWN_FITS = KnownFits()
 
 
 def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
@@ -75,7 +78,8 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     disk.
     """
     coarse = _convert_to_larger_units(algorithm)
-    target, chosen = _choose(coarse, options)
+    target, task = _create_task(coarse, options)
+    chosen = choose_program(task)
     largest = compute_largest_size(coarse, target, chosen.safety)
     content = format_xml(target.build_attributes(chosen.program, largest), chosen.program)
     losses = find_losses(algorithm, coarse, target, largest, chosen)
@@ -99,12 +103,30 @@ def measure_fit(
     a `LimitError` is raised before any attempt if a rank needs more thread blocks than they allow.
     """
     coarse = _convert_to_larger_units(algorithm)
-    if limits is not None:
-        _check_necessary_blocks(coarse, limits, f"{options.runtime} cannot run the algorithm")
-        fit = _measure(coarse, options, is_any=True)
-        if not fit.find_excess(limits):
-            return fit
-    return _measure(coarse, options, is_any=False)
+    if limits is None:
+        return _measure(coarse, options)
+    # The size limits only the calls that use the file.
+    unlimited = replace(options, max_bytes=None)
+    fit = _KNOWN_FITS.find(
+        coarse, (unlimited, limits), lambda: _measure_within(coarse, unlimited, limits)
+    )
+    bytes_limits = [one for one in (fit.max_bytes, options.max_bytes) if one is not None]
+    return replace(fit, max_bytes=min(bytes_limits, default=None))
+
+
+def _measure_within(coarse: Algorithm, options: WriteOptions, limits: RuntimeLimits) -> RuntimeFit:
+    """Return the resources of a program within limits if one is found without list scheduling.
+
+    Otherwise the result is that of `measure_fit` without limits. Raises `LimitError` if a rank
+    needs too many thread blocks, and as `write` does.
+    """
+    _check_necessary_blocks(coarse, limits, f"{options.runtime} cannot run the algorithm")
+    target, task = _create_task(coarse, options)
+    chosen = find_any_program(task)
+    fit = None if chosen is None else _build_fit(coarse, target, chosen)
+    if fit is None or fit.find_excess(limits):
+        return _measure(coarse, options)
+    return fit
 
 
 def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: str) -> None:
@@ -120,13 +142,15 @@ def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: 
         raise LimitError(message).about(resource.name)
 
 
-def _measure(coarse: Algorithm, options: WriteOptions, *, is_any: bool) -> RuntimeFit:
-    """Return the resources of a program for an algorithm whose units fit the format.
-
-    `is_any`: see `choose_program`.
-    """
+def _measure(coarse: Algorithm, options: WriteOptions) -> RuntimeFit:
+    """Return the resources of the program for an algorithm whose units fit the format."""
     is_first = len(coarse.steps) > _MAX_STEPS_FOR_EXACT_FIT
-    target, chosen = _choose(coarse, options, is_first=is_first, is_any=is_any)
+    target, task = _create_task(coarse, options)
+    return _build_fit(coarse, target, choose_program(task, is_first=is_first))
+
+
+def _build_fit(coarse: Algorithm, target: Target, chosen: ChosenProgram) -> RuntimeFit:
+    """Return the resources of a program of an algorithm whose units fit the format."""
     program = chosen.program
     operations = np.bincount(program.rank[~program.is_type(StepType.NOP)], minlength=1)
     figures = chosen.figures
@@ -140,17 +164,13 @@ def _measure(coarse: Algorithm, options: WriteOptions, *, is_any: bool) -> Runti
     )
 
 
-def _choose(
-    coarse: Algorithm, options: WriteOptions, *, is_first: bool = False, is_any: bool = False
-) -> tuple[Target, ChosenProgram]:
-    """Choose the header and the program of the file for an algorithm whose units fit the format.
+def _create_task(coarse: Algorithm, options: WriteOptions) -> tuple[Target, WritingTask]:
+    """Create the header of the file, and the task, for an algorithm whose units fit the format.
 
     The options `max_blocks`, `max_steps` and `max_channels` replace the limits of the runtime. With
     the option `channels`, or if the extension declares the channels as not assigned, channels are
-    chosen freely within that number; otherwise the channels of the algorithm are kept. `is_first`:
-    take the first safe program instead of the best one; `is_any`: see `choose_program`. Raises
-    `InputError` (`runtime-limit`) for too many ranks or chunks, and the errors of `choose_target`
-    and `choose_program`.
+    chosen freely within that number; otherwise the channels of the algorithm are kept. Raises
+    `InputError` (`runtime-limit`) for too many ranks or chunks, and the errors of `choose_target`.
     """
     target = choose_target(coarse, options)
     # Sizes that no assignment of steps can fit into the runtime.
@@ -182,7 +202,7 @@ def _choose(
     elif has_unstated_channels(coarse):
         channels = limits.max_channels
     task = WritingTask(coarse, collective, target.protocol, memory, limits, channels)
-    return target, choose_program(task, is_first=is_first, is_any=is_any)
+    return target, task
 
 
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:

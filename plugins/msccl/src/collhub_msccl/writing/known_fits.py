@@ -1,0 +1,83 @@
+"""Remember the resources of algorithms, because comparisons fit equal algorithms repeatedly.
+
+A synthesizer often returns the same steps for several sizes, and a portfolio those of its members.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+from hub_core.model import COLUMN_DTYPES, Algorithm, InputError
+from hub_core.plugin_api import RuntimeFit
+
+# A result has less than a kilobyte.
+_MAX_RESULTS = 512
+
+
+class KnownFits:
+    """Resources, or the error, by the content of an algorithm; at most 512, the latest used ones.
+
+    Algorithms of a custom collective, of uneven counts, or with an extension of MSCCL files are not
+    remembered.
+    """
+
+    def __init__(self) -> None:
+        self._results: OrderedDict[Hashable, RuntimeFit | InputError] = OrderedDict()
+
+    def find(
+        self, algorithm: Algorithm, conditions: Hashable, measure: Callable[[], RuntimeFit]
+    ) -> RuntimeFit:
+        """Return the result of `measure()`, which is called only if it is not known.
+
+        `conditions`: what the result depends on besides the algorithm. An `InputError` of `measure`
+        is remembered, too, and raised again.
+        """
+        digest = _compute_digest(algorithm)
+        if digest is None:
+            return measure()
+        key = digest, conditions
+        result = self._results.get(key)
+        if result is None:
+            try:
+                result = measure()
+            except InputError as error:
+                result = error.with_traceback(None)
+            self._results[key] = result
+            if len(self._results) > _MAX_RESULTS:
+                self._results.popitem(last=False)
+        self._results.move_to_end(key)
+        if isinstance(result, InputError):
+            raise result
+        return result
+
+
+def _compute_digest(algorithm: Algorithm) -> bytes | None:
+    """Return a digest of everything on which the programs of an algorithm depend.
+
+    None for an algorithm that is not remembered.
+    """
+    collective, steps = algorithm.collective, algorithm.steps
+    is_custom = collective.contract is not None or collective.counts is not None
+    if is_custom or "msccl" in algorithm.extensions:
+        return None
+    content = hashlib.sha256()
+    values = (
+        collective.kind,
+        collective.num_ranks,
+        collective.unit_count,
+        collective.root,
+        collective.in_place,
+        collective.out_of_place,
+        collective.reduce_op,
+        algorithm.provenance.source_name,
+    )
+    content.update(repr(values).encode())
+    # Programs have no durations.
+    names = [name for name in COLUMN_DTYPES if name != "duration_ns"]
+    names += ["data_indptr", "data_indices", "control_indptr", "control_indices"]
+    for column in (*(getattr(steps, name) for name in names), algorithm.scratch_units):
+        content.update(len(column).to_bytes(8, "little"))
+        content.update(column.tobytes())
+    return content.digest()
