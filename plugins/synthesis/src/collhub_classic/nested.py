@@ -35,6 +35,7 @@ from collhub_classic.nested_broadcast import (
     find_group_trees,
     find_group_turns,
     find_turns,
+    move_root,
 )
 from collhub_classic.nested_shapes import (
     MANY_RANKS,
@@ -558,7 +559,7 @@ def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTree
     if sizes and (options.sizes == "auto" or levels == sizes):
         return RootedTrees(find_grid_trees(sizes, is_ring, root), is_disjoint=True)
     ranks = topology.num_npus
-    parents = find_binary_trees(ranks, root)
+    parents = move_root(find_binary_trees(ranks, 0), levels, root)
     binary = RootedTrees(parents, turns=find_turns(parents))
     size = find_forwarding_group(topology, options.sizes, _FEW_RANKS)
     if size == 1 or (size > _MAX_GROUP and 4 * size * ranks > _MAX_STEPS):

@@ -9,6 +9,7 @@ the opposite direction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,6 +74,25 @@ def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
         renamed[rank_of[has_parent]] = rank_of[parent[has_parent]]
         parents.append(renamed)
     return np.asarray(parents)
+
+
+def move_root(parents: Int64Array, sizes: Sequence[int], root: int) -> Int64Array:
+    """Renumber the ranks of trees with root 0 level by level, so that `root` is their root.
+
+    `parents`: int64[trees, ranks], -1 at rank 0; the result has the same shape. `sizes`: ranks of
+    each level, the first varies fastest with the rank; their product must be the number of ranks.
+    In every level, the coordinate of a rank is moved by that of the root, modulo the size. Ranks of
+    a group remain together, and edges between groups connect ranks at the same distance as before:
+    the routes of switches by rank in a group stay as even as for root 0.
+    """
+    rank = np.arange(parents.shape[1])
+    moved, stride = np.zeros_like(rank), 1
+    for size in sizes:
+        moved += (rank // stride + root // stride) % size * stride
+        stride *= size
+    result = np.full_like(parents, -1)
+    result[:, moved] = np.where(parents < 0, -1, moved[parents])
+    return result
 
 
 def find_turns(parents: Int64Array) -> Int64Array:

@@ -18,6 +18,7 @@ from collhub_classic.nested_broadcast import (
     find_group_trees,
     find_group_turns,
     find_turns,
+    move_root,
 )
 from collhub_classic.nested_shapes import (
     NestedShape,
@@ -395,6 +396,26 @@ def test_messages_of_two_trees_take_turns_at_senders_and_receivers(ranks: int, r
         assert abs(2 * int(sent.sum()) - len(sent)) <= len(sent) % 2
 
 
+@pytest.mark.parametrize("root", [0, 1, 100, 261, 511])
+def test_no_link_has_more_than_the_vector_from_any_root(root: int) -> None:
+    """With only the root renumbered, a link of a spine has twice the data from root 100."""
+    topology = hub_core.parse_topology("leaf-spine:16,32,32")
+    parents = move_root(find_binary_trees(512, 0), [32, 16], root)
+    assert np.flatnonzero((parents < 0).all(axis=0)).tolist() == [root]
+    tree, child = np.nonzero(parents >= 0)
+    for ends in ((parents[tree, child], child), (child, parents[tree, child])):
+        # Each of the two trees has half of the vector.
+        assert np.bincount(topology.routes(*ends).links).max() == 2
+
+
+@pytest.mark.parametrize("sizes", [(11,), (3, 4), (2, 3, 2)])
+def test_trees_with_a_moved_root_are_correct(sizes: tuple[int, ...]) -> None:
+    ranks = prod(sizes)
+    parents = move_root(find_binary_trees(ranks, 0), sizes, 7)
+    for kind in _OF_TREES:
+        assert is_correct_on_trees(parents, 3, 7, kind, None)
+
+
 def test_turns_in_groups_are_those_of_the_trees_of_groups() -> None:
     turns = find_group_turns(4, 24, 9).reshape(4, 2, 6, 4)
     trees = find_turns(find_binary_trees(6, 9 // 4))
@@ -403,13 +424,14 @@ def test_turns_in_groups_are_those_of_the_trees_of_groups() -> None:
         assert not np.delete(turns[sender], sender, axis=2).any()
 
 
-def test_two_trees_of_many_ranks_have_many_chunks() -> None:
+@pytest.mark.parametrize("kind", _OF_TREES)
+def test_two_trees_of_many_ranks_have_many_chunks(kind: CollectiveKind) -> None:
     """A rank forwards a chunk only after the links before it have stored it: chunks are small."""
     size = 1 << 26
     topology = hub_core.parse_topology("leaf-spine:16,32,32")
-    result = make(topology.name, size, CollectiveKind.BROADCAST)
+    result = make(topology.name, size, kind)
     assert result.statistics["chunks"] == 512
-    bound = lower_bound_ns(Collective(CollectiveKind.BROADCAST, 512, 1, 1), topology, size)
+    bound = lower_bound_ns(Collective(kind, 512, 1, 1), topology, size)
     assert bound is not None
     # About 60 chunks take more than 1.3 times the bound.
     assert result.time_ns < 1.07 * bound
