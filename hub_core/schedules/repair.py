@@ -369,11 +369,11 @@ class MessageRoutes:
         return np.unique(group_of_entry(self.routes.indptr)[used])
 
     def blocked(self, failed: Topology, pairs: Int64Array) -> Int64Array:
-        """Return those of `pairs` that `failed` connects only through other NPUs, or not at all.
+        """Return the `pairs` that the network `failed` connects only through NPUs, in their order.
 
-        `failed`: the network with fewer links. A pair whose route on the complete network passes
-        through an NPU is not blocked, because NPUs forward messages there. All of `pairs` are
-        returned if any of them has no route, and if `failed` has fewer planes.
+        `pairs`: positions in `sources`. All of them if `failed` has fewer planes, or no route for
+        one. Otherwise those whose shortest route on `failed` passes an NPU between its ends, unless
+        their route on the complete network does too: there NPUs forward messages.
         """
         if failed.num_planes < self.topology.num_planes:
             # A plane without links is lost, and channels would use other planes.

@@ -66,11 +66,15 @@ _EXTENSIONS = st.dictionaries(st.text(max_size=6).map("x-{}".format), json_value
 def collectives(
     draw: st.DrawFn, max_ranks: int = 4, kinds: Sequence[CollectiveKind] = KINDS_OF_EQUAL_PARTS
 ) -> Collective:
-    """Draw collectives of these kinds with 1 to `max_ranks` ranks, in at least one mode.
+    """Draw collectives of one of `kinds` with 1 to `max_ranks` ranks and any reduction operator.
 
-    The unit count is a multiple of the number of ranks, from 1 to 2^40 units per rank. Rooted kinds
-    have a root, others None. Custom collectives have a contract, which need not be consistent.
-    Uneven ones have a table of counts, of which some may be zero.
+    They support in place, out of place, or both. Rooted kinds have any rank as root, others
+    None. The unit count is ranks * u, where u is drawn from 1 to 2^40; this holds for custom
+    kinds too, whatever their contract. Custom collectives have a contract, which need not be
+    consistent. Uneven kinds have a table of counts instead (`unit_counts`), some of which may
+    be 0, and their unit count is its total, which need not be a multiple of the ranks. The
+    default `kinds` have no uneven ones. Drawing fails for `max_ranks` below 1 and for empty
+    `kinds`.
     """
     kind = draw(st.sampled_from(kinds))
     num_ranks = draw(st.integers(1, max_ranks))
@@ -155,11 +159,13 @@ def _one_per_rank(values: st.SearchStrategy[T], num_ranks: int) -> st.SearchStra
 
 @st.composite
 def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int = 12) -> StepTable:
-    """Draw step tables of at most `max_steps` steps of every kind, with values in every column.
+    """Draw step tables of 0 to `max_steps` steps of any kind on the ranks 0 to `num_ranks` - 1.
 
-    Sends and receives need not match, and regions may exceed the buffers. A step has up to four
-    data and up to four control dependencies, on different earlier steps of the same rank. A table
-    may be empty.
+    The columns are drawn as in `_step_values`, so sends and receives need not match, and
+    regions may exceed the buffers. A step has 0 to 4 distinct data parents and, independently,
+    0 to 4 distinct control parents. They are steps of its rank that were drawn before it; one
+    step may be a parent of both kinds. The rows of the table are grouped by rank, those of a
+    rank in the order of drawing.
     """
     builder = StepTableBuilder(num_ranks)
     earlier: dict[int, list[int]] = {}
@@ -184,11 +190,17 @@ def _step_values(
     num_ranks: int,
     unit_count: int,
 ) -> dict[str, int]:
-    """Draw the columns of a step of one kind, by name.
+    """Draw values for the columns of a step of one kind, as a dictionary by column name.
 
-    Only messages have a peer, which may be the rank itself; others have -1. Regions are drawn only
-    for the sides that the kind reads or writes, and may exceed the buffers. The count is 0 to
-    `unit_count`, the channel 0 to 3. Lane, duration and source line may be -1, not specified.
+    - `peer`: 0 to `num_ranks` - 1 for messages (send, receive, receive-reduce), which may be
+      the step's own rank; -1 for other kinds
+    - `channel`: 0 to 3; `count`: 0 to `unit_count`, for every kind
+    - `lane`: -1 to 200; `duration_ns`: -1, or 0 to 10^7; `source_line`: -1, or 1 to 2^31 - 1.
+      -1 means not specified
+    - `src_buffer` and `src_offset` only if the kind reads, `dst_buffer` and `dst_offset` only
+      if it writes: input, output or scratch, and 0 to 2^40, so regions may exceed the buffers
+
+    Other columns are not in the result.
     """
     values = {
         "peer": draw(_below(num_ranks)) if kind in _MESSAGES else -1,

@@ -136,18 +136,23 @@ def _band(saved_ns: Sequence[int]) -> tuple[int | None, int | None]:
 
 
 def _overlap_changes(job: _Job) -> Iterator[JobChange]:
-    """Yield the change in which communications start as soon as their data are ready; at most one.
+    """Yield at most one change: communications start when their data are ready, not when ordered.
 
-    To this end, dependencies that only state an order are dropped. In jobs with the extension
-    `EXTENSION` (profiles) these are edges from the host to a communication, or to the idle node
-    before it, that also waits for a computation of the device. In other jobs these are control
-    edges between a communication and another node, if the communication has data edges on that
-    side. Yields no change if there are no such edges, or if ranks would wait for each other without
-    them.
+    The change drops dependencies that only state an order; the job itself is unchanged.
 
-    The saving is the time of the job minus the time without the edges, in ns; it may be 0 or
-    negative. It has a range if the job has lower and upper limits of the transfer times: the
-    smallest and the largest saving of the replays with the transfer times and with both limits.
+    - In jobs with the extension `EXTENSION` (profiles): edges from a node of the host to a
+      communication, or to the gap (idle node) before it. The source is neither a communication
+      nor a gap. The target must also have an edge from a device node that is no communication.
+    - In other jobs: control edges between a communication and a node that is none. A
+      communication that is the child must have a data parent; one that is the parent must have
+      a data child.
+
+    Nothing is yielded without such edges, or if ranks would wait for each other without them.
+
+    The saving in ns is the replayed time with the edges minus the one without them; it may be 0
+    or negative. If `limits_ns` of the job is not empty, its range is the smallest and largest
+    saving of the replays with the transfer times and with each limit; else the range is None.
+    Other errors of the replay pass through, such as `InputError` for nodes without a time.
     """
     workload = job.workload
     nodes = workload.nodes
@@ -287,12 +292,17 @@ class _Class:
 
 
 def _split_classes(workload: Workload) -> list[_Class]:
-    """Divide collectives that can be joined into classes by kind, rank count and rank distance.
+    """Return the collectives that can be joined, in classes of equal kind, ranks and distance.
 
-    Collectives can be joined if their kind is in `JOINABLE`, they have more than 0 bytes (known),
-    they name no algorithm, and their group has more than one rank. The distance is that of the
-    first two ranks of the group. Classes with at most one call (of all ranks) are left out. They
-    are ordered by kind as in `JOINABLE`, then number of ranks, then distance.
+    A collective can be joined if its kind is in `JOINABLE`, its bytes are above 0, it names no
+    algorithm, and its group has at least 2 ranks. The distance is the second rank of the group
+    minus its first, in the group's own order, so it may be negative. Groups of equal rank count
+    and distance share a class: [0, 1] and [2, 3] do.
+
+    A class is left out unless it has more nodes than its rank count n: one call of one group
+    has n nodes, so two groups with one call each are returned. Classes are ordered by kind as
+    in `JOINABLE`, then ascending by rank count, then by distance. Their rows ascend. The result
+    is [] if nothing can be joined. The name has the distance only if it is not 1.
     """
     nodes = workload.nodes
     is_joinable = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes > 0) & (nodes.algorithm < 0)
@@ -339,12 +349,14 @@ class _BucketTrials:
         self._planner = BucketPlanner(self._unordered, candidates)
 
     def limits(self) -> list[int]:
-        """Return the bucket sizes in bytes to try, at most `MAX_LIMITS`, largest first.
+        """Return the bucket sizes in bytes to try, at most `MAX_LIMITS` of them, descending.
 
-        A bucket is one collective that replaces several. The sizes are the median size of the calls
-        times 2, 4, 8, ..., below twice the sum of all sizes (of all ranks). A size that gives the
-        same buckets as the next smaller one is left out, and so is the first one if it joins no
-        communications. If there are more than `MAX_LIMITS`, the smallest are omitted.
+        A bucket is one collective that replaces several. Candidate sizes are m * 2, m * 4, m * 8
+        and so on, below twice the sum of all sizes. m is the median of the sizes, rounded down to a
+        whole byte; sum and median count the class's nodes of all ranks. A candidate is left out if
+        it gives the same buckets as the next smaller candidate. The smallest candidate is left out
+        if it joins no collectives. If more than `MAX_LIMITS` remain, the largest are returned.
+        Empty if no candidate joins collectives.
         """
         nodes = self._job.workload.nodes
         sizes = nodes.bytes[self._class.rows]
@@ -360,15 +372,21 @@ class _BucketTrials:
         return limits[::-1][:MAX_LIMITS]
 
     def time(self, limit_bytes: int) -> JobChange | None:
-        """Time the job with buckets of at most `limit_bytes`; None if that is impossible.
+        """Return the change to buckets of at most `limit_bytes`, with the replayed time of the job.
 
-        A bucket is one collective that replaces several of the class. Buckets have predicted times,
-        other collectives their measured transfer times. The joined job has none of the edges that
-        only defined the order of collectives in a group (`_find_order`); instead the collectives of
-        these groups are ordered by the times at which they can start (`_add_order`). The result has
-        the time of the job with this order, and the saving in ns compared with the measured job;
-        negative if it is slower. The saving has a range if the error of every bucket's prediction
-        is known. None if a time cannot be predicted, or if ranks would wait for each other.
+        A bucket is one collective that replaces several of the class. It takes the time of
+        `_time_buckets`; all other communications take the transfer times of the unchanged job.
+        Edges that only defined the order of collectives in a group are dropped (`_find_order`).
+        Instead, the collectives of these groups are ordered by the times at which they can start
+        (`_add_order`). The result has the time of this job in ns.
+
+        The saving is the replayed time of the unchanged job minus this time, negative if the change
+        is slower. It has a range if the errors of all buckets are known: the smallest and largest
+        saving with the central times and with both limits of `_replay_limits`; otherwise None.
+
+        Returns None if a prediction is missing or 0, or if ranks would wait for each other. Passes
+        on errors of the predictor (`HubError`), and `InputError` of jobs whose collectives do not
+        match.
         """
         joined = join_collectives(self._unordered, self._planner.plan(limit_bytes))
         meetings = match_communications(joined.workload)
@@ -402,10 +420,15 @@ class _BucketTrials:
         transfer_ns: Int64Array,
         buckets: Sequence[_Bucket],
     ) -> list[int]:
-        """Return the times of the job in ns at both limits of the buckets' errors, shorter first.
+        """Return the job's time in ns for the shortest and the longest bucket times, in this order.
 
-        With relative error e, the time of a bucket is divided by 1 + e and by 1 - e; the second
-        remains unchanged if e is 1 or more. Empty if the error of a bucket is unknown.
+        A bucket with relative error e takes its time divided by (1 + e) in the first replay. In the
+        second replay it takes its time divided by (1 - e), or its unchanged time if e is 1 or more.
+        Bucket times are rounded to ns. Other times are those of `transfer_ns`, which is not
+        changed.
+
+        Returns [] if the error of a bucket is unknown, and two equal times without buckets. Raises
+        `InputError` if ranks wait for each other.
         """
         results = []
         for sign in (1, -1):
@@ -422,12 +445,18 @@ class _BucketTrials:
         return results
 
     def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_Bucket] | None:
-        """Return the predicted time in ns of every bucket: a collective that replaces several ones.
+        """Return every bucket with its time in ns; None if a prediction is missing or not above 0.
 
-        The time is the prediction for the bucket times the sum of the measured times of the
-        replaced collectives, divided by the sum of their predictions. The first rank of a bucket
-        determines the replaced collectives. The result also has the rows of the bucket and the
-        relative error of its prediction (None if unknown). None if a time is not predicted or is 0.
+        A bucket is one collective that replaces several. Its time is p * m / q, not rounded: p is
+        the prediction for the bucket, m the sum of the transfer times of the replaced collectives
+        in the unchanged job, q the sum of their predictions. For m = 0 the time is 0. m and q count
+        only the collectives of the bucket's first rank, with their sizes. p uses the largest size
+        of any rank.
+
+        Each result also has the rows of the bucket on all ranks and the relative error of p (None
+        if unknown). Buckets are ordered by the number of their communication in `meetings`; []
+        without buckets. None as soon as one of the predictions, of a bucket or of a replaced
+        collective, is missing or 0. Errors of the predictor pass through (`HubError`).
         """
         before, after = self._job.workload.nodes, joined.workload.nodes
         members: dict[int, list[int]] = {}
@@ -455,13 +484,16 @@ class _BucketTrials:
         return buckets
 
     def _find_order(self) -> tuple[BoolArray, BoolArray]:
-        """Mark edges that only define the order of the collectives of a group.
+        """Return marks of edges that only order a group's collectives: bool[data], bool[control].
 
-        Only groups that have a collective of the class are considered. Returns bool[data edges] and
-        bool[control edges]. A marked edge leads from a collective to the next one of its group on
-        the rank, directly or to the gap (idle node) before it. In jobs other than profiles, only
-        control edges are marked. In profiles also data edges are; but no edge is marked that is the
-        only dependency of its child, because data may depend on it too.
+        Considered are the groups that have a collective of the class, with all their collectives of
+        any kind. The order of a group on a rank is that of the numbers of its communications.
+
+        A control edge is marked if it leads from one collective to the next one of its group and
+        rank. In profiles (jobs with `EXTENSION`), edges from a collective to the gap (idle node)
+        before that next one are marked too, and data edges like control edges. There a mark
+        requires that the child has at least two incoming edges, because a single one may carry
+        data. Other jobs have no marked data edges.
         """
         workload = self._job.workload
         nodes, meetings = workload.nodes, self._job.meetings
@@ -483,11 +515,16 @@ class _BucketTrials:
     def _add_order(
         self, workload: Workload, meetings: Meetings, transfer_ns: Int64Array
     ) -> Workload | None:
-        """Order collectives of groups without an order by the times at which they can start.
+        """Return a copy of the job with collectives of groups without an order ordered by start.
 
-        Control edges are added between consecutive collectives of each rank and group in
-        `self._ordered_groups`, whose own order was dropped. Equal times are ordered by the number
-        of the communication. None if ranks would wait for each other.
+        `self._ordered_groups`: the groups whose order was dropped. On each rank, a control edge
+        leads from each collective of such a group to the next. The order is the ascending time, in
+        a replay without these edges, at which the last rank of the collective can start it; ties by
+        the number of its communication in `meetings`. Collectives that were not joined are
+        included.
+
+        None if ranks already wait for each other without the new edges. With the new edges this is
+        not checked. Other errors of the replay pass through.
         """
         try:
             times = replay_transfers(workload, meetings, transfer_ns).times

@@ -24,12 +24,17 @@ class LoadedAlgorithm:
     """
 
     def __init__(self, manifest: Manifest, device: str) -> None:
-        """Load the library for `device` (cuda or cpu) and register its operator with torch.
+        """Load the library for `device` (cpu or cuda) and register its operator with torch.
 
-        The operator is `torch.ops.collhub.NAME`, where NAME is the library's run function without
-        `collhub_`. It takes a tensor, an operator name and a group name, and returns a new tensor.
-        Its shape for torch.compile follows from the kind of collective and the number of ranks. No
-        group is attached. Raises `PluginError` if the library is not built or cannot be loaded.
+        The operator is `torch.ops.collhub.NAME`; NAME is the library's run function without the
+        prefix `collhub_`. It takes a tensor, the name of the reduction and the name of an attached
+        group, and returns a new tensor. For torch.compile, the output's shape follows from the
+        collective and the number of ranks. The object has no attached group at first.
+
+        Raises, before an operator is registered: `ValueError` for an unknown collective, `KeyError`
+        for a collective without tensors of equal shape (not in `SHAPES`) and for an unknown device,
+        `PluginError` if the library is not built (`not-built`) or cannot be loaded
+        (`not-loadable`). `load_once` checks collective and device first.
         """
         self.manifest = manifest
         self.device = device
@@ -141,12 +146,17 @@ class LoadedAlgorithm:
 
 @cache
 def load_once(folder: Path, device: str) -> LoadedAlgorithm:
-    """Load the library of a folder, which must be a resolved path, at most once.
+    """Return the loaded library of a folder, which must be a resolved path; load it at most once.
 
-    Further calls with the same folder and device return the same object. Raises `UsageError` for an
-    unknown device, and if another folder uses its name or the folder is loaded for another device;
-    `InputError` for a folder of another kind; `PluginError` if the library is not built or torch
-    does not support its collective.
+    Further calls with the same folder and device return the same object. A failed load is not
+    remembered: the next call tries again. Errors, in the order of the checks:
+
+    - `UsageError` (`device`): the device is not cpu or cuda
+    - `InputError`: the folder has no readable and valid description of a library
+    - `PluginError` (`collective`): the collective is not in `SHAPES`
+    - `UsageError` (`name-taken`): an operator of this name is registered, for another folder or
+      for this folder and another device
+    - `PluginError`: the library is not built (`not-built`) or cannot be loaded (`not-loadable`)
     """
     if device not in DEVICES:
         raise UsageError(
