@@ -55,16 +55,24 @@ def has_unknown_work(instruction: Instruction) -> bool:
 def count_operations(instruction: Instruction, instructions: Instructions) -> int:
     """Estimate the operations of one instruction, without those of called computations.
 
-    `instructions`: instructions of the same computation by name. The estimate depends on the
-    opcode:
+    `instructions`: instructions of the same computation by name. The first rule that fits
+    counts:
 
-    - product or convolution: 2 per multiplication
-    - attention: see `_attention_operations`; other custom calls: 0
-    - reduction: elements of the first operand; scatter: elements of the last operand
-    - data movement, fusion and call: 0
-    - any other: one operation per element of the result
+    - rule 1: product (`is_product`): 2 * elements of the first result array * contracted
+      elements (`_contracted_size`)
+    - rule 2: convolution: 2 * elements of the result * kernel elements per output element
+      (`_elements_per_output`)
+    - rule 3: attention: see `_attention_operations`; other custom calls: 0
+    - rule 4: reduce, reduce-window, select-and-scatter, sort: elements of the first operand
+    - rule 5: scatter: elements of the last operand; rules 4 and 5 give 0 without operands
+    - rule 6: fusion, call, and instructions in `_MOVES` (no arithmetic, such as copy or slice):
+      0
+    - rule 7: any other: elements of all result arrays; this includes while, conditional,
+      all-reduce
 
-    Raises `ValueError` for dimensions that do not exist.
+    Raises `KeyError` for an operand that is not in `instructions`. For a product, raises
+    `ValueError` for a contracted dimension that its first operand does not have, or that is no
+    integer.
     """
     opcode, shape = instruction.opcode, instruction.shape
     operands = [instructions[name].shape for name in instruction.operands]
@@ -99,9 +107,17 @@ def count_bytes(instruction: Instruction, instructions: Instructions) -> int:
 def count_accessed_bytes(instructions: Instructions) -> tuple[dict[int, int], int | None]:
     """Return the bytes that a fused computation reads, by parameter number, and writes.
 
-    A parameter that is only sliced counts with the bytes of its slices. The bytes written are those
-    of a slice if the root updates a slice in place; None if the computation writes its entire
-    result.
+    The bytes read of each parameter are those of `_read_bytes`: a parameter that is only sliced
+    counts with the bytes of its slices, others with all their bytes. A computation without
+    parameters gives {}.
+
+    The bytes written are those of the update (second operand) if the root is a
+    `dynamic-update-slice`. The root may also be a chain of bitcast, convert, copy or reshape
+    with one after it: they count as their first operand. In all other cases the second result
+    is None, also without a root: the whole result is written. Of several roots the last counts.
+
+    Raises `ValueError` for a parameter whose number is no integer of at most 18 digits, and
+    `KeyError` for a missing operand of such a chain or update.
     """
     users: dict[str, list[tuple[Instruction, int]]] = {}
     for instruction in instructions.values():
@@ -125,13 +141,18 @@ def _read_bytes(
     users: Mapping[str, list[tuple[Instruction, int]]],
     instructions: Instructions,
 ) -> int:
-    """Return the bytes of a parameter that a fused computation reads.
+    """Return the bytes of a parameter that a fused computation reads, at most its size.
 
-    `users`: (instruction, position of the operand) by name of the operand. A bitcast or similar
-    instruction (`_PASSED_ON`) that is the only user is replaced by its own users. Slices of the
-    parameter read the bytes of their results; a `dynamic-update-slice` of it reads no bytes. The
-    sum is at most the bytes of the parameter. With any other use, the parameter is read entirely. A
-    parameter without users reads 0 bytes.
+    `users`: (instruction, position of the operand) by name of the operand. First, as long as
+    the value has one user and that is a bitcast, convert, copy or reshape, the users of that
+    instruction are considered in its place. Then each user is counted:
+
+    - slice, dynamic-slice or gather with the value as first operand: the bytes of its result
+    - dynamic-update-slice with the value as first operand of two or more: 0, as the other
+      elements remain in place
+    - any other use, also as an index: the entire parameter is read, its size is returned
+
+    The sum is limited to the size. Without users, the result is 0. `instructions` is not used.
     """
     name, total = parameter.name, 0
     while len(users.get(name, ())) == 1 and users[name][0][0].opcode in _PASSED_ON:
@@ -161,12 +182,16 @@ def _dimensions(shape: Shape) -> tuple[int, ...]:
 
 
 def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
-    """Return the product of the sizes of the contracted dimensions of the left (first) operand.
+    """Return the product of the contracted dimensions of the first (left) operand of a product.
 
-    The dimensions are those of `lhs_contracting_dims`; for a custom call, those that its
-    `backend_config` gives. Returns 1 if there are none. Raises `ValueError` for a dimension
-    that the operand does not have, also if there is no operand, and for text that is no list of
-    integers.
+    The dimensions are listed in `lhs_contracting_dims`. A custom call ignores this attribute:
+    its `backend_config` (JSON, or a string with escaped JSON) lists them as
+    `lhs_contracting_dimensions`. The first match there counts. `{1}` on f32[4,8] gives 8. A
+    tuple operand counts with its first array. The result is 1 without the attribute or an empty
+    list.
+
+    Raises `ValueError` for a listed dimension that the operand does not have (all of them
+    without an operand), and for text that is no list of integers.
     """
     attributes = instruction.attributes
     text = attributes.get("lhs_contracting_dims", "")

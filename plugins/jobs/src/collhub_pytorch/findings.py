@@ -205,12 +205,23 @@ def group_calls(
     meetings: Meetings,
     times: tuple[WaitingTimes, Stragglers] | None = None,
 ) -> list[CallGroup]:
-    """Group communications by kind, size, group and number of ranks; the longest group first.
+    """Return the communications grouped by kind, size, group and number of ranks.
 
-    The order is by the sum of transfer and known waiting, descending, then by kind. Transfer is
-    summed in ns over all calls and nodes, waiting over nodes of measured ranks only; it is None
-    if no call has two measured ranks. The bus bandwidth uses the mean transfer of each call's
-    nodes. Without `times`, transfer is 0, and waiting and bandwidth are None.
+    The kind is the name of the collective, or `send` for messages. The size is the largest of
+    the communication's nodes, the number of ranks is that of its nodes.
+
+    - `calls`: number of communications; `transferring_ns`: transfer of all their nodes, summed
+    - `waiting_ns`: waiting of the nodes of measured ranks (those with a file), summed over the
+      communications that have at least two of them; None if there is none
+    - `measured_count`: largest number of measured ranks of a communication
+    - `stragglers`: ranks that started last as the only ones, by waiting caused (longest first),
+      then rank; communications with fewer than two measured ranks are not counted
+    - `bus_bandwidth`: `count_bus_bytes` * calls, by the sum of the mean transfer per
+      communication, in bytes/s; None if either is 0
+
+    The groups are in descending order of transfer plus waiting (None counts as 0), then by
+    kind, then by first occurrence in `meetings`. Without `times`, all times are 0, waiting and
+    bandwidth None, and `measured_count` is 0. Without communications, the result is [].
     """
     sums: dict[tuple[str, int, str, int], _Sums] = {}
     measured_rows = is_measured(workload)
@@ -270,12 +281,18 @@ def _to_call_group(key: tuple[str, int, str, int], entry: _Sums) -> CallGroup:
 
 
 def count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
-    """Return the bytes that `busbw` of nccl-tests divides by the time of a call; 0 if unknown.
+    """Return the bytes that nccl-tests divides by the time of a call to compute `busbw`.
 
-    `size`: input bytes of one rank. The full buffer (of all ranks for all-gather and gather) is
-    multiplied by 2 (n - 1) / n for an all-reduce, by (n - 1) / n for collectives in which each rank
-    keeps its own segment, and by 1 for other collectives. 0 for a barrier, an unknown kind or size,
-    and one rank. Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
+    `size`: input bytes of one rank; n: `rank_count`. The result is `size` times
+
+    - 2 (n - 1) / n for `all-reduce`
+    - n - 1 for `all-gather` and `gather`
+    - (n - 1) / n for `reduce-scatter`, `reduce-scatter-block`, `scatter` and `all-to-all`
+    - 0 for `barrier` and `unknown`
+    - 1 for any other text, such as `broadcast`, `reduce` and `send`
+
+    It is 0.0 for sizes up to 0 (-1: unknown) and for fewer than 2 ranks. Source:
+    doc/PERFORMANCE.md of NVIDIA/nccl-tests.
     """
     if size <= 0 or rank_count < 2:
         return 0.0
@@ -311,13 +328,20 @@ def _rank_findings(
     replays: tuple[Replay, Replay],
     meetings: Meetings,
 ) -> list[RankFindings]:
-    """Collect the measured figures of every rank, in order, with times in ns.
+    """Return the measured figures of every rank of the job, in order of ranks; times in ns.
 
-    `replays`: the measured job, and its replay, in which ranks wait only as dependencies require; a
-    rank gets its span in both. Waiting counts only nodes of communications with at least two
-    measured ranks (those with a file); it is None for a rank without such nodes. The number of
-    calls at which the rank started last, and the waiting that it caused there, follow from
-    `stragglers`.
+    `replays`: the measured job, and its replay, in which ranks wait only as dependencies
+    require; `span_ns` and `replayed_ns` are the spans of a rank in these. For each rank:
+
+    - `transferring_ns`: sum of `waits.transferring` of its nodes
+    - `waiting_ns`: sum of `waits.waiting` of its nodes in communications with at least two
+      measured ranks (those with a file). None without such nodes, so also for a rank without a
+      file
+    - `last_count`: communications whose straggler is this rank in `stragglers`
+    - `caused_waiting_ns`: sum of `stragglers.caused_ns` of these
+    - `times`: `measure_rank_times` of the measured job; `idle`: `_idle_time`
+
+    Ranks without a file have entries too. Without ranks, the result is [].
     """
     nodes = workload.nodes
     profile, replay = replays

@@ -33,11 +33,21 @@ def create_pages(report: ZooBuildReport) -> dict[str, str]:
 
 
 def _create_overview(report: ZooBuildReport) -> str:
-    """Return the Markdown overview.
+    """Return the overview page in Markdown, which ends with one line break.
 
-    For each collective, in the order of the report, it has a table with one row per machine and one
-    column per size: the best entry, its time and its ratio to the bound, or `none`. Tables of
-    entries and machines follow, then failures and worse curves, if any.
+    After title and introduction it has these sections, each with a table in the order of the
+    report:
+
+    - one per collective that occurs in `report.groups`, in order of first occurrence; the title
+      links to its page. One row per group of it (machine), one column per size of the report
+    - Entries: name with link, title, collectives
+    - Machines: topology, title, ranks, source of the calibrated times or `none`
+    - failures and worse curves (`_list_problems`), each only if there are any
+
+    A cell of the first tables is the best entry in `group.best` for this size, such as
+    `[ring](entries/ring.md), 1.50 us, 1.20 x bound`. The ratio is omitted if it is unknown. The
+    cell is `none` without a best entry. Nothing is computed; entry and machine tables without
+    rows keep their header.
     """
     lines = [
         "# Zoo of algorithms",
@@ -93,12 +103,22 @@ def _describe_best(group: GroupItem, sizes: Sequence[int]) -> Iterator[str]:
 
 
 def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
-    """Return the Markdown page of a collective.
+    """Return the page of the collective `kind` in Markdown, which ends with one line break.
 
-    For each machine it has a table with the entries and their times by size, the fastest at the
-    largest size first, those without a time there last, equal ones by name; the lower bound as
-    the last row (`unknown` without one); and measured times, if any. Without machines the page
-    has only its head.
+    After the head it has, for each group of this collective in the order of the report:
+
+    - the machine as title, and a table with one row per result on it and one column per size of
+      the report. Rows ascend by nominal time at the largest (last) size; rows without a time
+      there are last, ties by name. The last row is the lower bound with its method, such as
+      `1.20 us (cut)`, or `unknown` without one
+    - a table of measured times (library, size, time) in the order of the report, only if there
+      are any
+
+    A cell is `never finishes` without a time. For an entry that `group.best` lists as slower at
+    this size it is time, ratio to the best and reason: `1.50 us (x 1.20, link)`. Otherwise it
+    is the time with `(fastest)`, or with `(not correct)` if the result is not correct.
+
+    An unknown `kind` gives the head only. A result without points raises `IndexError`.
     """
     lines = [f"# {kind}", "", "[All collectives](../index.md)", "", _REASONS, ""]
     sizes = [format_bytes(size) for size in report.sizes]
@@ -148,9 +168,22 @@ def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
 
 
 def _create_entry_page(report: ZooBuildReport, card: Card) -> str:
-    """Return the Markdown page of an entry: card, verdicts, runtimes, times, published figures.
+    """Return the page of an entry in Markdown, which ends with one line break.
 
-    Sections without data, and links to a download or page that does not exist, are omitted.
+    In this order; all but the first item are omitted if their data are missing:
+
+    - title; a line with name, collectives, ranks (`any` without), licence and origin (a link if
+      it has a URL)
+    - notes of the card; command that creates it; download with its SHA-256; link to the
+      interactive page of a run, from the entry of the report with this name
+    - Verdicts: one row per result of the entry, in the order of the report, with machine,
+      collective, verdict per mode, verdict with 8 FIFO slots, certificate, steps, channels,
+      thread blocks (`unknown`) and links to the files of the runtimes that use them (`none`)
+    - Times: one row per result, one column per size, the nominal time or `never finishes`, and
+      the calibrated time in brackets if there is one
+    - Published figures of the card
+
+    Verdicts and Times are both omitted without a result. Files are not looked for.
     """
     origin = card.origin
     name = _escape(origin.paper or origin.project or "source")
@@ -233,9 +266,12 @@ def _describe_point(point: object) -> str:
 
 
 def _list_problems(report: ZooBuildReport) -> Iterator[str]:
-    """Yield the Markdown lines about failures and about curves that became worse.
+    """Yield the Markdown lines of the sections about failures and about worse curves.
 
-    Each section has a table and is omitted without rows.
+    First `report.failures`: entry (`none` if empty), machine, collective, reason. Then
+    `report.worse`: entry, machine, collective, curve, reason. Each section is a title, an empty
+    line, a table with its rows in the order of the report, and an empty line. A section without
+    rows is omitted; without both, nothing is yielded.
     """
     if report.failures:
         yield from ("## Failures", "")
