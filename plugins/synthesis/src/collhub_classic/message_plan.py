@@ -33,7 +33,7 @@ from hub_core.columns import (
     row_pointer,
 )
 from hub_core.model import CollectiveKind
-from hub_core.network import Routes, Topology
+from hub_core.network import Routes, Topology, find_reached
 from hub_core.plugin_api import UnitLimits
 
 MAX_ESTIMATE_MESSAGES = 2_000
@@ -374,12 +374,19 @@ class ClassicAlgorithm:
 def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, float]:
     """Return the means of (latency in s, time per byte in s) over the routes from rank 0.
 
-    There is one route to each other rank. Its latency is the sum over its links; its time per
-    byte is that of its slowest link. `npus`: NPU of each rank. For a single rank, both are 0.
+    There is one route to each other rank that rank 0 reaches. If it reaches none, as on one-way
+    links, the routes of the other ranks to it are used. The latency of a route is the sum over its
+    links; its time per byte is that of its slowest link. `npus`: NPU of each rank. For a single
+    rank, both are 0.
     """
     npu_of = np.asarray(npus, np.int64)
-    targets = npu_of[1:] if len(npu_of) > 1 else npu_of
-    routes = topology.routes(np.full(len(targets), npu_of[0]), targets)
+    first = npu_of[:1]
+    others = npu_of[1:] if len(npu_of) > 1 else first
+    ends = first, others[find_reached(topology, int(first[0]))[others]]
+    if not len(ends[1]):
+        ends = others[find_reached(topology, int(first[0]), backwards=True)[others]], first
+    sources, targets = np.broadcast_arrays(*ends)
+    routes = topology.routes(sources, targets)
     slowest = np.zeros(len(targets))
     route = group_of_entry(routes.indptr)
     np.maximum.at(slowest, route, 1 / topology.bandwidth_bytes_per_s[routes.links])

@@ -283,3 +283,15 @@ def test_ranks_without_a_path_are_refused_if_no_simulator_can_time_the_links() -
     collective = Collective(CollectiveKind.REDUCE_SCATTER, 10, 10)
     with pytest.raises(HubError, match=r"topology broken: NPU \d cannot reach NPU \d: no link"):
         hub_core.synthesize(collective, broken, 64, name="bruck")
+
+
+@pytest.mark.parametrize("name", ["direct", "binomial", "k-nomial"])
+def test_data_of_a_root_need_paths_in_one_direction_only(name: str) -> None:
+    """Rank 0 reaches only the root: a reduce is possible, although it cannot reach rank 1."""
+    links = np.asarray([(0, 2), (1, 2), (1, 0), (2, 3), (3, 2)], np.int64)
+    rate, latency_s = np.full(len(links), 25e9), np.full(len(links), 1e-6)
+    topology = hub_core.Topology("one-way", 4, 4, *links.T, rate, latency_s)
+    collective = Collective(CollectiveKind.REDUCE, 4, 1, 2, in_place=True)
+    result = hub_core.synthesize(collective, topology, 1 << 20, name=name)
+    assert hub_core.verify(result.algorithm).ok
+    assert hub_core.simulate(result.algorithm, topology, 1 << 20).time_ns == result.time_ns
