@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_mscclpp.checking.lowering import Ranges
+from collhub_mscclpp.checking.lowering import Ranges, puts_stored_packets
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.plan_records import CHANNEL_TYPES, KNOWN, Plan, Role, Scope
@@ -261,9 +261,11 @@ _CURE = "put a nop between them"
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Cells `first` to `last - 1` that an operation reads or writes; `is_packet`: as packets.
+    """Cells `first` to `last - 1` that an operation reads or writes.
 
-    `is_of_packets`: whether any range of the operation is packets.
+    `is_packet`: as packets whose flags order the accesses; false for the sources of a `ppkt` on
+    port channels, for which no thread waits. `is_of_packets`: whether any range of the operation is
+    packets; false for such a `ppkt`.
     """
 
     first: int
@@ -314,6 +316,13 @@ class _Accesses:
         self._operation = plan.operands.operation[ranges.operand]
         self._has_packets = np.zeros(len(plan.operations), np.bool_)
         self._has_packets[self._operation[ranges.is_packet == 1]] = True
+        # A proxy neither waits for flags nor is one of the threads that wrote the packets.
+        is_stored = puts_stored_packets(plan)
+        self._has_packets[is_stored] = False
+        is_read = ranges.is_dst == 0
+        self._is_flagged = ranges.is_packet.astype(np.bool_) & ~(
+            is_stored[self._operation] & is_read
+        )
 
     def of(self, row: int) -> list[_Access]:
         """Return the accesses of one operation in the first launch as ranges of cells.
@@ -323,11 +332,11 @@ class _Accesses:
         """
         first, last = np.searchsorted(self._operation, [row, row + 1])
         ranges, has_packets = self._ranges, bool(self._has_packets[row])
-        columns = (ranges.base, ranges.cells, ranges.is_dst, ranges.is_packet)
+        columns = (ranges.base, ranges.cells, ranges.is_dst, self._is_flagged)
         rows = zip(*(column[first:last].tolist() for column in columns), strict=True)
         return [
-            _Access(base, base + cells, is_dst == 1, is_packet == 1, has_packets)
-            for base, cells, is_dst, is_packet in rows
+            _Access(base, base + cells, is_dst == 1, is_flagged, has_packets)
+            for base, cells, is_dst, is_flagged in rows
         ]
 
 

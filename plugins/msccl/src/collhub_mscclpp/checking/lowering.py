@@ -10,7 +10,7 @@ import numpy as np
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.checking.program import Program
 from collhub_mscclpp.plan_records import CHANNEL_TYPES, KNOWN, Plan, Role, Scope
-from hub_core.columns import Int64Array, UInt8Array, group_pointer, row_pointer
+from hub_core.columns import BoolArray, Int64Array, UInt8Array, group_pointer, row_pointer
 from hub_core.model import Buffer
 
 _ROLES = np.asarray([operation.role for operation in KNOWN] + [Role.UNKNOWN], np.int64)
@@ -18,6 +18,7 @@ _IS_EACH = np.asarray([operation.is_each for operation in KNOWN] + [False])
 # Operations that, on memory channels, read all sources from the buffer of src[0].
 _FIRST_BUFFER = np.asarray([operation.name in ("put", "ppkt") for operation in KNOWN] + [False])
 _IS_GET = np.asarray([operation.name == "get" for operation in KNOWN] + [False])
+_PUTS_PACKETS = np.asarray([operation.name == "ppkt" for operation in KNOWN] + [False])
 # Operations that increment or await counters of their channels or semaphores.
 _COUNTS = np.asarray([operation.counts_items for operation in KNOWN] + [False])
 _FLUSHES = np.asarray(
@@ -171,6 +172,8 @@ def program_of(
     # Sorted by move; within a move in the order of the plan.
     reads = reads[np.argsort(move[reads], kind="stable")]
     writes = writes[np.argsort(move[writes], kind="stable")]
+    # A proxy copies packets without waiting for their flags.
+    is_stored = puts_stored_packets(plan)[operation[reads]]
     return Program(
         block_first=group_pointer(table.block, len(plan.blocks)),
         role=_ROLES[table.code],
@@ -185,7 +188,7 @@ def program_of(
         read_first=group_pointer(move[reads], len(cells)),
         read_base=ranges.base[reads],
         read_shift=ranges.shift[reads],
-        read_is_packet=ranges.is_packet[reads],
+        read_is_packet=ranges.is_packet[reads] & ~is_stored,
         write_first=group_pointer(move[writes], len(cells)),
         write_base=ranges.base[writes],
         write_shift=ranges.shift[writes],
@@ -354,11 +357,21 @@ def _indices_as_executed(
     return index
 
 
+def puts_stored_packets(plan: Plan) -> BoolArray:
+    """Return for every operation whether it is a `ppkt` on port channels, bool[operations].
+
+    Its sources are packets, which the proxy copies as they are, without waiting for their flags.
+    """
+    table = plan.operations
+    is_stored: BoolArray = _PUTS_PACKETS[table.code] & (table.channel_type == _PORT)
+    return is_stored
+
+
 def _packets(plan: Plan) -> UInt8Array:
     """Return which operands are packets: uint8[operands], 1 for packets, otherwise 0.
 
     Each kind of operation defines the position from which on its sources, and its destinations, are
-    packets. All operations must be known.
+    packets. Sources of a `ppkt` on port channels are packets too. All operations must be known.
     """
     first_packet = np.asarray(
         [[operation.src_packets, operation.dst_packets] for operation in KNOWN], np.int64
@@ -366,6 +379,7 @@ def _packets(plan: Plan) -> UInt8Array:
     operands = plan.operands
     code = plan.operations.code[operands.operation]
     is_packet = operands.position >= first_packet[code, operands.is_dst]
+    is_packet |= puts_stored_packets(plan)[operands.operation]
     return is_packet.astype(np.uint8)
 
 

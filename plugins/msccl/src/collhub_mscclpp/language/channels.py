@@ -70,7 +70,10 @@ class _Channel:
     def put_packets(
         self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None
     ) -> None:
-        """Copy a local chunk as packets to the scratch of the remote rank."""
+        """Copy a local chunk as packets to the scratch of the remote rank.
+
+        On port channels the chunk must be in the scratch and consist of packets already.
+        """
         self._move(
             "ppkt", [self._check_local(src_chunk)], [self._to_remote(dst_chunk)], tb, tb_group
         )

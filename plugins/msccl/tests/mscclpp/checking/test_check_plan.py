@@ -226,6 +226,39 @@ def test_packets_and_plain_data_do_not_share_scratch() -> None:
     assert checked(apart).ok
 
 
+def packets_by_proxy(*between: Json, source: str = "s") -> Json:
+    """Packets of the input, written to scratch and copied by a proxy to the scratch of the peer."""
+    plan = sent_by_proxy(
+        {"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [chunk("s", 0)]},
+        *between,
+        port_put("ppkt", chunk(source, 0), index=1),
+        {"name": "upkt", "src_buff": [chunk("s", 1)], "dst_buff": [chunk("o", 0)]},
+    )
+    for gpu in plan["gpus"]:
+        gpu["remote_buffers"][0]["type"] = "s"
+    return {**plan, "protocol": "LL", "use_double_scratch_buffer": True}
+
+
+def test_a_proxy_copies_packets_as_they_are_and_does_not_wait_for_them() -> None:
+    report = checked(packets_by_proxy(NOP))
+    assert report.ok, [str(found) for found in report.diagnostics]
+    # The threads that write the packets are not the one that asks the proxy.
+    assert codes(checked(packets_by_proxy())) == {"missing-nop"}
+    assert "packet-buffer" in codes(checked(packets_by_proxy(NOP, source="i")))
+
+
+def test_a_proxy_does_not_order_packets_of_another_thread_block() -> None:
+    plan = packets_by_proxy(NOP)
+    for gpu in plan["gpus"]:
+        (block,) = gpu["threadblocks"]
+        ops = block["ops"]
+        copy = ops.pop(3)
+        gpu["threadblocks"].append(
+            {"id": 1, "channels": [], "remote_buffer_refs": [], "ops": [copy]}
+        )
+    assert not checked(plan).ok
+
+
 def test_operations_of_a_pipeline_span_its_chunks() -> None:
     context = {"iter_context": {"unit_size": 1024, "num_chunks": 2}}
     short = fragment({"name": "pipeline", **context, "ops": [copied(chunk("i", 0), chunk("o", 0))]})
