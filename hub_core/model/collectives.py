@@ -194,11 +194,11 @@ class Collective:
         return self.kind.traits.reduces or self.kind is CollectiveKind.CUSTOM
 
     def in_blocks(self, unit: int) -> Collective:
-        """Return the collective in blocks of `unit` units, which must divide all its sizes.
+        """Return the collective with `unit_count`, counts and contract sizes divided by `unit`.
 
-        Sizes of a contract and counts are divided too; at least one unit remains. If `unit` is
-        above 1, the expected contents of a contract, which are per unit, are dropped. The same
-        object is returned if `unit` is 1.
+        `unit` must divide all of them. `unit_count` is at least 1 then, counts and sizes may be 0.
+        If `unit` is above 1, the expected contents of a contract, which are per unit, are dropped.
+        The same object is returned if `unit` is 1.
         """
         if unit == 1:
             return self

@@ -242,10 +242,12 @@ class Traffic:
 
     @cached_property
     def pair_bytes(self) -> Float64Array:
-        """Bytes of an uneven collective from rank to rank: float64[ranks, ranks] (from, to).
+        """Bytes of an uneven collective by (sender, receiver), not rounded; float64.
 
-        The diagonal, data that stay on their rank, is 0. For counts per rank (all-gather-v,
-        reduce-scatter-v) it is one row, float64[1, ranks], with the bytes of every rank's part.
+        Counts per pair (all-to-all-v) give float64[ranks, ranks], row = sender, column = receiver,
+        with 0 on the diagonal, because these data stay on their rank. Counts per rank
+        (all-gather-v, reduce-scatter-v) give one row, float64[1, ranks], with the bytes of every
+        rank's part. A collective without counts is not permitted (assertion).
         """
         assert self.collective.counts is not None
         table = self.collective.counts.table.astype(np.float64)

@@ -246,9 +246,13 @@ def _describe_misfit(check: Check, opened: Input, registry: Registry) -> str | N
     """Return why a runtime's rules do not apply to a file; None if they apply.
 
     They do not apply if the check declares the formats that it reads, the file is recognized
-    (`recognize_formats`), and none of the recognized formats is declared. The text is `reads A (its
-    description) or B; the file is C or D`, or `of another format` after `is` if the file may have
-    more than `_MAX_NAMED_FORMATS` formats.
+    (`recognize_formats`), and none of the recognized formats is declared. The text is for example
+    `reads A (description of A) or B; the file is C or D`:
+
+    - A and B are all formats that the check declares, in this order. A format without an installed
+      reader has no description.
+    - C and D are the recognized formats, sorted by name. If there are more than
+      `_MAX_NAMED_FORMATS`, the text ends with `the file is of another format`.
     """
     recognized = recognize_formats(opened, registry)
     if not check.reads or not recognized or {format.name for format in recognized} & {*check.reads}:

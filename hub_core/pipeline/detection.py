@@ -190,14 +190,16 @@ def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
 
 
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
-    """Find the writer for the suffix of an output path; upper and lower case count as equal.
+    """Return the writer of `kind` for the suffix of an output path, in upper or lower case.
 
-    Only formats with a suffix of the path compete. Each counts with its longest declared suffix,
-    and only formats with the maximum length remain: `.program.json` takes precedence over `.json`.
-    If no format has a suffix of the path and the path has none at all (and is not `-`), it means
-    traces: the only writer of traces or, if there are several or none, the writer `chakra`. Raises
-    `UsageError` (`undecided-format`) if not exactly one writer remains. If the writer `chakra` is
-    needed and not installed, the `UsageError` or `PluginError` of `Registry.find` is raised.
+    A format competes if the path ends with one of its suffixes; formats of folders never compete.
+    Of several, those with the longest suffix remain, where the longest declared suffix of a format
+    counts, even if the path does not end with it. If one remains, its writer is returned.
+
+    If none competes, and the path has no suffix and is not `-`, the output is traces: the only
+    writer of traces or, if there are several or none, the writer `chakra`. If `chakra` is not
+    installed, `UsageError` or `PluginError` of `Registry.find` is raised. In all other cases,
+    including the path `-`, `UsageError` (`undecided-format`) is raised.
     """
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]

@@ -41,9 +41,10 @@ def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Al
     counts. A class has its lexicographically first set, as ascending NPUs, and the number of its
     sets. Classes are sorted by size, then by the first set.
 
-    A size that occurs twice in `sizes` is counted twice. Size 0 gives one class with the empty set.
-    There are no sets of a size above the number of NPUs. A negative size raises `ValueError`. All
-    sets of each size are tested, so use it for one host only.
+    A size that occurs twice in `sizes` doubles the `count` of each of its classes. Size 0 gives one
+    class with the empty set and the count 1. Sizes above the number of NPUs give no class. A
+    negative size raises `ValueError`. All sets of each size are tested, so use it for one host
+    only.
     """
     # The bandwidth between NPUs in bytes/s, 0 without a link: float64[NPUs, NPUs].
     bandwidth = np.zeros((topology.num_npus, topology.num_npus))

@@ -70,16 +70,20 @@ class TacclMachine:
 def build_machine(topology: Topology, nodes: int) -> TacclMachine:
     """Convert a network to `nodes` nodes with equally many NPUs each, in the order of the NPUs.
 
-    `nodes` must be at least 1. Values within a node are those of node 0. A node counts as switched
-    if it has at least two NPUs and all its pairs are joined through switches at one bandwidth.
-    `remote` is None for one node. Raises `UsageError` for the first reason for which TACCL's model
-    cannot represent the network:
+    `nodes` must be at least 1. Values within a node are those of node 0. Two NPUs whose route
+    passes another NPU have no link (0). A node counts as switched if it has at least two NPUs, all
+    routes between them use switches without passing another NPU, and all have one bandwidth.
+    `remote` describes the connections between nodes; it is None for one node.
+
+    Raises `UsageError` for the first reason for which TACCL's model cannot represent the network:
 
     - It has several planes, or more than 1024 NPUs.
     - `nodes` does not divide the number of NPUs.
-    - Parallel links have different bandwidths. `InputError` if a pair of NPUs has no path.
+    - Parallel links between two NPUs have different bandwidths.
     - A node differs from node 0 in links, bandwidth or latency (beyond a relative tolerance).
     - The connections between nodes are irregular (`_find_remote`).
+
+    Raises `InputError` if a pair of NPUs has no path; this is checked before parallel links.
     """
     npus = topology.num_npus
     if topology.num_planes > 1:

@@ -179,11 +179,16 @@ def _read_content(file: str) -> bytes:
 def _files(path: str) -> list[str]:
     """List the evidence files of a folder, or return a path that is no folder, unchecked.
 
-    Of a folder the dumps come first: files whose names end with a rank, before an optional
-    suffix such as `.json` or `.pkl`, ordered by rank, then by name. Inspector files
-    (`-pidN.log`) follow, ordered by path. Subfolders are not searched. Raises `InputError` for
-    a folder that is unreadable (`not-readable`), has no such files (`no-dumps`) or more than
-    2^17 dumps (`too-large`), and for a rank above 2^24 (`no-rank`).
+    A missing path is no folder and is returned too. The result for a folder has two kinds of files,
+    in this order; all other files are ignored, and subfolders are not searched:
+
+    1. Dumps: the name ends with digits (the rank), which one of `.json`, `.pkl`, `.pickle`, `.bin`
+       and `.dump` may follow. So `trace_7` and `trace_7.json` are dumps of rank 7, but
+       `trace_7.txt` is none. They are ordered by rank, then by name.
+    2. Inspector files: the name ends with `-pid`, digits and `.log`. They are ordered by path.
+
+    Raises `InputError`, checked in this order: an unreadable folder (`not-readable`), no file of
+    either kind (`no-dumps`), more than 2^17 dumps (`too-large`), a rank above 2^24 (`no-rank`).
     """
     try:
         if not Path(path).is_dir():

@@ -194,10 +194,16 @@ def choose_group_messages(
 
 
 def build_group_grains(size: int, num_ranks: int, grain: int) -> Int64Array:
-    """Return the chunks of a message to each rank of `find_group_trees`: int64[trees, ranks].
+    """Return the chunks of a message to each rank of `find_group_trees`: int64[2 * size, ranks].
 
-    Messages to the ranks that receive the data of a tree from other groups have one chunk, those to
-    the other ranks of a group `grain`.
+    Rank r is member r % size of its group. In the trees 2 m and 2 m + 1, the entries of member m of
+    every group are 1, because this member receives the data over links between groups. All other
+    entries are `grain`. There are two exceptions in meaning, not in value. In the root's group,
+    member m receives the data from the root, but its entry is 1 too. The root receives no messages,
+    but has an entry like the other ranks.
+
+    For example, for size 3 the row of trees 2 and 3 is `grain, 1, grain` in each group. `num_ranks`
+    must be a multiple of `size` (not checked).
     """
     # Trees 2 m and 2 m + 1 use the links of rank m of every group.
     sender = np.repeat(np.arange(size), 2)[:, None]

@@ -78,18 +78,20 @@ def solve(
     max_nodes: int | None = None,
     time_limit_s: float | None = None,
 ) -> Solution | None:
-    """Find a solution of minimum cost with HiGHS, on one thread.
+    """Find a solution of minimum cost with HiGHS, on one thread; None if there is none to return.
 
-    `method`: the algorithm for linear programs; "ipm" is the interior point method. A program has
-    integers if `is_integer` is not None. `max_nodes` limits its search tree, and `time_limit_s` the
-    time of any program; None is no limit. A program with integers that reaches a limit gives the
-    best solution so far, or None if there is none yet. A program without integers gives only an
-    optimal solution, otherwise None.
+    `method`: the algorithm for linear programs; "ipm" is the interior point method. `time_limit_s`
+    limits the time in seconds, and `max_nodes` the nodes of the search tree of a mixed-integer
+    program; None is no limit. Two kinds of programs differ:
 
-    `lower_bound` of the result is the cost of the solution without integers, otherwise the bound
-    that HiGHS has proven. Raises `InfeasibleError` if HiGHS finds the program infeasible, or
-    infeasible or unbounded without knowing which. A linear program that is known to be unbounded
-    gives None.
+    - Linear program (`is_integer` is None): only an optimal solution is returned. The result is
+      None at a limit, and if the program is known to be unbounded. `lower_bound` is the cost.
+    - Mixed-integer program (`is_integer` is an array): the best solution so far is returned, also
+      at a limit; None if no solution was found. `lower_bound` is the bound that HiGHS has proven.
+      The search does not end early at a small gap between cost and bound.
+
+    Raises `InfeasibleError` if HiGHS finds the program infeasible, or infeasible or unbounded
+    without knowing which.
     """
     solver = _create_solver(method)
     options: dict[str, bool | int | float | str] = {}

@@ -274,9 +274,15 @@ def build_directed_packing(task: PackingTask) -> PlacedPacking:
 
 
 def _pack_trees(task: PackingTask, network: RankNetwork) -> tuple[PlacedTree, ...]:
-    """Pack trees of an all-gather on a network, and place them on its topology.
+    """Pack trees of an all-gather at the best rate, and place them on the topology of `network`.
 
-    The trees of each root have the same total weight.
+    Every rank of the network is a root, and the trees of each root have the same total weight. Of
+    `task.seeds` random orders, from `task.seed` on, the packing with the fewest trees is returned
+    (`all_gather_trees`). Only these two numbers of `task` are used.
+
+    Raises `InputError`: `one-node` for a single rank, `unreachable` if a rank cannot be reached,
+    `capacities` for too large capacities, `unbalanced-switch` for some switches whose links differ
+    by direction.
     """
     packing = all_gather_trees(network.graph, seeds=task.seeds, first_seed=task.seed)
     return place_trees(network, packing.trees, packing.network, network.graph)

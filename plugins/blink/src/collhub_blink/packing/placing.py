@@ -236,9 +236,11 @@ def _add_load(
 
 
 def collect_exact_bandwidths(topology: Topology) -> dict[tuple[int, int], Fraction]:
-    """Collect the bandwidth in bytes/s of every (source, destination).
+    """Return the bandwidth in bytes/s of every (source, destination) as a fraction.
 
-    The first of parallel links counts.
+    It is the value of the float's shortest decimal text: 0.1 gives 1/10. Of parallel links, only
+    the first in the order of the topology counts. Pairs without a link are missing; the keys are in
+    the order of the links.
     """
     bandwidth: dict[tuple[int, int], Fraction] = {}
     for link in topology.links():

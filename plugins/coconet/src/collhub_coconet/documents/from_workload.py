@@ -184,10 +184,12 @@ class LoweredStatements(tuple[str, ...]):
     def create(
         cls, texts: Iterable[str], bound: BoundProgram, nodes: NodeColumns
     ) -> LoweredStatements:
-        """Create the extras of a workload, which remember the program that was lowered to it.
+        """Create a tuple of the given texts that also stores a lowered program and its nodes.
 
-        `texts`: the extras, in order. `nodes`: columns of the workload; `bound`: the program. With
-        them, `find_program` need not parse the texts.
+        `texts`: the extras of a workload, in order. `bound`: the program that was lowered to this
+        workload. `nodes`: node columns of the workload. `find_program` returns the stored `bound`
+        instead of parsing the texts, as long as the workload has this `nodes` object. Nothing is
+        checked.
         """
         result = cls(texts)
         result.bound, result.nodes = bound, nodes

@@ -182,11 +182,21 @@ def _search_part(
     progress: Progress,
     budget: SearchBudget,
 ) -> tuple[Exploration, str]:
-    """Search one program, and simulate the most promising candidates if there is a simulation.
+    """Search one program by formula, then simulate the most promising candidates.
 
-    Returns the candidates, and a text about the origin of their times. Times are by formula without
-    a simulation, after the limit of the budget, or if a program cannot be simulated, in which case
-    the text has the reason.
+    Returns (candidates, text about the origin of their times). The first case that applies decides:
+
+    1. `simulation` is None: all candidates with times by formula, "by formula".
+    2. The budget reached its limit during the search: the same, and the omitted simulation is
+       recorded in the budget.
+    3. A candidate cannot be simulated: all candidates with times by formula; the text has the
+       reason. This is also the case if the limit is reached before one candidate is simulated.
+    4. Otherwise only the simulated candidates (`simulate_candidates`), with simulated times, and a
+       text such as "simulated: 12 programs". At a limit during the simulation these are the
+       candidates that were simulated before it, and the rest is recorded in the budget.
+
+    Progress runs from 0 to 1; with a simulation the search takes the first half. Raises the
+    `HubError`s of the simulation, and `InputError` if a worker process died.
     """
     # Fraction of the progress that the search by formula accounts for.
     formula_fraction = 0.5 if simulation else 1.0

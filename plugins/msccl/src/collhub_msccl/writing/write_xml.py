@@ -143,7 +143,16 @@ def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: 
 
 
 def _measure(coarse: Algorithm, options: WriteOptions) -> RuntimeFit:
-    """Return the resources of the program for an algorithm whose units fit the format."""
+    """Return the resources of a program for an algorithm in the units of the file.
+
+    `coarse`: result of `_convert_to_larger_units`. Up to `_MAX_STEPS_FOR_EXACT_FIT` (1024) steps,
+    the program is the one that `write` would write for these options. Above, it is the first safe
+    program that is found, which may be another one.
+
+    Raises `UsageError` and `InputError` as `choose_target` does. Raises `InputError` with the code
+    `runtime-limit` for too many ranks, chunks, blocks, steps or channels, `fifo-deadlock` if a
+    program deadlocks at every size, and `size-range` if the file could serve no size.
+    """
     is_first = len(coarse.steps) > _MAX_STEPS_FOR_EXACT_FIT
     target, task = _create_task(coarse, options)
     return _build_fit(coarse, target, choose_program(task, is_first=is_first))

@@ -357,9 +357,13 @@ class _Passages:
 def _record_passages(collective: Collective, program: LevelledProgram) -> _Passages:
     """Execute a program on numbers of parts, and return which part each message carries.
 
-    The result has the columns part, source rank and target rank, with one entry per block of each
-    message, in the order of execution. Raises `InputError` (`not-rings`) if no rank sends anything,
-    and if a rank reduces different parts together.
+    Parts are the blocks of the full buffer, numbered from 0. The result has the int64 columns part,
+    source rank and target rank, with one row per block of each message. A block that never had data
+    is part -1. Messages are ordered by level, then as in the program; blocks of a message keep
+    their order in memory. Copies within a rank move parts, but give no rows.
+
+    Raises `InputError` with the code `not-rings` in two cases: no rank sends anything, or a rank
+    reduces a block with a block of a different part.
     """
     moved = list(_execute_messages(collective, program))
     if not moved:

@@ -165,13 +165,20 @@ class _ScheduleSearch:
     def schedule(self, bound: Bound) -> HostSchedule:
         """Return the best schedule so far with its status, lower bound and kind of proof.
 
-        - "optimal": a solver has proved it, the makespan is at most `bound` in integer ticks, or it
-          equals the larger bound that a solver found. The proof is `bound` or `solver`.
-        - "feasible" without proof: the search is not done.
+        `bound`: the lower bound of any schedule; its ticks are rounded up here. Cases, first to
+        last:
 
-        The lower bound (ticks) is the larger one of `bound` and the solver's, or the makespan if a
-        solver proved it. If cards carry the bytes of a task several times, only a makespan equal to
-        `bound` is optimal, because other strategies have other durations and may be faster.
+        1. The data of some task are sent several times (a work other than 1): "optimal" with the
+           proof `bound` if the makespan equals the unrounded `bound` and the search is done
+           (`is_done`). The lower bound is always `bound`, not rounded, because other strategies may
+           be faster.
+        2. A solver proved the schedule: "optimal", proof `solver`. The lower bound is the makespan.
+        3. The search is done: there are no tasks, or no task is late and the makespan is at most
+           the largest of `bound`, the bound of the strategies and the solver's. The status is
+           "optimal". The proof is `bound` if the makespan is at most `bound`, otherwise `solver`.
+        4. Otherwise "feasible" with the proof `none`. So a late task prevents a proof by a bound.
+
+        In cases 3 and 4 the lower bound is the larger one of `bound` and the solver's, in ticks.
         """
         makespan = compute_makespan(self.pieces)
         if any(work != 1 for work in self.tasks.work):
