@@ -117,7 +117,14 @@ def _read_entry(stream: BinaryIO, file: str) -> bytes:
             with archive.open(entry) as content:
                 # The size in the archive may be false.
                 data = content.read(MAX_GRAPH_BYTES + 1)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,
+        NotImplementedError,
+        EOFError,
+        OSError,
+    ) as error:
         _fail(file, f"no readable archive: {error}", "save it with torch.export.save", "archive")
     if len(data) > MAX_GRAPH_BYTES:
         _fail(file, f"the graph has more than {MAX_GRAPH_BYTES} bytes", "", "archive")

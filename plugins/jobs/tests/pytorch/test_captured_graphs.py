@@ -114,6 +114,7 @@ def test_unusable_graph_is_refused_in_one_line(change: Any, message: str) -> Non
         (archive({}, "p/data.json"), "the archive has 0 graphs"),
         (archive({}, "p/models/a.json", **{"p/models/b.json": b"{}"}), "the archive has 2 graphs"),
         (archive(matrix_product())[:-30], "no readable archive"),
+        (archive(matrix_product())[5:], "no readable archive"),
     ],
 )
 def test_other_archives_are_refused(content: bytes, message: str) -> None:
