@@ -302,6 +302,23 @@ def test_blocks_of_a_fused_kernel_are_blocks_of_its_complete_result(
             np.testing.assert_allclose(joined, expected, rtol=4e-6, atol=4e-6)
 
 
+@pytest.mark.parametrize("placement", ["S(0)", "R", "L"])
+def test_a_bias_with_the_rows_of_a_block_is_added_on_every_rank(placement: str) -> None:
+    """A bias in blocks is added to blocks. Another one has no rows of the complete product: product
+    and sum are then those of the rank, which no transformation divides as blocks.
+    """
+    inputs = draw(2, 4), draw(2, 3), draw(3, 4)
+    graph = capture_function(torch.addmm, *inputs)
+    names = [one.tensor.name for one in graph.inputs]
+    placements = {names[0]: placement, names[1]: "S(0)", names[2]: "R"}
+    bound = type_graph(graph, TypingChoices(2, placements=placements))
+    (output,) = bound.program.outputs
+    layout = sliced(0) if placement == "S(0)" else LOCAL
+    assert bound.program.types[output].layout == layout
+    (result,) = run_module(bound, inputs)
+    np.testing.assert_allclose(result, torch.addmm(*inputs).numpy(), rtol=4e-6, atol=4e-6)
+
+
 def test_gradients_of_weights_of_a_layer_norm_are_local_beside_blocks() -> None:
     """They are sums of the rows of one rank, even if they have as many elements as rows."""
     function = differentiate(lambda x, weight: functional.layer_norm(x, (4,), weight))
