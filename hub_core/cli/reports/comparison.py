@@ -88,15 +88,20 @@ class Comparison:
 
 
 def compare(a: Algorithm, b: Algorithm) -> Comparison:
-    """Compare the effects of two algorithms; provenance and extensions are ignored.
+    """Return the differences of two algorithms; provenance and extensions are ignored.
 
-    The result consists of:
+    - `facts`: the facts of `_collect_facts` with different values, in their order
+    - `traffic`: pairs of ranks with messages in A or B whose numbers of messages differ, or
+      whose sums of units differ as exact fractions of the full buffer; by source, then
+      destination. A pair without messages counts as 0
+    - `pairs`: number of pairs with messages in A or in B
+    - `first_step`: the first different step; None if steps are equal. Only ranks that both have
+      are compared, in order; the first rank with a difference counts. In a rank it is the
+      lowest position at which a column other than the source line differs, or the end of the
+      shorter one. If all columns are equal, dependencies are compared
+      (`_find_different_dependency`)
 
-    - the facts with different values, in the order of the report
-    - the pairs of ranks that exchange a different number of messages or a different fraction of the
-      full buffer, by source and then destination; a missing pair counts as 0
-    - the number of pairs with messages in A or in B
-    - the first different step, None if all steps are equal
+    Both algorithms are verified.
     """
     facts_a, facts_b = _collect_facts(a), _collect_facts(b)
     differing = (
@@ -121,13 +126,20 @@ def compare(a: Algorithm, b: Algorithm) -> Comparison:
 
 
 def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
-    """Return the facts that are compared by value, by name and in the order of the report.
+    """Return the facts of an algorithm by name, in the order of the report.
 
-    They describe the collective (kind, root, operator, digest of its contract, ranks, units, size,
-    claims), the verdict on each mode, the number of steps in all and by kind, channels, lanes,
-    scratch units, dependencies, and longest chains. Verifies the algorithm. A fact without meaning
-    is None: the operator of a collective that does not reduce, and the chains if dependencies form
-    a cycle.
+    - `collective`, `root` (None if not rooted), `operator` (None if nothing is reduced),
+      `contract` (`_compute_digest`), `ranks`, `units`, `size in bytes` (None if unknown),
+      claims of both modes
+    - verdicts by mode (`_collect_verdicts`); the algorithm is verified
+    - `steps`, and `steps KIND` for every kind of step, 0 included
+    - `channels` used by messages; `lanes` of the rank with the most; `scratch units` of the
+      rank with the most (0 without ranks)
+    - numbers of data and of control dependencies
+    - messages and steps of the longest chains (`critical_path`), None if dependencies form a
+      cycle
+
+    Counts are integers, verdicts and names text.
     """
     collective, steps = algorithm.collective, algorithm.steps
     report = verify(algorithm)
@@ -171,12 +183,13 @@ def _collect_verdicts(report: VerifyReport) -> dict[str, Fact]:
 
 
 def _compute_digest(collective: Collective) -> str | None:
-    """Return a digest of the contract or the counts of a collective; None if it has neither.
+    """Return a digest, 12 hexadecimal digits of SHA-256, of the contract or else of the counts.
 
-    The digest is the first 12 hexadecimal digits of a SHA-256. For a contract, the hashed data are
-    the input units, output units and defined flags by rank and, if there is a postcondition, its
-    columns. For an uneven collective without a contract, they are the counts. Equal contracts have
-    equal digests.
+    A contract comes first. Hashed are the input units, output units and defined flags by rank
+    and, if there is a postcondition, its rows as four columns. Each column is preceded by its
+    length. A contract with the same rows in another order has another digest. Without a
+    contract, an uneven collective has the digest of its table of counts. Returns None without
+    either.
     """
     contract, counts = collective.contract, collective.counts
     # Imported here: most collectives have no table.
@@ -233,12 +246,16 @@ def _find_different_step(a: StepTable, b: StepTable) -> StepDifference | None:
 
 
 def _find_different_dependency(a: StepTable, b: StepTable) -> StepDifference | None:
-    """Find the first step whose dependencies differ, for tables that are otherwise equal.
+    """Return the first step whose dependencies differ, for tables with otherwise equal steps.
 
-    Data dependencies of all steps are compared first, then control dependencies. The step is the
-    one with the lowest row whose dependencies of that kind differ. The result has its rank, its
-    position in the rank, and its dependencies in A and in B as text. Returns None if all
-    dependencies are equal, and if the tables differ in length.
+    First data dependencies of all steps are compared, then control dependencies if the data
+    ones are equal. Of the kind that differs, the lowest row counts. The order of the
+    dependencies of a step matters: [1, 2] differs from [2, 1].
+
+    The result has the rank, the position of the step in the rank (from 0), and for A and B a
+    text such as `data dependencies on steps 0, 3` or `control dependencies on steps none`, with
+    positions in the rank. Returns None if all are equal or if the tables have different numbers
+    of steps.
     """
     if len(a) != len(b):
         return None
@@ -276,12 +293,18 @@ def _describe_dependencies(steps: StepTable, kind: str, row: int) -> str:
 
 
 def _describe_step(steps: StepTable, row: int) -> str:
-    """Describe a step in one line: kind and count, then regions, peer, channel, lane and duration.
+    """Return a description of a step in one line: its kind and columns, joined by commas.
 
-    An example is `send, count 4, from INPUT[0], peer 1 channel 0, lane 2`. The count is in
-    units. A region is `from BUFFER[offset]` (source) or `to BUFFER[offset]`, with the offset in
-    units; the duration is in ns. Parts that are not specified are omitted: regions in an
-    unknown buffer, and a negative peer (then the channel as well), lane or duration.
+    An example is `send, count 4, from INPUT[0], peer 1 channel 0, lane 2, 500 ns`. In this
+    order:
+
+    - kind and count (units) always
+    - `from BUFFER[offset]` (source), `to BUFFER[offset]`, offset in units; omitted for a buffer
+      UNKNOWN
+    - peer and channel; both omitted for a negative peer
+    - lane, duration in ns; each omitted if negative
+
+    Dependencies and the source line are not described.
     """
     kind = StepKind(int(steps.kind[row]))
     parts = [kind.name.lower().replace("_", "-"), f"count {int(steps.count[row])}"]

@@ -68,10 +68,14 @@ def drop_names(world: MPI.Intracomm) -> None:
 def remove_segments_on_error() -> Iterator[None]:
     """Remove the shared memory of killed ranks if the block of this context manager fails.
 
-    Removed are the files of MPI in /dev/shm that belong to this user, were created after about the
-    start of the block, are more than `_OLD_S` seconds old, and are mapped by no process. This is
-    repeated until none is left or `_LIMIT_S` seconds have passed. The error is raised again; errors
-    of the removal are ignored.
+    Any exception counts, also Ctrl-C; it is raised again afterwards. Without one, nothing is
+    removed. Considered are files in /dev/shm of this user with a name prefix of MPICH, UCX or
+    Open MPI whose change time is at most `_OLD_S` seconds before the start of the block, or
+    later. Of these, a file is removed if it is more than `_OLD_S` seconds old and no process
+    that can be read maps it.
+
+    This is repeated until no considered file is left or `_LIMIT_S` seconds have passed, so
+    mapped files delay the error. Errors of reading and removing are ignored.
     """
     start = time.time()
     try:

@@ -210,16 +210,20 @@ def _build_crossings(
     network: LinkNetwork,
     node_sets: Sequence[BoolArray],
 ) -> Mapping[str, LinkGroups]:
-    """Return the groups of links that messages must cross, by the name of their bound.
+    """Return groups of links that messages must cross, by the name of their lower bound.
 
-    Each group has its links and the number of messages of one unit that must cross them:
+    The number of a group (`needed`) counts the messages of one unit that must cross its links:
 
-    - `ingress`, `egress`: one group per node, its incoming or outgoing links
-    - `cut`: the links out of each known set (slabs, groups of the topology), of each of `node_sets`
-      (bool[nodes]), and of their complements
-    - `bandwidth`: links that limit the total number of messages of an all-to-all or all-reduce
+    - `ingress`: per node in order, switches included, its incoming links; the messages that
+      must leave the set of all other nodes
+    - `egress`: per node in order, its outgoing links; the messages that must leave the node
+    - `cut`: per set of nodes, the links out of it and the messages that must leave it
+      (`count_leaving_set`). The sets are those of `list_known_sets`, then `node_sets`
+      (bool[nodes]); each is followed by its complement
+    - `bandwidth`: the groups of `_build_totals`; none for most collectives
 
-    Groups that no message must cross are included.
+    Groups without links and groups that no message must cross are included. Equal sets are
+    kept.
     """
     inside = demand.is_member.astype(np.int64)
     is_root = np.arange(network.num_nodes) == demand.root
@@ -257,12 +261,17 @@ def build_exits(
 
 
 def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
-    """Yield groups of links that limit the total number of messages.
+    """Yield groups of links that all messages together must cross, with the number of messages.
 
-    For an all-to-all, it is the group of all links, which messages cross as often as they have
-    hops. For an all-reduce, they are the links between the blocks of partitions (every NPU as a
-    block, and the slabs along each dimension), with 2 (blocks - 1) messages per unit of a rank;
-    they are omitted if switches multicast or reduce. Other collectives have no such group.
+    For an all-reduce the links leave an NPU; other links are left out, so that forwarding by a
+    switch does not count. The first group has all these links, and 2 (members - 1) messages per
+    unit of a rank. Then, on networks without switches, follows one group for each dimension:
+    its links lead from one slab to another. It has 2 (slabs with members - 1) messages per unit
+    of a rank. Nothing is yielded if switches multicast or reduce.
+
+    For an all-to-all, the only group has all links. Its number of messages is the number of
+    links on shortest paths (fewest links) of all ordered pairs of members, times the units per
+    rank. Nothing is yielded for other collectives.
     """
     kind, topology = demand.collective.kind, network.topology
     is_multiplied = bool(topology.multicast or topology.reduction)
@@ -368,11 +377,13 @@ class LinkGroups:
         return int(self.list_times_ps(times).max(initial=0))
 
     def list_times_ps(self, times: LinkTimes) -> Int64Array:
-        """Return, per group, the earliest time in ps by which it can have carried its messages.
+        """Return for each group the earliest time in ps at which its messages can have crossed.
 
-        A group needs `needed` messages, and its links carry them in parallel. The first message of
-        a link arrives after the link's arrival time, and one more after every further busy time.
-        The time of a group without links or messages is 0. All groups are bisected at once.
+        The result is int64[groups], 0 for a group without links or with `needed` 0. For other
+        groups it is the smallest time at which the links have delivered at least `needed` messages
+        together. A link has delivered none before its arrival time, then the first one, and one
+        more after each busy time: 2 at arrival + busy. A link with a busy time of 0 delivers all at
+        its arrival time. Links that occur twice in a group count twice.
         """
         result = np.zeros(len(self.needed), np.int64)
         # `reduceat` does not support empty groups.
