@@ -546,7 +546,7 @@ def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTree
        two per member of a group (`find_group_trees`).
     3. There are such groups with s above 32 and 4 x s x ranks is at most 4.2e6: those trees, or the
        two trees of rule 4 if their estimated time is lower (`_estimate_ns`).
-    4. Two binary trees over all ranks (`find_binary_trees`).
+    4. Two binary trees over all ranks (`find_binary_trees`), with the root moved by `move_root`.
 
     Raises `UsageError` (`option-range`) for an option `sizes` whose product is not the number of
     NPUs.
