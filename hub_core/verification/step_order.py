@@ -201,12 +201,13 @@ class OrderGraph:
 
 
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:
-    """Add a finding (`deadlock`) if some steps never run; it describes one cycle.
+    """Add findings to `findings` if some steps never run; nothing is added if all steps run.
 
-    Its message has the numbers of steps and ranks that never run, and its location is the step of
-    the cycle with the lowest row. Further findings (`blocked`) follow: for each of the first `CAP`
-    ranks with steps that never run, the first such step and a step that it waits for. A rank whose
-    first such step is in the cycle counts as one of these ranks, but gets no finding.
+    First one `deadlock`: it describes one cycle (`find_cycle`), and the numbers of all steps
+    and of all ranks that never run. Its location is the step of the cycle with the lowest row.
+    Then one `blocked` per rank, for the first `CAP` ranks with steps that never run, ascending:
+    it names the first such step of the rank and a blocked step for which it waits. There is
+    none for a rank whose first such step is in the cycle, but the rank counts.
     """
     order = relation.order
     if order.is_complete:
@@ -226,11 +227,15 @@ def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Finding
 
 
 def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[int]:
-    """Return one cycle among the nodes without a position, starting with its lowest node.
+    """Return one cycle among the nodes without a position; it starts with its lowest node.
 
-    Each node is followed by one that waits for it. At least one node must have no position. The
-    method is to go from the first such node to a parent without a position, repeatedly, until a
-    node recurs.
+    `parents`, `children`: edges. Each node is followed by one that waits for it, the last one
+    by the first; no node is repeated. A node that waits for itself gives [node]. Nodes outside
+    of the cycle are not included, also if they wait for it.
+
+    The cycle is found from the lowest node without a position: the next node is always the
+    parent on the first edge of the node from a node without a position, until a node recurs. At
+    least one node must have no position; else `IndexError` is raised.
     """
     is_stuck = order.position < 0
     inside = is_stuck[parents] & is_stuck[children]

@@ -108,19 +108,23 @@ class MlirReader:
         self._pending: list[tuple[str, int]] = []
 
     def __iter__(self) -> Iterator[MlirStatement]:
-        """Yield the statements in the order of the text, each joined to one line.
+        """Yield the statements in the order of the text, with the numbers of their first lines.
 
-        The kinds of statements are:
+        The lines of a statement are joined with a blank into one; comments are removed. The first
+        rule that fits gives the kind:
 
-        - `alias`: a definition outside of regions
-        - `open`: an operation that ends with `{` and opens a region
-        - `next`: closes one region and opens the next one
-        - `end`: closes a region
-        - `block`: a label that begins with `^`
-        - `operation`: any other operation
+        - `alias`: begins with `#` or `!` and has `=`, outside of regions: it defines an attribute
+          or type
+        - `next`: begins with `}` and ends with `{`: closes a region and opens the next one
+        - `end`: begins with `}`: closes a region
+        - `block`: begins with `^`: a label
+        - `open`: ends with `{`: an operation that opens a region
+        - `operation`: any other
 
         Reading stops at the resources (`{-#`). Raises `InputError` with the line for a region that
-        is closed without being open, and for text that ends within a region.
+        is closed but not open, text that ends within a region or statement (`cut`), brackets that
+        do not match, and statements or lines that are too long (`too-large`). Statements before it
+        are yielded.
         """
         depth = 0
         while (taken := self._take()) is not None:
@@ -147,12 +151,17 @@ class MlirReader:
             raise self._cut("the file ends within a region", self._line)
 
     def _take(self) -> tuple[str, int] | None:
-        """Return the next line with text, without comments, and its number from 1; None at the end.
+        """Return the next line that has text, with its number from 1; None at the end of the file.
 
-        The values of a long constant (line above 64 KiB) are skipped; name and type remain. A line
-        with a region in it is split into one line per operation, all with the same number; the
-        remaining lines are returned by the next calls. Bytes that are not UTF-8 are replaced.
-        Raises `InputError` for any other line of `MAX_STATEMENT_CHARACTERS` (16 MiB) or more.
+        Blanks at both ends and comments (`//`, not in strings) are removed. Lines without text are
+        skipped but counted. Bytes that are not UTF-8 are replaced.
+
+        Above 64 KiB, a line that begins as a constant (`%x = stablehlo.constant`, mhlo or arith)
+        loses its values: `%x = stablehlo.constant dense<...> : TYPE>` remains. Any other line of
+        `MAX_STATEMENT_CHARACTERS` (2^24) bytes or more raises `InputError` (`too-large`).
+
+        A line with `({` and an operation or label after it is split into one line per operation,
+        all with the same number. The first is returned, the others by the next calls.
         """
         if self._pending:
             return self._pending.pop(0)

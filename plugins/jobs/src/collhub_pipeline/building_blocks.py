@@ -59,21 +59,24 @@ def v_min(devices: int, micros: int) -> Schedule:
 
 
 def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: int) -> Schedule:
-    """Build a schedule from the slots of one microbatch, which are repeated for all microbatches.
+    """Return a schedule that repeats the slots of microbatch 0 and removes idle slots.
 
-    `starts`: per device the slots of the passes of microbatch 0: forward pass of the first chunk,
-    forward pass of the second chunk, input gradient of the second chunk, input gradient of the
-    first chunk. Each further microbatch follows `_PERIOD` slots later. Device d has the stages d
-    and 2 * devices - 1 - d. Then:
+    `starts`: per device the slots of the passes of microbatch 0: forward pass of the first
+    chunk, forward pass of the second chunk, input gradient of the second chunk, input gradient
+    of the first chunk. The slots of a device must be distinct modulo `_PERIOD`. Microbatch m
+    has them `_PERIOD` * m slots later. Of D devices, device d has the stages d (first chunk)
+    and 2D - 1 - d (second chunk). Then:
 
     - Weight gradients fill free slots (`_fill_weight_gradients`).
-    - Passes at the beginning and the end of the step move to earlier free slots (`_move_forward`).
-    - The slots become the start times if all passes take 1 and start as early as their order and
-      their inputs permit, so that idle slots disappear.
-    - All weight gradients are removed, the passes at the end are moved once more, and weight
+    - Passes at the beginning and the end of the step move to earlier free slots
+      (`_move_forward`).
+    - The slots are replaced by start times: each pass takes 1 and starts as early as the order
+      and its inputs permit, so that idle slots disappear.
+    - All weight gradients are removed, passes at the end are moved once more, and weight
       gradients fill the free slots again.
 
-    The schedule has the resulting order of passes of each device.
+    The result has the name `name` and the passes of each device in the order of their slots,
+    not the slots. Raises `ValueError` for `micros` 0.
     """
     devices = len(starts)
     place = place_in_waves(devices, 2)
@@ -112,9 +115,12 @@ def _list_orders(name: str, place: tuple[int, ...], lines: Sequence[Slots]) -> S
 def _fill_weight_gradients(line: Slots) -> Slots:
     """Return the slots of a device with one weight gradient per input gradient added.
 
-    `line`: slot by pass, not empty and not changed. Slots are visited in order from 0. An
-    input gradient makes its weight gradient pending; each free slot gets the weight gradient
-    that is pending longest. Slots after the last pass are used as needed.
+    `line`: slot by pass, distinct slots, without weight gradients; not changed. Slots are
+    visited in order from 0. An occupied slot stays; if it has an input gradient, the weight
+    gradient of the same microbatch and stage becomes pending. A free slot gets the weight
+    gradient that is pending longest, if there is one. Slots after the last pass are used until
+    none is pending. With input gradients in slots 0 and 1, the weight gradients get 2 and 3.
+    Raises `ValueError` for an empty `line`.
     """
     at_slot = {slot: pass_ for pass_, slot in line.items()}
     pending: deque[Operation] = deque()
@@ -191,15 +197,24 @@ class _Device:
 
 
 def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
-    """Move passes at the beginning and end of a step to earlier free slots; return slots by device.
+    """Return the slots by device, with passes at the beginning and end moved to earlier ones.
 
-    The beginning is all before the first input gradient of the first stage, the end all after the
-    last forward pass of this stage; other passes stay. In the order of slots, each pass moves to
-    the first free slot after the passes that it needs at which the peak of stored activations of
-    its device does not exceed the largest original peak of all devices; it stays if there is none
-    before its own slot. Weight gradients are moved as such, and assigned to microbatches and stages
-    only at last, in the order of the input gradients. Without weight gradients in the slots of the
-    first device only the end changes. The arguments are not changed.
+    `lines`: slot by pass, one mapping per device; not changed. Passes before the slot of the
+    input gradient of stage 0 and microbatch 0 (beginning), and after the last forward pass of
+    stage 0 (end), are moved; others stay. The beginning is not moved if device 0 has no weight
+    gradients.
+
+    Passes are visited by original slot, then device. Each pass moves to the first free slot of
+    its device that fulfils both rules, or stays if none before its own slot does:
+
+    - The slot is after the present slots of the passes that it needs (`_list_inputs`: the
+      previous microbatch, and the pass that gives its input). The n-th weight gradient of the
+      device needs the n-th input gradient of the device and the weight gradient before it.
+    - The peak of stored activations of the device (`find_peak`) is not above the largest peak
+      of all devices before any move.
+
+    Finally weight gradients are assigned anew to their slots: the first of a device's slots
+    goes to the microbatch and stage whose input gradient is first, and so on.
     """
     length = max(max(line.values()) for line in lines) + 1
     devices = [_Device.create(dict(line), length) for line in lines]

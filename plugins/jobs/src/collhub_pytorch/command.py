@@ -253,10 +253,12 @@ def _create_machine_predictor(
 def _predict_job(
     context: CommandContext, workload: Workload, predictor: Predictor, notes: list[str]
 ) -> Workload:
-    """Return the job with predicted times of its collectives; append explanations to `notes`.
+    """Return the job with predicted times of its collectives, and append notes to `notes`.
 
-    A second note is appended if no node computes. Raises `UsageError` for collectives without a
-    size, before anything is predicted or appended.
+    The first note names the predictor. The second follows if no node of the new job computes.
+    `workload` is not changed. Raises `UsageError` for collectives without a size, other than
+    barriers; errors of the prediction (`HubError`) pass through. Nothing is appended after an
+    error.
     """
     from collhub_pytorch.analysis import is_computation
     from collhub_pytorch.predicted_times import predict_job, require_sizes
@@ -293,13 +295,17 @@ def _check_options(
 def _read_job(
     context: CommandContext, files: Sequence[str], reading: Mapping[str, str | int | float | None]
 ) -> tuple[Workload, list[str]]:
-    """Read the files as one job; return the workload and notes for the user.
+    """Return the files as one job, with notes for the user.
 
-    Formats of workloads other than profiles are tried first (`_open_other_job`); they have no
-    notes. Otherwise the format of the profiles is detected from the content. Execution traces have
-    a single note in place of those of the reader: that they record no times. `reading`: options of
-    the reader by name, None for not given. Raises `UsageError` if `step` is given, but the format
-    has no steps, and the errors of the readers.
+    If the first file is a job in another format than profiles (`_open_other_job`), it is read
+    with those options in `reading` that its format declares; the notes are []. Otherwise the
+    files are profiles whose format is detected from the content, with the notes of the reader.
+    Execution traces have one note in place of those: that they record no times.
+
+    `reading`: options by name, None for not given. Raises `UsageError` if `step` is given but
+    the format has no steps, and with profiles for an invalid time in `clock_residual` and a
+    file that is given twice. Errors of the readers pass through; options in the cure of an
+    `InputError` are named as options of this command.
     """
     from collhub_pytorch.formats import EXECUTION_TRACE
     from collhub_pytorch.profile_formats import detect_format, read_files
@@ -320,12 +326,16 @@ def _read_job(
 
 
 def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInput | None:
-    """Open a job in a format other than profiles, with the further files; None for profiles.
+    """Open the files as a job in a format other than profiles; None if they may be profiles.
 
-    None also for a first file with the signature of a profile, for inputs that are no workload, and
-    for files that cannot be opened: the reader of profiles then reports their errors. A single YAML
-    file is a card of CCL-Bench, whose folder is opened instead. Raises `HubError` for a folder, and
-    the folder of a card, that cannot be opened.
+    A single existing file with the suffix `.yaml` or `.yml` is a card of CCL-Bench: its folder
+    is opened instead. The result is None in these cases, in this order:
+
+    - the first file is a file with the signature of a profile
+    - the first file, with the further ones, cannot be opened (`HubError`): the reader of
+      profiles then reports the error. For a folder, and the folder of a card, `HubError` is
+      raised instead
+    - the input contains no workload
     """
     from collhub_pytorch.profile_formats import has_profile_signature
     from collhub_pytorch.trace_files import list_files
@@ -431,11 +441,13 @@ def _print_counts(
 
 
 def _print_report(context: CommandContext, report: _Report) -> None:
-    """Print the report as tables and lines, separated by empty lines.
+    """Print the report as tables and lines; tables and lines are separated by empty lines.
 
-    The order is: notes, findings, time with instant communication, and then, if requested,
-    comparison with a machine, simulated times with the saving, and changes of the job. A line says
-    so if no change saves time.
+    In this order: the notes (each as `note: TEXT`), the blocks of findings, and the time with
+    instant communication. Then each of these that is not None: the comparison with a machine,
+    the simulated times with the saving (and the note of the simulator), the changes of the job.
+    For changes that are empty, one line states that no other bucket size and no overlap saves
+    time.
     """
     from collhub_pytorch.machine import comparison_lines
     from collhub_pytorch.report import build_blocks, instant_line, saving_line, simulated_table

@@ -162,11 +162,18 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
 
 
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
-    """Run a levelled request with one process per rank, started by the launcher of the options.
+    """Run a levelled request with one MPI process per rank on this host, and return its result.
 
-    The option `launcher` is a command with its own options; without it `find_launcher` chooses the
-    command. If the run fails, the shared memory of killed ranks is removed. Raises the errors of
-    `find_launcher` and `launch`.
+    If `options.launcher` is not empty, it is split like a shell command and used with its own
+    options; else the command of `find_launcher` is used. `-n RANKS` and the program follow. The
+    variables of `_ON_ONE_MACHINE`, which avoid the network, are set unless the user has set
+    them.
+
+    If the run fails, shared memory of killed ranks is removed (`remove_segments_on_error`).
+    Raises the errors of `find_launcher` (`PluginError`) and of `launch`: `InputError` for a
+    rank that exits early or a timeout, `PluginError` for missing software or a launcher that
+    cannot be started, `UsageError` for a folder that cannot be written. An unclosed quote in
+    the launcher raises `ValueError`.
     """
     # A launcher that the user names includes its options, which are unknown here.
     launcher = shlex.split(options.launcher) if options.launcher else find_launcher()
@@ -183,13 +190,20 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
 
 
 def find_launcher() -> Sequence[str]:
-    """Return the command that starts MPI ranks, with options that allow more ranks than cores.
+    """Return the command that starts MPI ranks on this host, as a list without the rank count.
 
-    An mpiexec in the folder of this Python is preferred to the one on the path, because mpi4py then
-    loads the same MPI. MPICH's `mpiexec.gforker` in the same folder, which only forks, is used
-    instead if it exists. Open MPI gets the options to oversubscribe and, for the super-user, to run
-    as root. Raises `PluginError` (`no-mpiexec`) if there is no mpiexec, or if `mpiexec --version`
-    fails to start or to end within `_VERSION_TIMEOUT_S` seconds.
+    First the mpiexec in the folder of this Python is used, because mpi4py then loads the same
+    MPI; otherwise the one on the path. The output of `mpiexec --version` decides, its exit
+    status does not:
+
+    - contains HYDRA (MPICH), and `mpiexec.gforker` is in the folder of mpiexec: only that
+      command
+    - contains `Open MPI` or `OpenRTE`: mpiexec with `--oversubscribe` (more ranks than cores)
+      and, for the super-user, `--allow-run-as-root`
+    - otherwise: mpiexec without options
+
+    Raises `PluginError` (`no-mpiexec`) if there is no mpiexec, or if `mpiexec --version` fails
+    to start or does not end within `_VERSION_TIMEOUT_S` seconds.
     """
     python_folder = str(Path(sys.executable).parent)
     launcher = shutil.which("mpiexec", path=python_folder) or shutil.which("mpiexec")
