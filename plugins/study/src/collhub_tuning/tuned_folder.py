@@ -187,10 +187,10 @@ def _parse_formats(document: object) -> list[DeclaredFormat]:
 def _check_name(name: object) -> str:
     """Return a name unchanged if it is a relative path that stays inside its folder.
 
-    Raises `ValueError` for other types, an empty text, and paths with the components "", `.` or
-    `..`.
+    Raises `ValueError` for other types, an empty text, texts with a NUL character, and paths with
+    the components "", `.` or `..`.
     """
-    if not isinstance(name, str) or not name or set(name.split("/")) & {"", ".", ".."}:
+    if not isinstance(name, str) or "\0" in name or set(name.split("/")) & {"", ".", ".."}:
         raise ValueError("no name of a file")
     return name
 
