@@ -70,11 +70,16 @@ class Distribution:
         return self._get_headers("Requires-Dist")
 
     def entry_points(self, group: str) -> list[EntryPoint]:
-        """Return the entry points of a group, in the order of the file; [] without such a group.
+        """Return the entry points of a group, in the order of `entry_points.txt`.
 
-        Each has a name and a value `module` or `module:object`; extras in brackets are dropped.
-        Lines that begin with `#` or `;` are skipped. Raises `ValueError` for a line of the group
-        without `=` or a module after it; other groups are not checked.
+        A group is all lines after a line `[GROUP]` up to the next one with a bracket; a group that
+        occurs twice is read twice. Blank lines and those that begin with `#` or `;` are skipped.
+        `name = module:object [extra]` gives the name `name` and the value `module:object`: blanks
+        around both and extras are dropped. The result is [] without the file or the group. Only the
+        first 64 KiB of the file are read.
+
+        Raises `ValueError` for a line of the group without `=` or a module after it (other groups
+        are not checked), and for text that is not UTF-8. Raises `OSError` for an unreadable file.
         """
         text = self.entry_point_text()
         entries = []

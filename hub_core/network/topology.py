@@ -245,10 +245,11 @@ class Topology(NotebookDisplay):
     def subset(self, npus: Sequence[int]) -> Topology:
         """Return the network restricted to these NPUs; NPU `npus[i]` gets number i.
 
-        All switches are kept, and the links between kept nodes in their order. Groups with a
-        removed NPU are dropped, and so are dimensions. Planes without links are removed, and the
-        others renumbered. The name gets `npus=...`. Raises `UsageError` (`invalid-subset`) for an
-        empty list, and for an NPU that is listed twice or does not exist.
+        All switches are kept, with numbers after the NPUs, and so are the links between kept nodes,
+        in their order. Groups with a removed NPU and all dimensions are dropped. Planes without
+        links are removed, and the others renumbered. The name gets `npus=...` after `?` or `&`.
+        Raises `UsageError` (`invalid-subset`) for an NPU that does not exist or is listed twice,
+        and for no NPUs.
         """
         self._check_subset(npus)
         nodes = np.concatenate([np.asarray(npus), np.arange(self.num_npus, self.num_nodes)])

@@ -136,20 +136,27 @@ class _Diagnosis:
     def verdict(self) -> Verdict:
         """Return the verdict on the findings of all kinds.
 
-        One set of findings decides, the first of these that is not empty: 1. Faults of the present:
-        findings of all kinds but `none` and `skew`, of operations that are not completed, without
-        those of `find_open_questions`. 2. Findings on the past (completed operations). This set is
-        skipped if any finding of the kind `undecided` has a sequence number, because that operation
-        may be the cause of the hang. 3. All other findings of the present, which are open questions
-        and skews. 4. No finding: the verdict is `none`.
+        One set of findings decides, the first of these that is not empty:
 
-        The kind is the first in the order of `KINDS` that the deciding set contains; group and
-        sequence number are those of its first finding of this kind. Faults of one set are
-        independent, so the culprits are all ranks of all its findings, ascending. Waiting ranks are
-        those that wait in an operation of the dumps, or by NCCL's RAS report if there are no dumps,
-        without the culprits; there are none for the kinds `none` and `skew`. The list of findings
-        begins with the deciding set in the order of `KINDS`; then come the other findings of the
-        present, then those on the past.
+        1. Faults of the present: findings on operations that are not completed, of all kinds except
+           `skew`, without those of `find_open_questions`.
+        2. Findings on the past (completed operations). This set is skipped if an open question has
+           a sequence number, because that operation may be the cause of the hang.
+        3. The other findings of the present: open questions and skews.
+        4. Otherwise there is one finding of the kind `none`, without culprits. It decides, but is
+           not in the list of findings.
+
+        The kind of the verdict is the first in the order of `KINDS` that the deciding set contains.
+        Group and sequence number are those of its first finding of this kind. Faults of one set are
+        independent, so the culprits are those of all its findings, ascending.
+
+        Waiting ranks are ascending, without the culprits: ranks that wait in an operation of the
+        dumps (`rows` of their fronts). Without any dumps, they are the ranks that wait according to
+        NCCL's RAS report. For the kinds `none` and `skew`, there are no waiting ranks.
+
+        The list of findings begins with the deciding set in the order of `KINDS`; then come the
+        other findings of the present, then those on the past. Rows of mismatches are added to
+        `self.mismatched_rows`.
         """
         findings = [
             *self.find_mismatches(),
@@ -197,12 +204,15 @@ class _Diagnosis:
         )
 
     def find_mismatches(self) -> list[Finding]:
-        """Return a finding for each group whose ranks made different calls of one operation.
+        """Return findings on groups whose ranks made different calls of one operation.
 
-        Incomplete operations come first. A group has at most one finding for its incomplete and one
-        for its completed operations: its first difference, since ranks may be out of step
-        afterwards. At most `MAX_MISMATCHES` (100) findings are returned. The rows of all mismatches
-        are added to `self.mismatched_rows`.
+        A group has at most one finding for its operations that are not completed, and one for its
+        completed operations. It is the first difference, because ranks may be out of step after it.
+        Findings on operations that are not completed come first. Within each of the two kinds,
+        collectives come first, ordered by group and number, then messages.
+
+        At most `MAX_MISMATCHES` (100) findings are returned, of both kinds together. The rows of
+        all mismatches are added to `self.mismatched_rows`, also those without a finding.
         """
         mismatches = list(self.graph.matching.mismatches())
         mismatches.sort(key=lambda one: one.is_completed)

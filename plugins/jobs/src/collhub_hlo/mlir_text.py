@@ -205,13 +205,20 @@ class MlirReader:
         return value + b"dense<...> : " + types + b">\n"
 
     def _join(self, text: str, line: int) -> str:
-        """Append following lines to `text` until the statement is complete; return one line.
+        """Append following lines to `text` until the statement is complete; return it as one line.
 
-        A statement continues while brackets are open, after a sign such as a comma that requires
-        more, before a sign that begins no operation, and if its final `{` opens a dictionary of
-        attributes. The first line after it remains to be read. `line`: number of the first line,
-        for errors. Raises `InputError` if the file ends within the statement, if its brackets do
-        not match, or if it has more than 2^24 characters (`MAX_STATEMENT_CHARACTERS`).
+        The rules of `_is_continued` decide whether the next line belongs to the statement. Lines
+        are joined by single spaces; blank lines and comments are skipped. If no line is added,
+        `text` itself is returned. The first line that does not belong to the statement is read
+        again by the next call of `_take`. A final `{` or `({` of the result opens a region. `line`:
+        number of the first line, for errors.
+
+        Raises `InputError` with this line:
+
+        - The file ends while brackets are open (`cut`).
+        - More brackets are closed than opened (`hlo`).
+        - The added lines make the statement longer than `MAX_STATEMENT_CHARACTERS` (2^24)
+          characters (`too-large`); `_take` raises the same error for a single line.
         """
         parts, size = [text], len(text)
         depth = _count_open(text)
@@ -238,21 +245,26 @@ class MlirReader:
         return " ".join(parts) if len(parts) > 1 else text
 
     def _is_continued(self, parts: list[str], depth: int, following: str) -> bool:
-        """Check whether a statement continues with the line `following`.
+        """Return whether the line `following` belongs to the statement before it.
 
-        `parts`: lines of the statement so far; `depth`: number of open brackets, where a final `{`
-        does not count. The first rule that applies decides:
+        `parts`: lines of the statement so far. `depth`: number of open brackets, without a final
+        `{`. The first rule that applies decides:
 
-        - The last line ends with `{`, and no other bracket is open: yes if `following` looks like
-          an attribute, so that the bracket opens a dictionary; no if it opens a region.
-        - A bracket is open: yes.
-        - A block label (`^...`): yes until a line ends with a colon.
-        - The last line ends with a comma or another sign of `_CONTINUED`: yes.
-        - An alias (`#...`, `!...`): no.
-        - An operation whose regions follow its text, such as a while or reduce: no if `following`
-          begins with `%`, a quote or `}`, else yes.
-        - Otherwise: yes if `following` begins with a sign or word of `_CONTINUES`, which begins no
-          operation, other than `}`.
+        1. The last line ends with `{`, and no other bracket is open. True if `{` opens a
+           dictionary: `following` begins with a name or a quoted key, which `=`, a comma, `}` or
+           the end of the line follows. False if `{` opens a region. It does if the last line
+           contains `cond {` or ends with `do {`, or if `following` is only the name of a return
+           operation.
+        2. A bracket is open: True.
+        3. The first line begins with `^` (a block label): False if the last line ends with a colon,
+           otherwise True.
+        4. The last line ends with `,`, `=`, `:`, `->`, `(`, `[` or `<`: True.
+        5. The first line begins with `#` or `!` (an alias): False.
+        6. The first line is a `stablehlo.while` without `cond`, or a `stablehlo.reduce` without
+           `applies` and `reducer`, so that regions follow: False if `following` begins with `%`, a
+           quote or `}`, otherwise True.
+        7. Otherwise True if `following` begins with a sign or word of `_CONTINUES`, such as `:`,
+           `->`, `{` or `attributes`, which cannot begin an operation.
         """
         last = parts[-1]
         if last.endswith("{") and depth <= 0:
@@ -298,12 +310,19 @@ def operation_name(text: str) -> str:
 def parse_operation(text: str, line: int) -> Operation:
     """Parse an operation without its regions, in the pretty or the generic form of MLIR.
 
-    Operands of the generic form are the values in its first parentheses; those of the pretty
-    form are all values before the types, except for loops (assigned values) and
-    `sdy.manual_computation` (first parentheses). A trailing location is removed. `line`: number
-    of the line, for the result. Raises `ValueError` for text without the name of an operation,
-    for more than 65536 results, and for the parentheses of operands or of a location that are
-    not closed.
+    Results have their names with `%` and numbers of values: `%0:2 = ...` gives `("%0", 2)`. A
+    trailing location is removed. `head` is the text after the name up to the types, `types` the
+    text after the colon, empty without types (`_split_types`). `line` is copied to the result.
+    Operands are listed in the order of the text, with repetitions:
+
+    - Generic form, with the name in quotes: the values in the first parentheses after the name,
+      none without parentheses.
+    - `stablehlo.while`: the values after `=` of assignments, as `%0` in `%arg = %0`.
+    - `sdy.manual_computation`: the values up to the end of its first parentheses.
+    - Other pretty forms: all values in `head` outside of strings.
+
+    Raises `ValueError` for text without the name of an operation, for more than 65536 result
+    values, and if the parentheses of operands or of a location are not closed.
     """
     match = _HEAD.match(text)
     if not match:
@@ -344,11 +363,15 @@ def parse_arguments(text: str, start: int) -> list[tuple[str, str]]:
 
 
 def parse_dictionaries(text: str) -> dict[str, str]:
-    """Parse the dictionaries of an operation, `{a = 1, b}` and `<{...}>`: value texts by key.
+    """Return the entries of the dictionaries of an operation: texts of values by key.
 
-    Dictionaries inside other brackets are not parsed; they are part of a value, or ignored. A
-    key without a value has the value `""`. Entries of another form are ignored. Later
-    dictionaries, and later entries, override equal keys.
+    Dictionaries are `{...}` outside of brackets, and `<{...}>`. For example, `{a = 1, "b"} <{c =
+    [2, 3]}>` gives `{"a": "1", "b": "", "c": "[2, 3]"}`. Keys lose their quotes, values lose blanks
+    at both ends; a key without a value has the value `""`. Dictionaries inside other brackets are
+    not parsed; they are part of a value, or ignored. Entries that do not begin with a name or a
+    quoted key are ignored, and so is a dictionary that is not closed. Later entries override
+    earlier ones with the same key, also in other dictionaries. Without dictionaries the result is
+    empty. Raises nothing.
     """
     attributes: dict[str, str] = {}
     depth, opening, level = 0, -1, 0
@@ -405,11 +428,15 @@ class TypeParser:
     def parse(self, text: str) -> Shape:
         """Parse one type as a flat list of its leaves: (element type, dimensions).
 
-        Aliases are replaced. Tuples, futures and asynchronous bundles are flattened in order; the
-        shape is a tuple only if it contains a tuple. A token has the element type `token`; tokens
-        and scalars have no dimensions. A dynamic dimension has the size of its bound. Raises
-        `ValueError` for an unknown element type, a dimension without size and bound, and invalid
-        sizes.
+        A text in `aliases` is replaced by its value first, also within tuples. Element types have
+        their HLO names: `tensor<2x3xi32>` gives `("s32", (2, 3))`, `i1` gives `("pred", ())`.
+        Tuples, futures and asynchronous bundles are flattened, in the order of the text. `is_tuple`
+        of the result is True only if a tuple was among them. Any other type whose text contains
+        `token` gives `("token", ())`. Scalars have no dimensions.
+
+        A dynamic dimension `?` has the size of its bound in the encoding of the tensor. Raises
+        `ValueError` for an unknown element type, a bracket that is not closed, a dimension without
+        size and bound, more than 64 dimensions, and more than 2^54 elements.
         """
         leaves: list[tuple[str, tuple[int, ...]]] = []
         is_tuple = False
@@ -476,10 +503,12 @@ def _inside(text: str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """Split text at commas outside of brackets and strings.
+    """Split text at commas outside of brackets and strings; return the pieces in their order.
 
-    All kinds of brackets, also `<` and `>`, count equally; `->` closes no bracket. Empty pieces
-    are dropped; other pieces keep their spaces. [] for text of blanks.
+    `a, f<b, c>,, "d,e"` gives `["a", " f<b, c>", ' "d,e"']`: pieces of blanks are dropped, other
+    pieces keep their blanks. [] for text of blanks. The brackets `()`, `[]`, `{}` and `<>` count,
+    and their kinds are not compared; the `>` of `->` is no bracket. Text after a bracket that is
+    not closed, or is closed too often, is not split. Raises nothing.
     """
     if "," not in text:
         return [text] if text.strip() else []

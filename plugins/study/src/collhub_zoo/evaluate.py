@@ -95,10 +95,16 @@ class _Place:
 
 
 def evaluate_group(request: GroupRequest, registry: Registry) -> GroupOutcome:
-    """Evaluate all entries of a request for its collective and topology, and rank them.
+    """Evaluate the entries of a request for its collective and topology, and rank them.
 
-    A collective with a root has the root 0. Errors of entries become failures or skipped entries.
-    Raises `HubError` if the catalogue or the topology cannot be read, or an entry does not exist.
+    Entries are evaluated in the order of `request.names`, at each size of the request. Each entry
+    adds a result, a skipped entry or a failure to the outcome (`_evaluate_entry`). `group` ranks
+    the correct results at every size, also if there are none. A collective with a root has the root
+    0. Algorithms are called in place and out of place. Written files are only in memory.
+
+    Raises `HubError` if the catalogue or the topology cannot be read, if timing or bounds cannot be
+    computed, and if the catalogue lacks an entry; earlier results are lost then. Raises
+    `ValueError` for an unknown collective.
     """
     catalogue = open_catalogue(request.source)
     outcome = GroupOutcome()
@@ -138,10 +144,13 @@ def list_requests(
     names: Sequence[str],
     downloads: tuple[tuple[str, bytes], ...],
 ) -> list[GroupRequest]:
-    """Return one request per machine and collective that has at least one of the entries.
+    """Return one request for every machine and collective that some of the named entries support.
 
-    The order is that of `machines`, then that of `CollectiveKind`. `names`: the entries to use.
-    `sizes`: bytes. Every request has all `downloads`.
+    The order is that of `machines`, then that of `CollectiveKind`. An entry is in a request if its
+    name is in `names`, its card lists the collective, and the machine is one of its topologies
+    (`topologies_of`). Entries are listed in the order of the catalogue. Combinations without an
+    entry are left out, and so are names that the catalogue lacks. `sizes`: bytes. Every request has
+    the same `source`, `sizes` and `downloads`, also downloads of entries that are not in it.
     """
     requests = []
     for machine in machines:
@@ -163,12 +172,20 @@ def list_requests(
 def _evaluate_entry(
     entry: Entry, download: bytes | None, place: _Place, outcome: GroupOutcome
 ) -> None:
-    """Add the result of an entry, or the reason why it has none, to the outcome.
+    """Add the result of an entry, or the reason why it has none, to the lists of `outcome`.
 
-    The entry is skipped if its card excludes the collective or network, if it has no file, or,
-    if it is synthesized for each size, for its input and usage errors. All other errors of the
-    hub are failures; further exceptions are raised. An incorrect algorithm has both a result
-    and a failure. No result is added if an error occurs.
+    The first case that applies:
+
+    1. The card excludes the collective or the number of ranks, or there is no file and no
+       synthesizer: `skipped`.
+    2. Creating, verifying or timing raises `InputError` or `UsageError`: `skipped` if a synthesizer
+       creates the algorithm, otherwise `failures`. An unknown synthesizer and a download with
+       another SHA-256 are `failures` too.
+    3. Any other `HubError`: `failures`. Other exceptions are raised.
+    4. Otherwise the result is added to `results` and its files to `files`. If the algorithm is not
+       correct, an entry in `failures` is added as well.
+
+    Reasons are on one line. `download`: content of the entry's downloaded file, or None.
     """
     name, request = entry.card.name, place.request
 
@@ -207,11 +224,19 @@ def _create_result(
 ) -> tuple[ResultItem, dict[str, bytes]]:
     """Create an algorithm at all sizes, verify and time it; return its result, and files by path.
 
-    It is verified at the first size, and again wherever its steps differ from those verified
-    last. It is correct if every verification succeeds. A deadlock that occurs only if
-    connections can hold just 8 transfers is recorded in `fifo` and does not make it incorrect.
-    Verdicts and `fifo` are those of the last verification; steps, runtimes and certificate
-    those of the last size.
+    Sizes are processed in the order of the request; there must be at least one. The algorithm is
+    verified at the first size, and again at each size at which its steps differ from those that
+    were verified last. `ok` is True if all verifications succeed. An incorrect algorithm is timed
+    and written too.
+
+    A verification assumes that connections hold 8 transfers. If this gives a deadlock, `fifo` is
+    such as "deadlock with 8 transfers", otherwise "ok". If the deadlock is the only error, the
+    algorithm is verified again without this limit, and only the second verdict counts. Verdicts of
+    modes and `fifo` are those of the last verification.
+
+    Steps, channels, runtimes, files and certificate are those of the last size. The latency in the
+    points is the simulated time for one byte, after each verification. All `HubError`s pass
+    through.
     """
     points = []
     verified: Algorithm | None = None
@@ -264,11 +289,17 @@ def _time_algorithm(
     latency_ns: int | None,
     place: _Place,
 ) -> PointItem:
-    """Simulate an algorithm on nominal links and on the machine, at one size in bytes.
+    """Return the simulated times of an algorithm at one size in bytes, in ns.
 
-    The ratio to the bound is computed in ps. It is None without a bound, and for a time below the
-    bound by more than the rounding error. `latency_ns`: time with messages of one byte, which the
-    result repeats.
+    - `time_ns`: on nominal links. `link_ns`: the time for which the busiest link is occupied in
+      this simulation, 0 without links.
+    - `calibrated_ns`: on the known machine of the topology; None without one.
+    - `latency_ns`: the given value, the time with messages of one byte.
+    - `ratio_to_bound`: the exact time in ps divided by the bound, at least 1, rounded to 4
+      decimals. It is None without a bound, for a time or a bound of 0, and for a time that is below
+      the bound by more than its rounding error.
+
+    Raises the `HubError`s of the simulators.
     """
     topology, registry = place.topology, place.registry
     simulated = hub_core.simulate(algorithm, topology, size, registry=registry)
@@ -401,10 +432,14 @@ def _write_file(
 def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
     """Rank the correct results at every size, and add the bounds and the measured times.
 
-    The order is by simulated time, then by entry name. Results without a time or with 0 ns are left
-    out. Each size in `best` has the fastest result and, for all other results, the ratio of their
-    time to the fastest (4 decimals) with a reason. A size without results is not in `best`. An
-    unknown bound has the time None and the method "".
+    `best` has one item per size with its fastest result and the slower ones, ordered by simulated
+    time on nominal links, then by entry name. Results that are incorrect, have no time or have 0 ns
+    are left out. A size without results is not in `best`. Each slower result has its time divided
+    by the fastest time (4 decimals) and a reason from `explain_difference`, such as `latency`.
+
+    `bounds` has one item per size, in ns; an unknown bound has the time None and the method "".
+    `measured` has the times of libraries on the machine (`_list_measured`), for the sizes that were
+    measured there.
     """
     best = []
     for position, size in enumerate(place.request.sizes):

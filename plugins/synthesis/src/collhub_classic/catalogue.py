@@ -114,11 +114,14 @@ def _build_ring_planners(gather: DirectedPlanner) -> dict[CollectiveKind, Planne
 def _build_rooted_planners(
     broadcast: Planner, cost_of: Callable[[ClassicTask], AlphaBetaCost] | None = None
 ) -> dict[CollectiveKind, Planner]:
-    """Return planners of broadcast and reduce; the reduce is the reversed broadcast.
+    """Return planners of broadcast and reduce by kind; the reduce is the reversed broadcast.
 
-    `cost_of`: cost of the reduce, by default that of the broadcast. It can be lower than that
-    of the broadcast: the cost counts the time in which a rank sends, not that in which it
-    receives. So a root that receives from several ranks at once does not wait.
+    The planner of the broadcast is `broadcast` itself. The planner of the reduce calls it for the
+    same task. It reverses the order of rounds and the direction of all messages, and receivers
+    reduce the data. Details are those of the broadcast. `cost_of`: cost of the reduce for a task,
+    by default that of the broadcast. It can be lower than that of the broadcast: the cost counts
+    the time in which a rank sends, not that in which it receives. So a root that receives from
+    several ranks at once does not wait.
     """
 
     def plan_reduce(task: ClassicTask) -> PlannedAlgorithm:
@@ -137,10 +140,12 @@ def _build_rooted_planners(
 def _build_scatter_planners(
     plan_of: PlanOf, cost_of: CostOf, gather_cost_of: CostOf
 ) -> dict[CollectiveKind, Planner]:
-    """Build the planners of scatter and of gather by kind, from the plan and costs of a scatter.
+    """Return planners of scatter and gather by kind, from the plan and the costs of a scatter.
 
-    The gather is the reverse of the scatter, with its own cost `gather_cost_of`. All three
-    functions take the number of ranks.
+    All three functions take the number of ranks, the only property of a task that is used. The
+    gather has the rounds of the scatter in reverse order, and all messages in the opposite
+    direction, without sums. Its cost is `gather_cost_of`, that of the scatter is `cost_of`. Neither
+    has details.
     """
 
     def plan_gather(task: ClassicTask) -> PlannedAlgorithm:

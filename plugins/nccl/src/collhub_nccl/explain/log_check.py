@@ -208,14 +208,19 @@ def _explain_cost(
 ) -> str:
     """Return a text that explains why a logged cost differs from that of the model.
 
-    `cost`: latency and bandwidth in the log; `row`: those of the model. The first hypothesis of
-    `_list_hypotheses` that gives the logged cost is returned. Without one, the text lists the
-    values that differ by more than `_ROUNDING`:
+    `cost`: latency and bandwidth in the log; `row`: those of the model for the same algorithm and
+    protocol. Values are equal if they differ by at most `_ROUNDING` (0.0501 us or GB/s).
 
-    - the latency: as the time of a hop in us for ring and tree on one node, else as the total in us
-    - the bandwidth: as a factor of that of the model
+    The result is the description of the first communicator of `_list_hypotheses` for which the
+    model has the logged latency and bandwidth. If there is none, the differing values are listed in
+    this order, separated by a comma:
 
-    It is "" if neither differs.
+    1. The latency. For ring and tree on one node it is given as the time of one hop in us: the
+       logged latency without the base latency, divided by the number of steps. Otherwise it is the
+       total in us.
+    2. The bandwidth, as the logged one divided by that of the model.
+
+    The text is "" if neither differs and no hypothesis applies.
     """
     for label, changed in _list_hypotheses(cost, log, communicator):
         if _cost_agrees(cost, changed):
@@ -245,10 +250,15 @@ def _list_hypotheses(
 ) -> Iterator[tuple[str, Communicator]]:
     """Yield (description, communicator) for communicators that differ in one property.
 
-    - On one node: another bandwidth (channels * speed) of NCCL's search, as the cost of ring Simple
-      implies for the same collective on the same line, if it differs by more than 0.1 %.
-    - Each version of NCCL in `_VERSIONS` whose constants differ.
-    - On one node: each other number of ranks, from 2 to the GPUs of a node.
+    They come in this order:
+
+    1. On one node: another bandwidth (channels * speed) of NCCL's search. It follows from the
+       logged bandwidth of ring Simple for the same line and collective: that bandwidth *
+       `ring_steps` / ranks. It is left out if it differs by at most 0.1 % from that of the
+       communicator, or if the log has no such cost, or has bandwidth 0 for it.
+    2. Each version of NCCL in `_VERSIONS`, oldest first, whose constants differ from those of the
+       communicator.
+    3. On one node: each other number of ranks, ascending from 2 to the GPUs of a node.
     """
     channels, speed = communicator.search_channels()
     for ring in log.costs:
@@ -273,12 +283,12 @@ def _list_hypotheses(
 
 
 def _check_threads(log: TuningLog) -> Iterator[LogFinding]:
-    """Yield a finding for every logged maximum number of threads of ring and tree.
+    """Yield a finding for every logged maximum number of threads of ring and tree, in order.
 
-    Expected are 512 threads for ll and simple, and 640 for ll128. Other algorithms and protocols
-    are ignored. A finding that does not agree names the variables NCCL_NTHREADS or
-    NCCL_LL128_NTHREADS as explanation; for 256 threads of ring simple it names slow links instead
-    (channels x speed of at most 12 GB/s).
+    Expected are exactly 512 threads for ll and simple, and 640 for ll128; a finding agrees if the
+    log has this number. Other algorithms and protocols are ignored. The explanation is "" if it
+    agrees. Otherwise the text names the variables NCCL_NTHREADS and NCCL_LL128_NTHREADS; for 256
+    threads of ring simple it names slow links instead (channels * speed of at most 12 GB/s).
     """
     usual = {"ll": 512, "ll128": 640, "simple": 512}
     for row in log.threads:
@@ -366,11 +376,19 @@ def _find_collective(logged: LoggedChoice, communicator: Communicator) -> tuple[
 def _explain_choice(logged: LoggedChoice, row: Alternative, call: ExplainedCall) -> str:
     """Return a text that explains why NCCL logged another choice than the model's.
 
-    It begins with both costs in us, or with the reason why the model refuses the logged choice.
-    Then the call is explained again with one thing changed: 8-bit integers; 8-bit floats; NVLS off;
-    the logged protocol; the logged algorithm; both; each version in `_VERSIONS`. The first two
-    changes that give the logged algorithm and protocol are named. If there are none, the text names
-    a tuner or another search of channels.
+    `row`: the model's cost of the logged algorithm and protocol. The text begins with the reason if
+    the model refuses the logged choice. Otherwise it begins with the costs of both choices in us;
+    this is left out if the model has no choice for the call.
+
+    Then the call is explained again with one change at a time, in this order:
+
+    1. The data type is int8, then float8.
+    2. The settings are only NCCL_NVLS_ENABLE=0, then only the logged protocol, then only the logged
+       algorithm, then both. The settings of the log are dropped.
+    3. The version is each of `_VERSIONS`, oldest first.
+
+    The first one or two changes with which the model makes the logged choice are named, followed by
+    "or by a tuner". If there are none, the text names a tuner or another search of channels.
     """
     request = call.request
     name = f"{logged.algorithm} {logged.protocol}"
