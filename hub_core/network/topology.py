@@ -308,12 +308,12 @@ class Topology(NotebookDisplay):
         return int(self.plane.max(initial=0)) + 1
 
     def on_plane(self, plane: int) -> Topology:
-        """Return the network of one plane; nodes keep their numbers, and all links get plane 0.
+        """Return the network of one plane: only its links, in link order and with plane number 0.
 
-        Switches with a higher number than the last node that the plane's links use are removed.
-        Link i of the result is row `flatnonzero(self.plane == plane)[i]` of this network. The name
-        gets `, plane P`. Groups remain, dimensions are dropped. Returns the topology itself if it
-        has only plane 0. A plane without links gives NPUs without links; it need not exist.
+        Nodes keep their numbers; switches above the last node that these links use are removed. The
+        name gets `, plane P`. Groups remain, dimensions are dropped. If the topology has only plane
+        0, `on_plane(0)` returns the topology itself. A number without links gives NPUs without
+        links.
         """
         if self.num_planes == 1 and plane == 0:
             return self
@@ -374,16 +374,16 @@ class Topology(NotebookDisplay):
     def routes(
         self, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None = None
     ) -> Routes:
-        """Find shortest paths by number of links for pairs of nodes, int64[pairs] each.
+        """Return a path with the fewest links for each pair of nodes, in the order of the pairs.
 
-        A pair uses the plane `channels[i] % num_planes` (`channels`, int64[pairs], default 0).
-        Ties: an NPU uses the first link in link order that is on a shortest path; on a ring whose
-        links are listed clockwise first, opposite nodes are thus reached clockwise, as in
-        ASTRA-sim. Switches spread paths: successive switches with ties use successive digits of the
-        destination's number, each in the base of its number of tied links (D-mod-k routing on a fat
-        tree; Zahavi, JPDC 2012). A pair with a direct link uses the first such link. Cost: other
-        pairs need one breadth-first search per destination, or per source if sources are much
-        fewer, done for many at once. Raises `InputError` with a pair that has no path in its plane.
+        `sources`, `destinations`: int64[pairs]. Pair i uses plane `channels[i] % num_planes`, plane
+        0 without `channels`. Equal ends give an empty path, a direct link the first one in link
+        order. In other paths, an NPU takes the first link in link order that is on a shortest path.
+        On a ring with clockwise links first, opposite nodes are thus reached clockwise. A switch
+        with n such links takes number d mod n, and d becomes d // n for the next switch; d begins
+        as the destination's number (D-mod-k routing; Zahavi, JPDC 2012). Cost: a search per
+        destination, or per source if these are few. Raises `InputError` (`disconnected`) for a pair
+        without a path.
         """
         sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
         if self.num_planes == 1:

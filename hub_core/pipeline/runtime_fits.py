@@ -62,16 +62,20 @@ def create_target(
     *,
     is_quick: bool = False,
 ) -> SynthesisTarget:
-    """Create the target of a synthesis: the limits of runtimes, and the function that fits results.
+    """Return the target of a synthesis: limits of the chosen runtimes, and the function that fits.
 
     `chosen`: at least one runtime. `sizes`: sizes in bytes that the algorithm must serve; the time
-    counts for the first one. `variants`: lists forms of an algorithm with their times. The chunks
-    suit all runtimes; an algorithm is fitted to the first runtime that executes it. `is_quick`: the
-    resources of fitted algorithms may be those of other programs than the written ones, as far as
-    runtimes find them faster (`Runtime.fits_quickly`). Only a single
-    runtime sets `limits` and `replace_limits` of the target. Raises `InputError`
-    (`size-not-served`) for a size that is not a multiple of the smallest part that all runtimes can
-    address.
+    counts for the first one. `variants`: lists forms of an algorithm with their times. `is_quick`:
+    the resources of fitted algorithms may be those of other programs than the written ones, as far
+    as runtimes find them faster (`Runtime.fits_quickly`).
+
+    Numbers of chunks suit all runtimes: the smallest `max_units` counts, and the least common
+    multiple of their `unit_bytes` must divide every chunk. `max_chunks` is the largest limit of the
+    runtimes on received messages of a rank, None if one of them has no such limit. `fit` tries the
+    runtimes in order and uses the first one that executes the algorithm. `limits` and
+    `replace_limits` are set for a single runtime only, otherwise None.
+
+    Raises `InputError` (`size-not-served`) for a size that is no multiple of these bytes.
     """
     names = " and ".join(one.runtime.name for one in chosen)
     unit_bytes = lcm(*(one.runtime.limits.unit_bytes or 1 for one in chosen))
@@ -151,12 +155,16 @@ def _choose_variant(
 ) -> FittedAlgorithm:
     """Return the form of an algorithm with the best merit that the runtime executes.
 
-    `rows`: (form, time in ns, text) by ascending time. The merit compares time, steps and excess of
-    the limits that the runtime prefers. Candidates are the first executed form, and later ones with
-    fewer steps than all candidates and a time within a tolerance (`find_tolerance`) of the first;
-    the tolerance is larger while all exceed the preferred limits. After a form was refused as
-    `TOO_LARGE`, forms with as many or more steps are skipped. Raises the `InputError` of the first
-    refused form if none is executed, and `InputError` (`TOO_LARGE`) without `rows`.
+    `rows`: (form, time in ns, text) by ascending time. Candidates are the first executed form, and
+    each later executed one with fewer steps than all candidates so far. Forms more than 1 % slower
+    than the first candidate end the search; 5 % while all candidates exceed the limits that the
+    runtime prefers. After a form was refused as too large (`runtime-limit`), forms with as many or
+    more steps are skipped. `choose_best` compares time, steps and excess of the preferred limits of
+    the candidates.
+
+    If no form is executed, the `InputError` of the first refused one is raised; without `rows`,
+    `InputError` (`runtime-limit`). Other errors of `_check_fit`, such as `PluginError`, pass
+    through.
     """
     fitted: list[FittedAlgorithm] = []
     reason: InputError | None = None
@@ -188,13 +196,20 @@ def _choose_variant(
 
 
 def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> RuntimeFit:
-    """Return the resources that an algorithm needs on a runtime.
+    """Return the resources that an algorithm needs on a runtime, which must execute it.
 
-    Raises `InputError` if the runtime does not execute it. The reasons are, in this order: units
-    that do not divide every size, too many operations of a rank (by a lower bound), a refusal by
-    the writer, an exceeded limit, units of the fit that do not divide every size, and a size above
-    the largest one that does not deadlock. An exceeded limit is a `LimitError` with the resource.
-    Raises `PluginError` if the writer returns no `RuntimeFit`.
+    The checks are made in this order:
+
+    1. The number of units divides every size, else `InputError` (`size-not-served`).
+    2. A lower bound of the operations of a rank is within the limit, else `LimitError`.
+    3. The writer computes the resources for the largest size; its `HubError` passes through, and
+       other exceptions become `PluginError`. So does a result that is no `RuntimeFit`.
+    4. The resources are within the limits, else `LimitError` for the first exceeded one.
+    5. The units of the result divide every size, else `InputError` (`size-not-served`).
+    6. The largest size is at most the `max_bytes` of the result, above which connections fill up,
+       else `LimitError` with an empty `resource`.
+
+    `LimitError` is an `InputError` (`runtime-limit`) that names the exceeded `resource`.
     """
     runtime, limits = chosen.runtime, chosen.runtime.limits
     _check_units(runtime.name, calls, algorithm.collective.unit_count)
@@ -256,14 +271,21 @@ def fit_result(
     result: SynthesisResult,
     search_again: Callable[[SynthesisRequest], SynthesisResult],
 ) -> SynthesisResult:
-    """Return a result that a runtime of the request executes, with its resources.
+    """Return a result that a runtime of the request executes, with its resources and statistics.
 
-    If necessary, the search is repeated by `search_again` with at most half of the units each time,
-    at most 12 times. First it is repeated as long as the result is at most 1 % slower than the
-    fastest and has fewer steps. Then it is repeated until the runtime executes the algorithm, and
-    further while it exceeds the preferred limits and is at most 5 % slower than the fastest
-    executable one. The executable result with the best merit is returned. Without one, the last
-    `InputError` about a limit is raised (that of the fewest units), else the first `InputError`.
+    Further results come from `list_tries`: at most 12, each with at most half of the units of the
+    previous one. `request` must have a target.
+
+    1. As long as the next result has fewer steps and is at most 1 % slower than the fastest so far,
+       it replaces the result.
+    2. This result and then the following ones are fitted to the runtime (`target.fit`). Refused
+       results are skipped. The first executable result within the preferred limits ends this; so
+       does one that is more than 5 % slower than the fastest executable one.
+    3. The best executable result by `choose_best` (time, steps, excess of the preferred limits) is
+       returned, in its fitted form.
+
+    If none is executable, the last `InputError` about a limit (`runtime-limit`) is raised, which is
+    that of the fewest units; without one, the first `InputError`.
     """
     target = request.target
     assert target is not None
@@ -311,10 +333,12 @@ def list_tries(
     result: SynthesisResult,
     search_again: Callable[[SynthesisRequest], SynthesisResult],
 ) -> Iterator[SynthesisResult]:
-    """Yield the result, then those of the same search, each with at most half of the units.
+    """Yield the result, then up to 12 results of the same search with fewer and fewer units.
 
-    Ends after 12 further results, and if the search fails with a `HubError` or its result does
-    not have fewer units. The request must have a target.
+    `search_again` is called for each one when it is requested, with at most half of the units of
+    the previous result. Units are counted after they were made as large as possible
+    (`in_largest_units`). The iteration ends early, without an error, if the search raises a
+    `HubError` or its result does not have fewer units. `request` must have a target.
     """
     target = request.target
     assert target is not None

@@ -87,14 +87,19 @@ class _PrintedText(io.TextIOBase):
 
 
 def run_job(language: Language) -> None:
-    """Read the job from standard input, run the program, write the report, and exit with status 0.
+    """Run the job on standard input, write its report, and end this process with status 0.
 
-    The job is a line of JSON (name, arguments, program, limits, whether to use the sandbox),
-    followed by the source of the program. Before the program runs, the limits are set and, in the
-    sandbox, only reading of the import path, the program's folder and system files is allowed. The
-    report is one JSON object, written to the original standard output; errors of the program are
-    part of it. The process does not wait for threads and exit handlers of the program. The function
-    does not return.
+    The job is a line of JSON with the members `name` (file of the program), `arguments`, `program`
+    (the chosen one), `time_limit_s`, `memory_limit_bytes` and `sandbox`; then comes the source of
+    the program. The standard streams are redirected to the null device. Then the limits are set.
+    With `sandbox`, only the import path, the folder of the program and system files stay readable,
+    if the kernel supports that. Then the program runs (`_Run.outcome`).
+
+    The report is one JSON object on the original standard output; an error of the program is part
+    of it. The process ends without waiting for threads and exit handlers of the program, so that
+    the function does not return. At the limit of CPU time, the position of the program is written
+    instead, and a signal ends the process. Exceptions before the program runs, for example for an
+    invalid job, are raised.
     """
     # A file descriptor that the program does not know.
     report = os.fdopen(os.dup(1), "wb")
@@ -186,18 +191,21 @@ class _Run:
         self._module = ModuleType("__main__")
 
     def outcome(self, source: bytes, arguments: list[str], chosen: str | None) -> Report:
-        """Run the program with captured output, and return its report.
+        """Run the program with captured output, and return its report. Nothing is raised.
 
-        `chosen`: number or name of the program in the file, None for all. The report is one of
-        these:
-        - `error`, if the program raises an exception, exits with another status than 0, or a result
-          cannot be reported.
-        - `answer` with the lines of the last 8000 characters on standard output, if the program
-          exits with status 0 by `sys.exit`, has printed text, and has no result (as for `--help`).
-        - The results of the selected programs.
+        `chosen`: number (from 1) or name of the program in the file, None for all. The first of
+        these reports that applies is returned:
 
-        A report without `answer` has the member `printed` if anything was printed on standard
-        output: the first line of the first printed text, and the program line that printed it.
+        1. `error`: the program raised an exception or ended itself with another status than 0. The
+           report has the message in `error`, its `line` (-1 if unknown) and usually a `code`.
+        2. `answer`: the program ended itself with status 0 by `sys.exit`, has created no result
+           (`has_result` of the language), and printed text (as for `--help`). It has the lines of
+           the last 8000 characters on standard output.
+        3. The report of the language on the selected programs, which may be an `error` too. If the
+           language raises an exception, the report is that `error`.
+
+        Reports 1 and 3 get the member `printed` if anything was printed on standard output. It has
+        the first line of the first printed text, and the program line that printed it.
         """
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (

@@ -85,14 +85,17 @@ class Baseline(Report, tag="collhub/baseline-1", frozen=True, kw_only=True):
 def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
     """Return the findings of all inputs with URI, line and fingerprint, in the order of the inputs.
 
-    Findings of an input keep their order. If an input failed and none of its findings is an error,
-    the error `not-verified` is added as its last finding. A note becomes an error if the same input
-    has an error with the code of the note, because such a note gives the number of errors that are
-    not listed. The line is 1 if it is unknown.
+    Findings of an input keep their order. First, a note becomes an error if the same input has an
+    error with the same code: such a note gives the number of errors that are not listed. Then, if
+    the input failed (`ok` is False) and has no error, the error `not-verified` is added at its end.
+
+    The URI is that of the file that a finding names, or of the input if there is no such file
+    (`_find_file`, `_to_uri`). The line is 1 if it is unknown.
 
     A fingerprint identifies a finding in later runs, also if lines move. It is a hash (32
-    hexadecimal digits) of code, URI, rank, message without line numbers, and the number of findings
-    before it, in all inputs, that are equal in these four.
+    hexadecimal digits) of code, URI, rank and message, without line numbers such as `line 7` and
+    `.json:7`. It also covers the number of findings before it, in all inputs, that are equal in
+    these four.
     """
     located: list[FileFinding] = []
     occurrences: dict[str, int] = {}
@@ -190,12 +193,16 @@ def build_baseline(findings: Sequence[FileFinding]) -> bytes:
 
 
 def build_sarif(findings: Sequence[FileFinding], rules: Mapping[str, Sequence[Rule]]) -> bytes:
-    """Return a SARIF 2.1.0 log (UTF-8) with one result per finding, in the order of `findings`.
+    """Return a SARIF 2.1.0 log (UTF-8 JSON) with one result per finding, in the given order.
 
-    The log declares each rule that occurs in `findings`, by ascending identifier. `rules`:
-    declarations by identifier; their pages are the help of the rules. A rule without a declaration
-    has its identifier as description. URIs of files below the current folder are relative to
-    `%SRCROOT%`, the root of the checked repository.
+    The level of a result is the severity of its finding; the text is the message, then `; ` and the
+    cure if there is one. URIs are relative to `%SRCROOT%`, the root of the checked repository,
+    unless they are absolute (`file:`).
+
+    The log declares each rule that occurs in `findings` once, by ascending identifier. `rules`:
+    declarations by identifier. The help of a rule consists of the pages of all its declarations.
+    The short description is the meaning if there is exactly one declaration, else `Finding NAME.`;
+    without a declaration that is the help too. Without findings, results and rules are empty.
     """
     names = sorted({finding.diagnostic.code for finding in findings})
     positions = {name: position for position, name in enumerate(names)}

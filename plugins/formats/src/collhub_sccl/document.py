@@ -456,12 +456,19 @@ def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
 
 
 def _parse_send(send: ScclValue, ranks: int) -> tuple[int, int, int, float, bool]:
-    """Parse [address, source, destination, time, link, reduction]; the last three are optional.
+    """Return (address, source, destination, time, reduces) of a send in a document.
 
-    Returns address, source, destination, time (0.0 if omitted), and whether the receive reduces
-    (only if the reduction is given and not null). The link is ignored. `ranks`: number of
-    ranks. Raises `InputError` for fewer than 3 or more than 6 fields, fields of another type,
-    ranks out of range, equal ranks, or an unknown reduction.
+    `send`: a list [address, source, destination, time, link, reduction] of which the last three may
+    be left out from the end. `time` is 0.0 if it is left out. `reduces` is True only if the
+    reduction is `rrc`; null is permitted. The link is not checked.
+
+    Raises `InputError` (`sccl-schema`) with the JSON path in these cases, in this order:
+
+    - The value is no list, or has fewer than 3 or more than 6 fields.
+    - The address is no integer in 0 to 2^31 - 1, or a rank is no integer in 0 to `ranks` - 1.
+    - Source and destination are equal.
+    - The time is given and is no finite number; null is refused.
+    - The reduction is neither `rrc` nor null.
     """
     fields = list(send.iterate_elements())
     if not 3 <= len(fields) <= _MAX_SEND_FIELDS:

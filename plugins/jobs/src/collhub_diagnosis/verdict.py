@@ -228,10 +228,13 @@ class _Diagnosis:
         return findings
 
     def create_mismatch_finding(self, mismatch: Mismatch) -> Finding:
-        """Create the finding on calls that differ, located at the first row of the mismatch.
+        """Return the finding on an operation whose calls differ or contradict themselves.
 
-        Kind, culprits and sizes are those of the difference. The finding is on the past if the
-        operation completed.
+        Kind, culprits and sizes are copied from `mismatch.difference`; the text is its `detail`
+        after `sizes differ` or a similar phrase. Group, number, name and frames come from the first
+        row of the mismatch. That row belongs to a culprit if there are culprits of a collective,
+        else to the lowest rank or the sender. The finding is on the past (`is_past`) if all
+        compared ranks completed the operation; the text says so too.
         """
         difference = mismatch.difference
         noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(difference.kind)
@@ -249,14 +252,18 @@ class _Diagnosis:
         return replace(finding, sizes=difference.sizes)
 
     def find_order_deadlocks(self) -> list[Finding]:
-        """Return cycles of waits: ranks issue operations of several groups in different orders.
+        """Return a finding `order` for each cycle of ranks that wait for each other.
 
-        There is one finding (`order`) per cycle, in the order of `order_cycles`. A cycle in which a
-        wait is in an operation that was reported as a mismatch is left out. Culprits are the ranks
-        of the cycle that wait in other collectives than its majority, or all ranks without a
-        majority (`find_deviating_ranks`). The text lists at most `MAX_STEPS` (8) waits of the cycle
-        and the number of further ones. The finding is located at the first operation in which a
-        culprit waits.
+        Cycles are those of `order_cycles` of the graph, in its order: sets of ranks of which no
+        rank certainly waits for a rank outside. A cycle is left out if one of its waits is in an
+        operation with a mismatch (`mismatched_rows`).
+
+        Culprits are the ranks that do not wait in the same collectives as the majority of the
+        cycle. Without a majority all ranks of the cycle are culprits (`find_deviating_ranks`). The
+        operation of the finding is the oldest one in which the lowest culprit waits for a rank of
+        the cycle. The text follows one closed chain of waits (a rank that waits for several others
+        counts once). It lists at most `MAX_STEPS` (8) of them and the number of the others. Without
+        cycles the list is empty.
         """
         findings = []
         for ranks in self.graph.order_cycles():
@@ -296,19 +303,21 @@ class _Diagnosis:
         return tuple(rank for rank in ranks if fronts[rank] != common)
 
     def find_late_ranks(self) -> list[Finding]:
-        """Find ranks that wait for no rank, but lack an operation in which other ranks wait.
+        """Return findings on ranks that wait for no rank although other ranks wait for them.
 
-        The ranks are those of `sources` of the graph. The kind of the finding depends on the
-        operations that a rank has issued but not completed, although other ranks completed them.
-        Such an operation is `stuck` if they completed it long before the dumps were written, and
-        `skewed` if they may have completed it while the dumps were written.
+        The ranks are those of `sources` of the graph. The kind depends on the operations that a
+        rank has issued and not completed, although other ranks completed them. Such an operation is
+        `stuck` if it is overdue, otherwise `skewed`. Overdue: it timed out, is older than its
+        timeout, or was completed by another rank more than 60 s before the latest time in the
+        dumps.
 
-        - `device`, for a rank with such operations: one finding at its first stuck operation, or if
-          none is stuck, at its first skewed one. A rank with skewed operations has no finding,
-          also if other operations are stuck, unless another rank has waited for it longer than the
-          dumps are apart (the skew).
-        - `late`, for ranks without such operations: one finding per operation
-          (`find_awaiting_row`), with the ranks that have not issued it as culprits.
+        1. A rank with a skewed operation (and possibly stuck ones) has no finding, unless an
+           operation in which another rank waits for it is overdue.
+        2. `device`, for a rank with a stuck or skewed operation: one finding at its first stuck
+           one, or if none is stuck, at its first skewed one. The rank is the culprit.
+        3. `late`, for all other ranks: the operation of a rank is the one of `find_awaiting_row`.
+           Ranks with the same operation share one finding, and are its culprits. The text for a
+           single rank adds the last operation that it issued.
 
         Findings `device` come first, by rank, then the late ones, by row of the operation.
         """
@@ -333,10 +342,18 @@ class _Diagnosis:
         return findings
 
     def find_ras_problems(self) -> list[Finding]:
-        """Find processes that do not respond to RAS, and ranks that are behind in two queries.
+        """Return findings `late` from the reports of NCCL's RAS subsystem, empty without reports.
 
-        The kind is always `late`. Ranks that are behind count only without Flight Recorder dumps. A
-        rank that is ahead in another communicator waits there, and is no culprit.
+        First comes one finding for each rank whose process does not respond, is dead or is missing,
+        in the order of ranks. Then comes one finding for each communicator whose ranks had
+        different counts of collectives, unchanged between two queries, in the order of
+        `nccl.behind`. Its culprits are the ranks with fewer collectives than the maximum. A rank
+        that has the maximum in another such communicator waits there and is no culprit; without
+        culprits there is no finding.
+
+        Findings on communicators are left out if there are Flight Recorder dumps, which show more.
+        No finding names an operation; those on communicators have the ranks of the communicator as
+        group.
         """
         evidence = self.nccl
         findings = [
@@ -384,18 +401,22 @@ class _Diagnosis:
         return f"{text}, issued by {frames[0]}" if frames else text
 
     def find_blocked_collectives(self) -> list[Finding]:
-        """Find operations that all ranks have issued and no rank has completed.
+        """Return a finding for each incomplete operation that all of its ranks have issued.
 
-        Operations reported as mismatches are skipped. There is one finding per operation; the first
-        rule that applies gives its kind:
+        These are the operations of `rows_issued_by_all` of the graph, by row (that of the lowest
+        rank which waits in it): collectives and batches of messages. Operations with a mismatch
+        (`mismatched_rows`) are skipped. The first rule that applies gives the kind:
 
-        - `undecided`, without culprits: the operation has no other ranks as far as is known, and
-          may have unknown ones; or earlier entries of a ring buffer were overwritten
-        - all ranks have started it, or the backend is gloo: `device` with the rank as the culprit
-          if the operation has a single rank; else `network`, with the ranks that do not respond to
-          RAS as culprits
-        - `device`: only some ranks have not started it; these are the culprits
-        - `device` without culprits: no rank has started it
+        1. `undecided`: no other rank of the operation is known, but there may be some. The members
+           of the group or the other ends of the message are not recorded.
+        2. `undecided`: lost entries of a ring buffer could explain it (`has_lost_evidence`).
+        3. No rank is in the state SCHEDULED (not started), or the backend is gloo. `network` if the
+           operation has other ranks; the culprits are its ranks that do not respond to RAS,
+           possibly none. `device` if it has no other rank; the rank itself is the culprit.
+        4. `device`: some ranks have not started it; these are the culprits.
+        5. `device`: no rank has started it. The text adds if no dump of its ranks records starts.
+
+        Findings by rules 1, 2 and 5 have no culprits.
         """
         findings = []
         for row in self.graph.rows_issued_by_all():
@@ -450,14 +471,19 @@ class _Diagnosis:
         return group.ranks is None or (is_p2p and len(group.ranks) > 1)
 
     def find_skews(self) -> list[Finding]:
-        """Find operations that a rank has not completed but other ranks have, at most two per rank.
+        """Return findings on operations that a rank has not completed although other ranks have.
 
-        The first `skewed` operation of every rank, completed by others while the dumps were
-        written, gives a finding without culprits: `skew`, or `undecided` if a ring buffer may have
-        lost its partner. The first `stuck` operation, completed by others longer ago than that,
-        gives a finding `device` with the rank as the culprit, but not for ranks that wait for no
-        rank, whose stuck operations `find_late_ranks` reports. Findings are in the order of the
-        ranks' fronts.
+        A collective counts if another rank completed it and no rank must still issue it; messages
+        count if all ranks at their other ends completed them. The operation is `stuck` if it is
+        overdue, otherwise `skewed`. Overdue: it timed out, is older than its timeout, or was
+        completed by another rank more than 60 s before the latest time in the dumps.
+
+        Ranks ascend. Each rank gives at most two findings, in this order:
+
+        1. for its first skewed operation, without culprits: `undecided` if it is a message and
+           entries of messages between its ranks may be lost (`has_lost_partners`), otherwise `skew`
+        2. for its first stuck operation: `device` with the rank as the culprit. Ranks in `sources`
+           of the graph give none, because `find_late_ranks` reports their stuck operations.
         """
         findings = []
         for rank, front in self.graph.fronts.items():
@@ -478,14 +504,17 @@ class _Diagnosis:
         return findings
 
     def find_open_questions(self, causes: Sequence[Finding]) -> list[Finding]:
-        """Find the operations whose cause is undecided because of missing dumps or lost entries.
+        """Return findings `undecided` on waits for ranks without a dump or with lost entries.
 
-        There is one finding (`undecided`) per operation, ordered by row; it names the awaited ranks
-        without a dump and those with lost entries. Waits of ranks whose state the `causes` explain
-        (culprits, and ranks that wait for them, directly or through other ranks) are skipped. If
-        there are neither causes nor such operations, there is at most one finding: that NCCL's
-        counts do not show where ranks wait if there are no dumps, or else that dumps of some ranks
-        are missing.
+        Only waits of ranks whose state the `causes` do not explain count (`list_explained_ranks`).
+        For each rank that is awaited in such a wait, `find_awaiting_row` gives the operation that
+        shows best who waits for it. There is one finding per operation, by row. Its text names the
+        awaited ranks without a dump and those with lost entries. There are no culprits.
+
+        If there are neither `causes` nor such findings, there is at most one finding, without
+        operation. Without any dump it says that NCCL's counts do not show where ranks wait.
+        Otherwise, if members of recorded groups have no dump, it names them. If no dump is missing,
+        the list is empty.
         """
         findings = []
         explained = self.list_explained_ranks(causes)
@@ -513,11 +542,15 @@ class _Diagnosis:
         return findings
 
     def list_explained_ranks(self, causes: Sequence[Finding]) -> set[int]:
-        """Return the ranks whose state the causes explain.
+        """Return the ranks whose state the causes explain; empty without causes.
 
-        They are the culprits of the causes, the ranks that wait in the operation of a cause (equal
-        members, description and sequence number), and all ranks that wait for such ranks, directly
-        or through other ranks. Empty without causes.
+        A rank is explained in each of these cases:
+
+        - It is a culprit of a cause.
+        - It waits in the operation of a cause. Operations are equal if the members and the
+          description of the group and the sequence number are.
+        - It certainly waits for an explained rank: waits for ranks without a dump or with lost
+          entries (`undecided` of the graph) do not count.
         """
         explained = {rank for finding in causes for rank in finding.culprits}
         operations = {(one.group, one.description, one.sequence) for one in causes}
@@ -541,10 +574,12 @@ class _Diagnosis:
     def list_waits(self) -> list[WaitLine]:
         """Return one line per operation in which ranks wait, ordered by number of the group.
 
-        Within a group, collectives come first, then messages, each ordered by their number in the
-        group. A collective has one line with all of its waiting and awaited ranks. A message has
-        one line per waiting rank, in the order of ranks. Description and stack are those of the
-        first wait of a line.
+        Waits that are undecided, for ranks without a dump or with lost entries, are included.
+        Within a group, collectives come first, then messages, each by ascending sequence number. A
+        collective has one line with all waiting and all awaited ranks. Messages have one line per
+        waiting rank and sequence number; lines with equal numbers are ordered by rank. The ranks
+        and the members of the group ascend. Name and frames of a line are those that its lowest
+        waiting rank recorded. The list is empty if no rank waits.
         """
         lines: dict[tuple[int, ...], list[Wait]] = {}
         columns = self.records.columns
@@ -571,10 +606,17 @@ class _Diagnosis:
         ]
 
     def list_notes(self) -> Iterable[str]:
-        """Yield notes on the limits of the evidence.
+        """Yield notes on the limits of the evidence; none if it is complete.
 
-        The order is: notes of the dumps by rank, notes of NCCL, missing dumps, overwritten ring
-        buffers, different versions of dumps, and at most 8 groups without recorded members.
+        The order is:
+
+        1. all notes of the dumps, by rank
+        2. all notes of NCCL's RAS and Inspector
+        3. one note with the ranks that recorded groups contain and that have no dump
+        4. one note with the ranks whose ring buffer lost its oldest entries
+        5. one note with the sorted versions of the dumps, if there are several
+        6. one note for each group whose members are not recorded, by number of the group; only the
+           first 8 groups, further ones are not mentioned
         """
         for rank in sorted(self.records.dumps):
             yield from self.records.dumps[rank].notes
@@ -603,10 +645,13 @@ class _Diagnosis:
         *,
         is_past: bool = False,
     ) -> Finding:
-        """Return a finding on the operation in a row, with its group, number, name and frames.
+        """Return a finding on the operation in a row of the records.
 
-        `kind`: such as `network`; `culprits`: ranks that cause it; `is_past`: the operation has
-        ended already.
+        `kind` (one of `KINDS`), `text`, `culprits` (responsible ranks, stored in the given order)
+        and `is_past` (the operation has completed) are stored unchanged. From the row come the
+        ascending members and the description of the group, the sequence number and the name of the
+        operation (`describe_operation`). So do at most 3 innermost stack frames (`list_frames`).
+        Sizes are empty.
         """
         group = int(self.records.columns["group"][row])
         return Finding(
@@ -626,11 +671,15 @@ class _Diagnosis:
         return describe_calls(self.records.tables.calls[int(self.records.columns["calls"][row])])
 
     def describe(self, row: int) -> str:
-        """Describe an operation for texts: `NAME of SHAPES (number N of group DESCRIPTION, RANKS)`.
+        """Return the text `NAME of SHAPES (number N of group DESCRIPTION, RANKS)` on a row.
 
-        The ranks are all members of the group. At most three shapes are listed: the inputs of the
-        first call, or its outputs if it has no inputs or is a receive. Without shapes, ` of SHAPES`
-        is absent.
+        An example is `all_reduce of [2, 3] [4] (number 7 of group default_pg, ranks 0-3)`. NAME is
+        that of `describe_operation`; N is the sequence number; RANKS are all members of the group,
+        as `format_ranks` writes them.
+
+        SHAPES are the first three shapes of the first call, without a sign that there are more.
+        They are its outputs if it is a receive, else its inputs, or its outputs if it has no
+        inputs. Without shapes, ` of SHAPES` is absent.
         """
         group = int(self.records.columns["group"][row])
         calls = self.records.tables.calls[int(self.records.columns["calls"][row])]

@@ -91,12 +91,20 @@ class ReshardReport(Report, tag="collhub/report-reshard-1", frozen=True, kw_only
 
 
 def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> ReshardReport:
-    """Create the report that `collhub reshard --json` prints.
+    """Return the record that `collhub reshard --json` prints, from a plan and its algorithm.
 
-    `optimum_s` is the makespan if the status is `optimal`, otherwise `None`. `strategies` counts
-    unit tasks by strategy, sorted by name. `chunks` is the largest number of chunks of a unit task,
-    0 without tasks. `is_partial` tells that a budget cut parts of the search, which `cut` lists.
-    `paths`: the files that were written.
+    Fields whose rule is not in their description:
+
+    - `optimum_s`: the makespan if the status is `optimal`, otherwise None.
+    - `strategies`: number of unit tasks between hosts by strategy, sorted by name. A plan of
+      streams counts all of them as `streams`. Empty if no data cross between hosts.
+    - `chunks`: the largest number of chunks of a unit task, 0 without tasks.
+    - `late_tasks`: ascending.
+    - `binding.links`: by link number; empty for a bound that does not use links.
+    - `layout.copies`, `layout.copied_bytes`, `tokens`, `collective_bytes`: of the algorithm
+      (`lowered`).
+    - `is_partial`: whether a limit cut parts of the search, which `cut` lists.
+    - `artifacts`: `paths`, the files that were written.
     """
     outcome, tasks, layout = plan.outcome, plan.tasks, lowered.layout
     cuts = plan.choices.effort.budget.cuts
@@ -139,13 +147,22 @@ def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> 
 
 
 def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
-    """Build the text output, as texts by field name in the order of output.
+    """Return the text output of `collhub reshard` as texts by field name, in the order of output.
 
-    The first fields always exist: resharding, strategies, time, bound, status, predicted,
-    layout, algorithm. Further fields follow only if they apply: `simulated` if there is a
-    simulated time; `cut` with the parts of the search that a limit cut; `late` with the number
-    of tasks that finish after their due times. Times are in seconds with six significant
-    digits. The text is not printed here.
+    Times are in seconds with six significant digits. These fields always exist:
+
+    - `resharding`: tensors with their bytes, unit tasks, and unit tasks between hosts
+    - `strategies`: number of unit tasks by strategy, sorted by name, or that no bytes cross
+    - `time`: the makespan without latency
+    - `bound`: the lower bound, and the data that prove it (`_describe_binding`)
+    - `status`: optimal with its proof, or the maximum excess over the optimum in percent
+    - `predicted`: the time with latency, and the largest number of chunks of a unit task
+    - `layout`: the kind of the layout, and its copies or padding
+    - `algorithm`: ranks, steps and the size in bytes
+
+    Then follow, if they apply: `simulated` for a plan with a simulated time; `cut` with the parts
+    of the search that a limit cut; `late` with the number of tasks that finish after their due
+    times.
     """
     algorithm = lowered.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)
@@ -190,10 +207,18 @@ def _count_strategies(plan: ReshardPlan) -> Counter[str]:
 
 
 def _describe_binding(plan: ReshardPlan) -> str:
-    """Describe what proves the bound: the data, and the hosts, links or task that carry them.
+    """Return a phrase on the data that prove the bound, and on the hosts, links or task with them.
 
-    The phrase depends on the kind of the bound: links, receiver, senders, exclusive, task or
-    nothing.
+    The kind of `plan.outcome` selects the phrase:
+
+    - `links`: the data that a link (or N links such as the one of the largest weight) must carry
+    - `receiver`: the data that one host must receive
+    - `senders`: the data that only these hosts can send
+    - `exclusive`: the data for all hosts, then the data that only these hosts can send
+    - `task`: a unit task that is not split, by its number
+    - `nothing`: no data cross between hosts
+
+    Raises `KeyError` for another kind.
     """
     bound = plan.outcome
     if bound.kind == "links":

@@ -41,18 +41,22 @@ _MAX_LISTED = 20
 
 
 def read(source: Source, options: LogReadOptions) -> Algorithm:
-    """Read the rings of one communicator from a log of NCCL; with `-O graph=tree`, its trees.
+    """Return the algorithm of one communicator in a log of NCCL: its rings, or trees on request.
 
-    Each ring or tree becomes one channel. The communicator is that of `options`, else the one with
-    the most ranks. Connections, NCCL's choices and calls are reported as notes. A channel that is
-    no ring or tree over all ranks is left out, with a warning. The root of a rooted collective is 0
-    unless given. With trees, a given root is ignored.
+    With the option `graph=tree`, each tree over all ranks becomes a channel of an all-reduce, and a
+    given root is ignored. Otherwise each ring over all ranks becomes a channel of the collective in
+    `options`, whose root is 0 unless one is given. The communicator is that of `options`, by
+    default the one with the most ranks. Channels that are no ring or tree over all ranks are left
+    out with a warning. After success, facts such as connections and NCCL's choices are reported as
+    notes.
 
-    Raises `InputError` if the log has no rings or trees, or no valid channel, and `UsageError` for
+    Raises `InputError` if the log has no rings and no trees (`no-rings`). It is raised with code
+    `channel` if no channel of the requested graph is valid, or the limits of `_check_channels` are
+    exceeded. Raises `UsageError` for
 
-    - a communicator that is not in the log,
+    - a communicator of which the log has no rings and no trees,
     - trees of another collective than all-reduce,
-    - rings with a root out of range, or with one for a collective without root.
+    - rings with a root out of range, or with a root for a collective without one.
     """
     log, skipped = NcclLog(), 0
     for part in source.parts:
@@ -93,10 +97,12 @@ def read(source: Source, options: LogReadOptions) -> Algorithm:
 def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> CommunicatorFacts:
     """Return the communicator named `identity`, or the one with the most ranks if that is None.
 
-    Only communicators with rings or trees count. Of those with equally many ranks, the first one
-    wins. A name is compared in lower case; the first communicator with it wins. Raises
-    `UsageError`, which lists up to 8 names, if none has the name, and `InputError` (`no-rings`) if
-    no name is given and the log has no rings and no trees.
+    Only communicators with rings or trees count. Of those with equally many ranks, the one that
+    occurs first in the log is returned. A name matches if it is, in lower case, equal to the whole
+    identity in the log; the first match is returned.
+
+    Raises `UsageError` if no communicator has the name; the cure lists the first 8 identities.
+    Raises `InputError` (`no-rings`) if `identity` is None and the log has no rings and no trees.
     """
     graphs = [
         communicator
@@ -124,11 +130,14 @@ def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> 
 
 
 def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ...]]:
-    """Return the rings over all ranks in the order of their channels; each starts at rank 0.
+    """Return the rings over all ranks by ascending channel; each is rotated to start at rank 0.
 
-    A channel with a defect is left out and reported as a warning with its line, if known; so are
-    channels of which the log has no line. Raises `InputError` (`channel`) for a log with trees only
-    and that of `_check_channels`, for example if no channel is valid.
+    A ring with a defect, such as a missing or repeated rank, is left out. Each is reported as a
+    warning (`channel`), with its line in the log if that is known. If the log announces more
+    channels than it has rings for, one further warning names the channels without a line.
+
+    Raises `InputError` (`channel`) if the communicator has no rings, only trees. That of
+    `_check_channels` passes through, for example if no ring is valid.
     """
     rings, defects = [], []
     for channel in facts.ring_channels:
@@ -174,15 +183,16 @@ def _valid_trees(facts: CommunicatorFacts, source: Source) -> list[Mapping[int, 
 def _check_channels(
     count: int, ranks: int, defects: Sequence[tuple[int | None, str]], source: Source
 ) -> None:
-    """Report the channels that are left out as warnings, and check the number of those that remain.
+    """Report a warning for each channel that is left out, and check the remaining channels.
 
-    `defects` has (line or None, message) per channel that is left out; `count` is the number of
-    valid channels over `ranks` ranks. Raises `InputError` (`channel`)
+    `defects`: (line or None, message) of each channel that is left out. `count`: number of valid
+    channels over `ranks` ranks. Raises `InputError` (`channel`) in these cases, in this order:
 
-    - with the first defect, and without warnings, if `count` is 0,
-    - for fewer than 2 ranks,
-    - for more than `_MAX_CHANNELS` channels,
-    - if 4 x channels x ranks^2 is more than `_MAX_STEPS`.
+    1. `count` is 0: with the first defect, or a general message without defects. No warning is
+       reported.
+    2. There are fewer than 2 ranks. From here on, the warnings have been reported.
+    3. There are more than `_MAX_CHANNELS` (128) channels, or 4 x channels x ranks^2 is above
+       `_MAX_STEPS` (2^22).
     """
     if not count:
         line, message = defects[0] if defects else (None, "the log has no channels of this kind")
@@ -207,10 +217,18 @@ def _check_channels(
 def _report_facts(source: Source, log: NcclLog, facts: CommunicatorFacts, skipped: int) -> None:
     """Report facts of the log that an algorithm cannot express, each as a note `nccl-log`.
 
-    The notes are, in this order: transports of connections by name and NCCL's choices (the first
-    20, `_MAX_LISTED`, of each; further ones are left out), channels, number of calls, other
-    communicators in the log, lines without a known communicator, and `skipped` lines of calls.
-    Facts that are missing or 0 have no note.
+    The location is the source without a line. The notes are, in this order:
+
+    1. number of connections by transport, by name: the first 20 (`_MAX_LISTED`) transports
+    2. NCCL's choices of algorithm and protocol with their number of calls: the first 20 in the log
+    3. the line with the numbers of channels
+    4. number of calls, which can be read as a job
+    5. that the log has several communicators, of which this is one
+    6. number of lines without a known communicator
+    7. `skipped`, the number of lines of calls that are not used
+
+    Facts that are missing or 0 have no note. Transports and choices after the first 20 are not
+    mentioned.
     """
     lines = [
         f"{count} connections via {transport}"

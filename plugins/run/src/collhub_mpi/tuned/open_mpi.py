@@ -117,12 +117,17 @@ _Rules = dict[CollectiveKind, list[_Rule]]
 
 
 def write(selection: Selection, options: RulesOptions) -> WriteResult:
-    """Write the dynamic rules of all collectives to one file, classic or JSON by `options.format`.
+    """Return one file with the dynamic rules of all collectives, and the losses.
 
-    Of several selections of one kind only the first is written, the others are losses. An algorithm
-    that Open MPI lacks is replaced by the best available one, which is a loss. Sizes outside of the
-    windows keep the built-in decision. Collectives are sorted by Open MPI's numbers. Classic rules
-    apply to all numbers of ranks, JSON rules to that of the selection.
+    The file is `tuned_rules.json` if `options.format` is `json`, else `tuned_rules.conf` (classic
+    text). Collectives ascend by Open MPI's numbers, their rules by size in bytes. Windows of sizes
+    are recomputed with only the algorithms that Open MPI has (`own_windows`). Sizes outside of them
+    keep Open MPI's built-in decision: algorithm 0 in classic text, no rule in JSON. Classic rules
+    apply to communicators of every size, JSON rules to `selection.num_ranks` only.
+
+    Losses are: every selection of a kind after its first one, sizes at which another algorithm is
+    faster, sizes without a remaining algorithm, and collectives without any. Such collectives are
+    left out; a file without collectives is possible. The notes tell how to use the file.
     """
     rules: _Rules = {}
     chosen, losses = first_of_kinds(selection)
@@ -296,12 +301,16 @@ class _Numbers:
 
 
 def _read_classic(part: SourcePart) -> list[ServedCalls]:
-    """Parse a rules file of Open MPI in its classic form (numbers only) and return its calls.
+    """Return the calls of a rules file of Open MPI in its classic form (numbers), in file order.
 
-    Calls are in the order of the file. Raises `InputError` for missing or invalid numbers, unknown
-    collectives, collectives without exactly one set of rules, for all communicator sizes (0), and
-    text after the last rule; the location is the line of the first number that is invalid or
-    surplus, or the last line with a number if one is missing.
+    Text after `#` is ignored. Raises `InputError` with the line of the last number that was read,
+    or of the word that is wrong:
+
+    - `not-a-rule`: a number is missing, a word is no number (an initial `rule-file-version-2` is
+      allowed), or text follows the last rule
+    - `unknown-collective`: a number of a collective that the hub does not write
+    - `communicator-size`: a collective without exactly one set of rules, for communicator size 0
+    - `not-ascending`: a collective whose sizes do not ascend from 0 (`_read_collective`)
     """
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []
@@ -322,12 +331,18 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
-    """Read all rules of one collective from `numbers`, then yield its calls, one per rule.
+    """Yield the calls of one collective, one per rule, after all of its rules were read.
 
-    A rule applies from its first number of bytes to that of the next rule; the last one has no
-    upper limit. Fan and number of requests are ignored. Raises `InputError` for missing numbers,
-    and (`not-ascending`) without rules or if sizes do not ascend strictly from 0; the location is
-    the line of the first size that is not above the previous one, or of the number of rules.
+    A rule serves calls in and out of place from its first number of bytes to one byte before that
+    of the next rule; the last one has no upper limit. They are served by the algorithm of the rule,
+    with the size of its segments in bytes if that is not 0. Fan and number of requests are ignored.
+
+    `numbers` advances behind the rules. Raises `InputError` when the first call is requested:
+
+    - `not-a-rule`: a number is missing or invalid
+    - `not-ascending`, at the line of the number of rules: there are no rules
+    - `not-ascending`, at the line of the size: the first size is not 0, or a size is not above the
+      previous one
     """
     rules = []
     locations = []
