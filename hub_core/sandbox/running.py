@@ -270,15 +270,20 @@ class _Run:
         exec(code, self._module.__dict__)
 
     def _failure(self, error: BaseException) -> Report:
-        """Return the report of an exception.
+        """Return the report of an exception: its members `error` (message), `line` and `code`.
 
-        The line is the innermost line of the program, or -1. The code is, in this order:
+        The first rule that applies gives the report:
 
-        - `memory-limit` for lack of memory
-        - `syntax` for a syntax error in the program itself, with its line
-        - the code of the first finding for an error of the hub, with its remedy, and with its line
-          if the finding is in the program
-        - `program-failed` for all other exceptions
+        - `MemoryError`: the code `memory-limit` and a fixed message
+        - `SyntaxError` in the program itself: the code `syntax`, and the line of the error, -1
+          if it is unknown. A syntax error in an imported file is not meant.
+        - `HubError`: code and message of its first finding, and its remedy as the member
+          `cure`. The line is that of the finding if the finding is located in the program and
+          has a line.
+        - any other exception: the code `program-failed` and the message of `_message`
+
+        Unless a rule says otherwise, the line is that of the innermost call in the program's
+        file, -1 if there is none.
         """
         name = self._name
         line = _find_line(error, name)
@@ -296,11 +301,15 @@ class _Run:
         return error_report(self._message(error), line, "program-failed")
 
     def _message(self, error: BaseException) -> str:
-        """Return the message for an exception.
+        """Return the message for an exception; the first rule that applies gives it.
 
-        It is the explanation of the language, if it has one. Otherwise, if the exception was raised
-        in the language's own files and has a text, it is that text. Otherwise it is the type of the
-        exception and its text, if any. The text of a `KeyError` is its first argument.
+        - the explanation of the language (`Language.message`), if it is not empty
+        - the text of the exception, if it has one and the innermost frame of its traceback is
+          in a file of the language (its path begins with `Language.folder`)
+        - the type and the text, such as `ValueError: no ranks`
+        - the type only, if there is no text
+
+        The text is `str(error)`; for a `KeyError` with arguments it is `str` of the first one.
         """
         message = str(error)
         # The text of a KeyError is the `repr` of its argument.

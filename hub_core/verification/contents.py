@@ -48,14 +48,26 @@ class Stage:
 def check_contents(
     stage: Stage, program: StepProgram, expected: Contributions | None, findings: Findings
 ) -> ContentsComparison:
-    """Execute `program`, and add findings for reads of undefined units and for wrong outputs.
+    """Run `program` on symbolic contents, add findings, and return how outputs were compared.
 
-    `expected`: contributions that each output unit must hold, in blocks of `stage.unit` units;
-    with None, outputs are not compared, and the method is "none". Rows outside the buffers
-    become findings and are not compared. At most 8 wrong outputs are explained, fewer (at
-    least one) above 2^23 memory cells; the other wrong outputs are only counted. Returns the method
-    (exact values or fingerprints) and its error probability. Raises `InputError` (`too-large`)
-    above 2^25 cells or 2^30 unit operations.
+    Findings are added in this order:
+
+    - `undefined-read`: reads of undefined units; the first read of each of at most 8 steps
+    - `output-too-small`: rows of `expected` outside OUTPUT; at most 8, further ones are not
+      counted
+    - `wrong-output`: units whose contents differ from `expected`, by ascending address. With C
+      memory cells, min(8, 2^26 // C) of them are explained, at least one. Further ones are only
+      counted.
+
+    `expected`: contributions of each output unit, in blocks of `stage.unit` units. If it is
+    None, outputs are not compared, and the result is `NOT_COMPARED` (method "none", probability
+    0).
+
+    Contents are multisets (method "exact", error probability 0) if cells * (contributions + 1)
+    is at most 2^24 and unit operations * (contributions + 1) at most 2^28. Otherwise they are
+    64-bit fingerprints (method "fingerprint"); the error probability is 2^-64 times the number
+    of expected contributions. Raises `InputError` (`too-large`) before any work above 2^25
+    cells or 2^30 unit operations.
     """
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
@@ -99,10 +111,11 @@ def _find_output_cells(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the addresses of the output units in `expected`, and the unit of each of its rows.
 
-    The addresses are distinct and ascending. The second array has, for each row, the index of its
-    unit in the first array; several rows may have the same unit. The index is -1 for a row with a
-    rank that does not exist or an offset outside OUTPUT; the first 8 (`CAP`) of these rows are
-    added to `findings` (`output-too-small`).
+    The addresses are distinct and ascending. The second array has, for each row, the index of
+    its unit in the first array; several rows may have the same unit. The index is -1 for a row
+    with a rank that does not exist or an offset outside OUTPUT (below 0 or not below its size).
+    Each of the first 8 (`CAP`) of these rows becomes a finding (`output-too-small`) at its
+    rank; further ones are neither listed nor counted. Without rows both arrays are empty.
     """
     layout = stage.layout
     last_rank = len(layout.size) - 1
@@ -190,12 +203,17 @@ class _Explanation:
         return counts
 
     def report(self, address: int, expected: Contributions, actual: Float64Array) -> None:
-        """Add a finding (`wrong-output`) for one wrong output unit.
+        """Add one finding (`wrong-output`) for one wrong output unit.
 
-        It says that the unit is undefined, or how its contents differ from the expectation. Its
-        location is the step that last wrote the unit; if there is none, only the rank. `address`:
-        that of the unit. `expected`: the rows for the unit, at least one. `actual`: float64, how
-        often each contribution is in the unit, NaN if it is undefined.
+        The message names the region of OUTPUT (rank and offset of the first row of `expected`,
+        times `stage.unit`). Then it says `is undefined` if `actual` has a NaN, otherwise it has
+        the text of `_describe_difference`. It ends with the step that last wrote the unit,
+        whose location is the location of the finding. If no step wrote it, the message says so,
+        and the location is the rank.
+
+        `address`: address of the unit. `expected`: the rows of the unit, at least one.
+        `actual`: float64[contributions], how often each contribution is in the unit; NaN if it
+        is undefined.
         """
         steps, findings, unit = self.stage.algorithm.steps, self.findings, self.stage.unit
         _, contributions = self.index.expand(expected)

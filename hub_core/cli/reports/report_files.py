@@ -60,12 +60,22 @@ class ReportFiles:
     def write(self, checked: Sequence[CheckedSource], *, is_quiet: bool) -> bool:
         """Write the requested files of findings; return whether every error is accepted.
 
-        Files are the new baseline, SARIF and JUnit, each only if it has a path. A finding is
-        accepted if it is in the baseline that was read; if a new baseline is written, all findings
-        are. Accepted findings are left out of SARIF and JUnit; warnings never make the result
-        False. Unless `is_quiet`, prints the numbers of findings and of accepted findings, if either
-        baseline has entries, and a note on entries that no longer occur. Raises `HubError` if a
-        file cannot be written.
+        The findings are those of `locate_findings(checked)`. It adds the error `not-verified`
+        to an input that failed without an error. A finding is accepted if its fingerprint is in
+        the baseline that was read; if a new baseline is written, all findings are accepted. The
+        result is False if a finding that is not accepted is an error. Warnings and notes do not
+        matter.
+
+        Files are written in this order, each only if it has a path: new baseline (with all
+        findings), SARIF and JUnit (without accepted findings). Unless `is_quiet`, two lines may
+        follow:
+
+        - on stdout, the numbers of findings and of accepted findings, if any fingerprint is
+          accepted
+        - on stderr, the number of accepted fingerprints that no longer occur, if there are any
+
+        Raises `HubError` if a file cannot be written; files written before remain, and nothing
+        is printed.
         """
         from hub_core.cli.reports import check_results as results
         from hub_core.pipeline.core_rules import collect_rules

@@ -166,12 +166,18 @@ class NcclLog:
     def _identity(self, line: _Line, pointer: str, rest: str) -> str | None:
         """Return the name of the communicator that an initialization line creates, or None.
 
-        The name is the hash of the communicator in `rest`. A split without a hash is named
-        `PARENT/COLOUR`, with `#k` for the k-th split of this parent with this colour if k exceeds
-        1. A process counts such a split at its line `Init START`, or at its first line without one;
-        all ranks count in the same way, so that they get the same name. A line with neither hash
-        nor split repeats the communicator that `pointer` had last. None if the parent or the
-        pointer is unknown. Counts splits in `self`.
+        The first rule that applies gives the name. `rest` is the end of the line:
+
+        - `rest` has a `commId`: the `commId` in lower case, also for a split
+        - `rest` has no `parent` and `color`: the name of the communicator that `pointer` had
+          last in this process; None if the pointer is unknown
+        - the parent is unknown in this process: None
+        - otherwise `PARENT/COLOUR` with the parent's name, for example `0xab/1`. The k-th such
+          split has `#k` if k is above 1: `0xab/1#2`.
+
+        k is counted in `self` per process, parent and colour. It is increased by each line with
+        `Init START`, and by the first line if that one has no `Init START`. Other lines get the
+        name with the current k.
         """
         if match := _HASH.search(rest):
             return match[1].lower()
@@ -434,10 +440,19 @@ class CommunicatorFacts:
 
 
 def describe_ring_defect(facts: CommunicatorFacts, channel: int) -> str:
-    """Return the first reason why the ring of a channel does not contain all ranks once.
+    """Return why the ring of a channel does not contain each rank once; "" if it does.
 
-    `""` if it does. Checked in this order: a truncated line without a replacement, a repeated rank,
-    a missing rank, a rank that is not below the size.
+    The ring is `facts.ring(channel)`, the ranks are 0 to `facts.size()` - 1. Checked in this
+    order:
+
+    - the logged line is truncated, and the log has no successors (GRAPH lines) of this channel
+    - a rank occurs twice or more; the first one in the order of the ring is named
+    - a rank is missing; the lowest one is named. If the ring has exactly 20 ranks (NCCL prints
+      no more) and the log has no successors of this channel, the reason is the limit of NCCL
+      instead.
+    - a rank is not below the size; the lowest one is named
+
+    A channel without a ring lacks rank 0; with size 0 it has no defect.
     """
     ring, size = facts.ring(channel), facts.size()
     if channel in facts.cut_rings and channel not in facts.successors:
@@ -465,10 +480,16 @@ def _find_missing_rank(ranks: Iterable[int], size: int) -> int | None:
 def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
     """Return the first reason why the nodes are no tree over `size` ranks; "" if they are one.
 
-    Checked in this order: a missing rank, a rank that is not below `size`, a number of roots (nodes
-    without a parent) other than one, parents and children that do not name each other, ranks that
-    the root does not reach (a cycle). The lowest rank with a defect is named; for the roots, their
-    number.
+    Checked in this order:
+
+    - a rank from 0 to `size` - 1 has no node; the lowest one is named
+    - a rank is not from 0 to `size` - 1; the lowest one is named
+    - the number of roots (nodes with parent -1) is not 1; only the number is given
+    - a child does not name the rank as its parent, or a parent does not name the rank as a
+      child. Ranks are checked in ascending order, first their children, then their parent.
+    - the root does not reach a rank, which is thus in a cycle; the lowest one is named
+
+    Without nodes and with `size` 0, the reason is that 0 ranks have no parent.
     """
     if (missing := _find_missing_rank(tree, size)) is not None:
         return f"the line of rank {missing} is missing"
@@ -522,12 +543,16 @@ class ChoiceLine:
 
 
 def parse_choice(text: str) -> ChoiceLine | None:
-    """Parse a message with the algorithm that NCCL chose; None for other messages.
+    """Parse a message with the algorithm that NCCL chose; None if `text` does not begin with one.
 
-    If both algorithm and protocol are numbers, they are converted to names, and unknown ones stay
-    numbers as text. Names are in upper case. A missing operation is "". `time_us` is set only if
-    algorithm and protocol are numbers and the message has a time, otherwise None; the number of
-    channels only if they are names and the message has channels, otherwise 0.
+    Two forms occur: `8 Bytes -> Algo 1 proto 2 time 5.1` with numbers, and with names
+    `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}`. A missing operation is
+    "". If both algorithm and protocol are numbers of at most two digits, they are converted to
+    names; a number without a name stays as text. Names are converted to upper case, the
+    operation is not.
+
+    `time_us`: the time in us if both are numbers, otherwise None. `channels`: Hi - Lo + 1 if
+    they are not both numbers, otherwise 0. A field that the message lacks is None or 0, too.
     """
     match = _CHOICE_LINE.match(text)
     if match is None:

@@ -174,13 +174,19 @@ class KernelTiming:
         - busy: time for which the sender is occupied
         - first: time until the first part is visible to the receiver
         - lag: time from the end of sending until the end is visible
-        - tail: time of the last part, 0 for unsliced messages
+        - tail: time of the last part, 0 with one slice
 
-        `sizes`: bytes of the messages. `crosses_network`: whether they cross nodes, which selects
-        the time until a part is visible. The transfer of a part overlaps with the time until the
-        part before is visible: the longer of both times is replaced by their smooth maximum, in
-        `busy` if the transfer is the longer one or both are equal, otherwise in `lag`. `first` is
-        `tail` + `lag`, but `busy` + `lag` for unsliced messages across the network.
+        `sizes`: bytes of the messages, float64. With transfer = size / rate + `chunk_us`, a
+        message has `slices` parts of part = transfer / `slices`. The time until a part is
+        visible, called visible, is `network_us` if `crosses_network`, otherwise `visible_us`.
+        With p = `power`, a part takes longer = (part^p + visible^p)^(1/p), because its transfer
+        overlaps with the previous part's visible time.
+
+        - part >= visible: busy = transfer - part + longer, lag = visible
+        - otherwise: busy = transfer, lag = longer
+
+        tail is part with two slices. first is tail + lag, but busy + lag if there is one slice
+        and `crosses_network`. Empty `sizes` give empty arrays.
         """
         transfer = sizes / (self.rate_gigabytes_per_s * 1e3) + self.chunk_us
         visible = np.full(len(sizes), self.network_us if crosses_network else self.visible_us)

@@ -45,16 +45,20 @@ def generate_candidates(
 ) -> Iterator[Candidate]:
     """Yield (details, algorithm) for the variants of the algorithm `name` of an uneven collective.
 
-    - All-to-all-v, `direct`: two variants, receivers in rotated order, and the largest message
-      first.
-    - All-to-all-v, any other name: four hierarchical variants; relays on the sender's or the
-      receiver's node, and united or separate messages between nodes.
-    - All other kinds: one variant without details, `direct`, `bidirectional-ring`, or (any other
-      name) a ring.
+    - All-to-all-v, `direct`: two variants with the detail `message order`, first `rotated`
+      (receivers by ascending distance from the sender), then `largest first`.
+    - All-to-all-v, any other name: four hierarchical variants with the details `levels` and
+      `messages between nodes`. Their order is (node first, united), (node first, separate),
+      (network first, united), (network first, separate). Node first has relays on the sender's
+      node, network first on the receiver's node.
+    - All other kinds: one variant with empty details. It is direct for the name `direct`, a
+      ring in both directions for `bidirectional-ring`, and a ring in one direction for any
+      other name.
 
     `groups`: ranks of every node, int64[nodes, ranks per node]; None for the groups of the
-    topology. Raises `UsageError` (`option-value`) for a hierarchical algorithm without at least two
-    equal nodes of at least two ranks.
+    topology (`find_equal_groups`). They matter only to hierarchical variants. For these, the
+    first iteration raises `UsageError` (`option-value`) if there are fewer than two nodes or
+    two ranks per node.
     """
     kind = request.collective.kind
     if kind is not CollectiveKind.ALL_TO_ALL_V:
@@ -122,11 +126,15 @@ def _plan_direct(request: SynthesisRequest) -> tuple[Chunks, Transfers]:
 def _plan_ring(request: SynthesisRequest, both_ways: bool) -> tuple[Chunks, Transfers]:
     """Plan an all-gather-v or reduce-scatter-v in which every part passes all ranks of a ring.
 
-    Returns the chunks and one transfer per chunk and hop, with NPU numbers; `start` is the hop,
-    from 0. The ring is that of `find_ring_order`. Parts are cut into chunks of about 1 /
-    (`_CHUNKS_PER_SHARE` * ranks) of all units, at least one unit. The part of an all-gather-v
-    starts at its owner; that of a reduce-scatter-v starts one rank after its target and ends there.
-    With `both_ways`, chunks with odd numbers move in the opposite direction.
+    Returns the chunks and n - 1 transfers per chunk with NPU numbers, n being the ranks. They
+    are ordered by chunk, then by hop; `start` is the hop, from 0. The ring is that of
+    `find_ring_order`. A part is cut into chunks of nearly equal size of at most max(1, units of
+    the collective // (4 n)) units (`Chunks.of_blocks`). An empty part has no chunk.
+
+    A chunk of an all-gather-v starts at the owner of its part. A chunk of a reduce-scatter-v
+    starts at the rank after the target in the direction of its movement, and ends at the
+    target. The direction is that of the ring. With `both_ways`, chunks with odd numbers
+    (counted over all parts) move in the opposite direction.
     """
     collective, ranks = request.collective, request.collective.num_ranks
     chunks = Chunks.of_blocks(
@@ -258,14 +266,24 @@ class _Exchange:
     def in_two_levels(self, groups: Int64Array, *, is_node_first: bool, is_united: bool) -> _Plan:
         """Plan an all-to-all-v in two levels: within nodes, and between equal local indices.
 
-        `groups`: ranks of every node; the local index of a rank is its position in the row. Data
-        for another node pass a relay: with `is_node_first` the rank of the sender's node with the
-        receiver's local index, else the rank of the receiver's node with the sender's local index.
-        Data whose relay is the sender or receiver itself need no first or second hop.
+        `groups`: ranks of every node, each rank once; the local index of a rank is its position
+        in the row. Data of a rank for itself are copied. Data for another rank of the node are
+        sent directly.
 
-        `is_united`: adjacent data between two ranks become one message, for which a relay also
-        copies its own data into SCRATCH, unless they would be the only data of the message.
-        Otherwise every pair of sender and receiver has separate messages.
+        Data for another node have a relay. With `is_node_first` it is the rank of the sender's
+        node with the receiver's local index, else the rank of the receiver's node with the
+        sender's local index. The first hop leads into the relay's SCRATCH, the second hop out
+        of it.
+
+        - Without `is_united`, each pair of sender and receiver has separate messages. If the
+          relay is the sender or the receiver, the data are sent directly.
+        - With `is_united`, data of a hop between the same two ranks become one message if they
+          are adjacent in both buffers. Therefore a relay that is the sender or receiver also
+          copies its own data into or out of SCRATCH. Exception: if these are the only data
+          between the relay and the rank on the other node, they are sent directly.
+
+        SCRATCH of a relay is ordered by the rank on the other node (the receiver with
+        `is_node_first`, otherwise the sender), then as in the OUTPUT or INPUT of that rank.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]
@@ -387,11 +405,14 @@ def _combine(
 ) -> _Plan:
     """Combine direct messages, copies and both hops of relayed data into a plan.
 
-    `direct`: messages; `own`: copies. Each hop is (messages, message of every piece), with the same
-    pieces in both. A hop from a rank to itself becomes a copy. The message or copy of a second hop
-    waits for those of the first hop that have pieces in common with it. Order: direct messages,
-    first hops, second hops; own copies, then those of the hops. The SCRATCH of a rank ends with the
-    last piece in it.
+    `direct`: messages; `own`: copies. Each hop is (messages, message of every piece), with the
+    same pieces in both. A hop from a rank to itself becomes a copy. The messages of the plan
+    are the direct ones, those of the first hop, and those of the second hop. The copies are
+    `own`, those of the first hop, and those of the second hop; each group keeps its order.
+
+    The send or copy of a second hop waits for the receive or copy of each first hop with which
+    it has a piece in common. `arrival_of` and `user_of` have each such pair once, ascending.
+    The SCRATCH of a rank ends with the last piece in it; it is 0 for ranks that are no relay.
     """
     hops = [first[0], second[0]]
     is_copy = [hop.source == hop.destination for hop in hops]

@@ -22,14 +22,20 @@ def describe_exploration(
 ) -> Iterator[str]:
     """Yield lines that describe the result of a search.
 
-    `bindings`: the compared sizes, at least one, in the order of the timings. For every range of
-    consecutive sizes with the same fastest program, there are three lines: the range, the time at
-    its last size, and how many times as fast that is as the original program ("no time" if it is
-    0); the passes, or "no pass"; and the means (algorithm, protocol, chunks) of the communications,
-    by name. Then follow the Pareto front of time and memory at the last size of `bindings` (a
-    heading and a line per program), the numbers of expanded and pruned programs, the line of
-    `describe_completeness`, and one line per text of `restrictions`. `omissions`: algorithms that
-    were not compared; they only affect the completeness.
+    `bindings`: the compared sizes, at least one, in the order of the timings of a candidate.
+    Order:
+
+    - three lines for each range of consecutive sizes with the same fastest program (`fastest`).
+      The first one has the first and last size of the range, the time at the last size, and the
+      factor by which the original program takes longer (`no time` if the time is 0). The second
+      one has the passes, or `no pass`. The third one has the algorithm, protocol and chunks of
+      each communication at the last size.
+    - a heading and a line per program of the Pareto front of time and memory at the last size
+      of `bindings`, the fastest program first (`pareto_front`)
+    - one line with the numbers of expanded and pruned programs
+    - the line of `describe_completeness`; `omissions`, algorithms that were not compared, only
+      affect this line
+    - one line per text of `restrictions`
     """
     original = exploration.candidates[0]
     fastest = [exploration.fastest(size_index) for size_index in range(len(bindings))]
@@ -90,14 +96,20 @@ def list_restrictions(
 ) -> list[str]:
     """List every restriction that was applied to the search, one text per restriction.
 
-    In this order; a restriction that did not occur has no text:
+    In this order; a restriction that did not occur has no text, so the list may be empty:
 
     - those that the exploration recorded
-    - those of the simulation, for the fastest program of each size in `bindings`, each text once;
-      none if `simulation` is None because all times are by formula
-    - the number of values that parts of `classes` exchange, whose layouts were not searched
-    - separate kernels of parts that share only scalars, if a part has stand-ins
-    - the number of bucket sizes that `trials` compared, if it has programs
+    - those of the simulation, for the fastest program of each size in `bindings`, in the order
+      of the sizes, each text once; none if `simulation` is None because all times are by
+      formula
+    - the number of values that one part of `classes` computes and another one reads, without
+      scalars; their layouts were not searched
+    - separate kernels of tensors that share only scalars, if any part has an operation that
+      stands for a scalar of another part (`is_stand_in`)
+    - the number of bucket sizes (`trials.sizes`), if `trials.programs` is not 0
+
+    Raises `InputError` as `Simulation.list_restrictions` does: the network has too few NPUs, or
+    a collective has no algorithm.
     """
     restrictions = list(exploration.restrictions)
     if simulation is not None:

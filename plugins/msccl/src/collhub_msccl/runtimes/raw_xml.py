@@ -79,11 +79,17 @@ class _Parser:
         return self._position == len(self._text)
 
     def parse_element(self) -> RawElement:
-        """Parse the next element with its content, and rename it `algo`.
+        """Parse the next element with its content, and rename it `algo`, whatever its name is.
 
-        Only children that the runtimes know inside their parent are kept. Others are dropped with
-        their content, but must be well-formed. The nesting is not limited. Raises `InputError` at
-        the first position where the runtimes' parser fails.
+        Kept are only children that the runtimes know: `gpu` in the returned element, `tb` in
+        `gpu`, and `step` in `tb`, in the order of the text. Other elements are dropped with
+        their content, but must be well-formed. The closing tag of the returned element may have
+        any name. The nesting is not limited. White space and comments are skipped. Afterwards
+        the position is after the element.
+
+        Raises `InputError` at the first position where the runtimes' parser fails:
+        `misplaced-element` for a closing tag with another name, `too-long`, and the codes of
+        `_refuse`.
         """
         root, is_closed = self._parse_opening_tag()
         root.name = "algo"
@@ -139,12 +145,17 @@ class _Parser:
         return element, match[3] == "/"
 
     def _parse_attributes(self, match: re.Match[str], line: int) -> dict[str, str]:
-        """Return the attributes that the runtimes' parser keeps: the first of each name.
+        """Return the attributes that the runtimes' parser keeps by name, in the order of the text.
 
-        A tag has 16 slots for attributes. Every space before an attribute takes a slot, so
-        additional spaces shift later attributes; those beyond the last slot are dropped. `match`:
-        match of the tag, with the element name and the text of the attributes as groups. Raises
-        `InputError` (`too-long`) for names above 254 and values above 255 characters.
+        A tag has 16 slots for attributes. Every space before an attribute takes a slot, so the
+        slot of an attribute is the number of spaces before it so far: in `<a  x="1" y="2">` x
+        has slot 2, y slot 3. Attributes with a slot above 16 are dropped. If a name occurs
+        several times, the first one counts.
+
+        `match`: match of the tag; group 1 is the element name, group 2 the text of the
+        attributes. Raises `InputError` (`too-long`) at `line` for names (of the element or an
+        attribute) above 254 and values above 255 characters, also if the attribute would be
+        dropped.
         """
         if len(match[1]) > _MAX_NAME_BYTES:
             self._fail("too-long", f"an element name of {len(match[1])} characters", line)
@@ -179,15 +190,17 @@ class _Parser:
     def _refuse(self, inside: str) -> NoReturn:
         """Raise `InputError` with the reason why no element begins at the current position.
 
-        `inside`: name of the open element, "" before the first element. The first reason that
-        applies is reported:
+        `inside`: name of the open element, "" before the first element; it is named only if the
+        text ends. The next 4096 characters are examined, and the first reason that applies is
+        reported at the current line:
 
         - the text ends (`truncated`)
-        - a construct of `_REASONS` begins here (with its code)
-        - there is text between elements (`not-xml`)
-        - the tag has a single quote (`single-quote`)
-        - the tag has a tab or line break (`line-break`)
-        - otherwise the beginning of the tag is shown (`not-xml`)
+        - the text begins with a tab (`tab`), `<?` (`xml-declaration`), `<!--`, which is a
+          comment without end (`truncated`), or `<!` (`doctype`)
+        - the text does not begin with `<` (`not-xml`)
+        - there is a single quote before the next `>` (`single-quote`)
+        - there is a tab or line break before the next `>` (`line-break`)
+        - otherwise the first 30 characters of the tag are shown (`not-xml`)
         """
         rest = self._text[self._position : self._position + _LOOKAHEAD_CHARACTERS]
         if not rest:
