@@ -113,10 +113,16 @@ def generate_job(
 ) -> Workload:
     """Generate a job with the generator `name`.
 
-    `options`: texts by name. `budget`: limits of the search, which also records the parts that a
-    limit ended. Raises `UsageError` for a time limit if the generator does not search. Raises
-    `InputError` (`limit-reached`) if a limit is reached before the first job is complete. Raises
-    `HubError` for an unknown generator or option.
+    `options`: texts by name. `budget`: limits of the search (None: no limit); a generator that
+    searches counts its work there, and records the parts that a limit ended. Errors, in this order:
+
+    1. `HubError` for an unknown generator.
+    2. `UsageError` for a time limit if the generator does not search; other limits are ignored
+       then.
+    3. `UsageError` for an unknown or invalid option.
+    4. `InputError` (`limit-reached`) if a limit is reached before the first job is complete. Other
+       `HubError`s of the generator pass through.
+    5. `PluginError` if the generator fails or returns no `Workload`.
     """
     generator = registry.find(WorkloadGenerator, name)
     limits = budget or SearchBudget()
@@ -187,10 +193,14 @@ def execute(
     """Run an algorithm on one array per rank with the executor `name`.
 
     `inputs`: the content of INPUT of each rank; they are not changed. `in_place`: by default True
-    unless the algorithm claims to work out of place. `reduce_op`: by default that of the
-    collective. `repeats`, `warmups`: timed runs and runs before them. `timeout_s`: limit in
-    seconds. `registry`: by default that of the current run. `options` and errors are those of
-    `run_executor`; an executor raises `UsageError` for inputs of wrong sizes.
+    only if the algorithm does not claim to work out of place. `reduce_op`: by default that of the
+    collective. `warmups` untimed runs come before `repeats` timed runs; the outputs are those of
+    the last run. `timeout_s`: limit in seconds, passed to the executor. `wants_step_times`: whether
+    the executor shall time the steps of the last run. `registry`: by default that of the current
+    run.
+
+    `options` and errors are those of `run_executor`; an executor raises `UsageError` for inputs of
+    wrong sizes.
     """
     request = ExecutionRequest(
         algorithm,

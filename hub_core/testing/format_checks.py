@@ -157,13 +157,16 @@ def formats_leave_the_system_alone(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _find_side_effects(offer: Reader | FormatWriter, work: Callable[[], object]) -> Iterator[str]:
-    """Call `work` three times; yield a text per side effect, as a problem of the offer.
+    """Call `work` up to three times; yield a text per side effect, as a problem of the offer.
 
-    The first call does the imports and is not observed. The second call is observed for output,
-    which is one problem. The third call is observed for accesses to files, processes and the
-    network, one problem each, except reads of files of the offer's package and of the core. It is
-    omitted for an offer that executes its input. A `HubError` of `work` is ignored; other
-    exceptions are raised.
+    1. The first call does the imports and is not observed.
+    2. The second call is observed for output on standard output or error, which gives one text.
+       Blanks only are no output.
+    3. The third call is observed for accesses to files, processes and the network; each gives one
+       text, in order of time. Reading files below the offer's package or the core is permitted.
+       This call is omitted for a reader that executes its input.
+
+    A `HubError` of `work` is ignored in all calls; other exceptions are raised.
     """
     tolerant = partial(_ignore_refusal, work)
     # The first call does the imports, so that they are not reported.
@@ -279,8 +282,11 @@ def generate_nonsense() -> Iterator[tuple[str, bytes]]:
 def damage_source(source: Source) -> Iterator[tuple[str, Source]]:
     """Yield (description, source) of copies of a source whose first part is damaged.
 
-    First the part is truncated at up to 11 evenly spaced positions. Then, in 12 copies, one random
-    bit is flipped; there are none for an empty part. The damage is equal in every run.
+    First the first part is truncated after `size * k // 12` bytes, for k = 1 to 11; equal positions
+    are used once. An empty part gives one copy, cut after 0 bytes. Then, in 12 copies, one random
+    bit of a random byte is flipped; there are none for an empty part. Other parts are unchanged.
+    The random numbers are equal in every run. Findings that a reader reports on a copy are
+    discarded.
     """
     generator = random.Random(_SEED)
     content = source.parts[0].load()

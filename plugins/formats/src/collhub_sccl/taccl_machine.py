@@ -196,14 +196,18 @@ def _count_parallel_links(topology: Topology) -> Int64Array:
 def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnections:
     """Describe the connections between nodes: receivers, bandwidth, latency and network cards.
 
-    A connection is a pair of NPUs in different nodes with a direct route. `gpus`: NPUs per node;
-    there must be at least two nodes. The result has the receivers of each NPU, by number within the
-    node, which are equal for all pairs of nodes. Raises `UsageError` if a condition is violated:
+    A connection is an ordered pair of NPUs in different nodes whose route passes no other NPU.
+    `gpus`: NPUs per node; there must be at least two nodes. `receivers` maps each sending GPU of a
+    node to its receivers in any other node; both are numbers within the node. If every GPU is
+    connected to the one with its own number, only that one is its receiver (`_find_receivers`). The
+    bandwidth in bytes/s and the latency in s are those of a connection.
 
-    - Every ordered pair of nodes has the same connections, at least one.
-    - All connections have one bandwidth and one latency.
-    - Every connected GPU has equally many receivers.
-    - The number of cards is a positive integer (`_count_cards`).
+    Raises `UsageError` for the first violated condition:
+
+    1. Every ordered pair of nodes has the same connections, at least one.
+    2. All connections have one bandwidth and one latency (relative tolerance 1e-9).
+    3. Every sending GPU has equally many receivers.
+    4. The number of cards is a positive integer (`_count_cards`).
     """
     npus = topology.num_npus
     node = np.arange(npus) // gpus
@@ -247,10 +251,14 @@ def _count_cards(
 ) -> int:
     """Return how many network cards a node has: its connections that can be used at once.
 
-    All connections from node 0 to node 1 are used at the same time on their routes. The link that
-    slows them down most decides: the result is the number of connections divided by its slowdown.
-    `receivers`: for each GPU of a node the GPUs of another node to which it is connected. Raises
-    `UsageError` if the result is below 1 or not an integer (beyond a relative tolerance of 1e-9).
+    `receivers`: for each GPU of node 0 the GPUs of node 1 to which it is connected, by number
+    within the node. `bandwidth_bytes_per_s`: that of one connection. If k of the connections use a
+    link of bandwidth b, the link is slower by the factor k * `bandwidth_bytes_per_s` / b. The
+    result is the number of connections divided by the largest of these factors. For example, 8
+    connections that share 4 links of their bandwidth give 4 cards.
+
+    Raises `UsageError` if the result is below 1 or not an integer (beyond a relative tolerance of
+    1e-9).
     """
     pairs = [
         (gpu, gpus + receiver)

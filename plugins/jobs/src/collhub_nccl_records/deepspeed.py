@@ -252,11 +252,15 @@ def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
 
     The ratio of bus and algorithm bandwidth is (n - 1) / n; both are rounded to 0.01 Gbit/s. Only
     operations of `_SCALED` (AllReduce, AllGather, ReduceScatter and AlltoAll) with an algorithm
-    bandwidth of at least 100 times the rounding error (0.5 Gbit/s) are used. If several numbers fit
-    all of these entries, the one with the most factors of two is assumed; the note is "" if only
-    one fits. Raises `InputError` (`ranks`) at the first entry whose bandwidths contradict the
-    earlier ones, and if no entry can be used; and (`rank-range`) at the first entry that needs more
-    than 2^14 ranks.
+    bandwidth of at least 100 times the rounding error (0.5 Gbit/s) are used. Each one limits n from
+    below and above, within 1 to 2^14. A bus bandwidth above that of the algorithm limits nothing.
+
+    If several numbers fit all entries, the one that is divisible by the highest power of two is
+    assumed: 96 of 90 to 100. The note names the range; it is "" if only one number fits.
+
+    Raises `InputError` with the code `rank-range` at the first entry that needs more than 2^14
+    ranks. The code is `ranks` at the first entry that contradicts the earlier ones, and if no entry
+    can be used.
     """
     lowest, highest = 1.0, float(_MAX_RANKS)
     line = 0

@@ -156,15 +156,19 @@ class _File:
 
 
 def write(selection: Selection, options: SelectionOptions) -> WriteResult:
-    """Write a selection as XML files in a folder that is named after the runtime.
+    """Return the XML files of a selection, in a folder that is named after the runtime.
 
     For each window of sizes the fastest algorithm that can be written is used; if its file serves
-    only the smaller sizes, the next fastest serves the rest (`_add_window`). These cases are
-    reported as losses and left to the runtime: sizes without a writable algorithm, collectives with
-    a root, and collectives that the runtime does not know. If all are such cases, the result has no
-    files; no error is raised. Every file has been checked to be accepted by the runtime without
-    warnings. Files are returned, not written to disk, with notes on the use of the folder and
-    versions, and notes that name the algorithm of each file.
+    only the smaller sizes, the next fastest serves the rest (`_add_window`). Files are in the order
+    of the collectives, then of the modes if a mode needs its own file (in-place first), then of the
+    windows. Every file has been checked: the runtime uses it without warnings.
+
+    These cases are losses and are left to the runtime: collectives with a root, collectives that
+    the runtime does not know, and sizes without a writable algorithm. If all are such cases, the
+    result has no files; no error is raised.
+
+    Notes come in this order: the use of the folder, the versions of the runtime, and the algorithm
+    of each file. Nothing is written to disk.
     """
     folder = _Folder(RUNTIMES[options.runtime], options.proto)
     for selected in selection.collectives:
@@ -216,14 +220,20 @@ def _add_window(folder: _Folder, task: _Task) -> None:
     """Add files to the folder that serve all sizes of a window, by the fastest writable algorithms.
 
     Algorithms are tried in the order of `iterate_candidates`: the selected one, then the other
-    candidates by speed. If a file serves only the smaller sizes, the next algorithm begins at the
-    first size that the file does not serve. For a runtime that selects files by name, a second file
-    may be added for sizes that the first one's chunks do not divide (`_add_remainder_file`).
+    candidates by speed, until all sizes are served. If a file serves only the sizes up to a limit,
+    the next algorithm begins at the limit + 1 byte. For a runtime that selects files by name, a
+    second file may be added for sizes that the first one's chunks do not divide
+    (`_add_remainder_file`).
 
-    Algorithms that cannot be written, or whose file serves only a part of the sizes, become losses
-    of `folder`. There is one loss for all algorithms with the same remaining sizes and the same
-    reason. If another algorithm serves exactly these sizes, the loss also has its slowdown. Sizes
-    that no file serves become a loss, too. A `HubError` of writing is not raised.
+    Losses are added to `folder` in this order:
+
+    1. Algorithms that cannot be written, or whose file serves only the smaller sizes. There is one
+       loss for all algorithms with the same remaining sizes and the same reason. If another
+       algorithm serves the sizes from the same first one on, the loss also has its mean slowdown
+       relative to the fastest algorithm.
+    2. Sizes that no file serves; they are left to the runtime.
+
+    A `HubError` of writing is not raised.
     """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}
@@ -261,16 +271,20 @@ def _add_window(folder: _Folder, task: _Task) -> None:
 def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
     """Write one algorithm for the sizes of a window from `first` bytes on, and check the file.
 
-    Returns its content, the largest size in bytes at which all its calls use it (None without a
-    limit), and its number of chunks. `name`: the algorithm in the selection. Raises `HubError` in
-    these cases:
+    `name`: the algorithm in the selection. The steps are those for the middle measured size of the
+    window, which must have one. The protocol is that of the folder, otherwise that of the algorithm
+    at this size. Returns the content, the largest size in bytes at which all calls of the file use
+    it (None without a limit), and the number of chunks. `folder` is not changed.
 
-    - The algorithm cannot be written, or the runtime does not use the file without warnings.
-    - The runtime does not use it in the mode of the task, or, if the task has none, in every mode
-      that the collective supports.
-    - No measured size of the window (also those below `first`) is a multiple of its chunks in
-      float32 elements, or the window has no measured size. For split collectives, sizes are first
-      rounded down so that all ranks have equal parts.
+    Raises `HubError` in these cases, in this order:
+
+    1. The algorithm cannot be built or written.
+    2. No measured size of the window (also those below `first`) is a multiple of its chunks in
+       float32 elements. For split collectives, sizes are first rounded down so that all ranks have
+       equal parts.
+    3. The runtime does not use the file without warnings.
+    4. The runtime does not use it in the mode of the task, or, if the task has none, in every mode
+       that the collective supports.
     """
     algorithm = task.selected.made(name, task.size_of_steps)
     protocol = task.selected.protocol(name, task.size_of_steps)
@@ -312,13 +326,19 @@ def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
 def _add_remainder_file(folder: _Folder, task: _Task, main_file: _File, first: int) -> None:
     """Add a second file for the sizes of a window that the chunks of its first file do not divide.
 
-    It has the measured algorithm with the fewest chunks, of equal ones the fastest, that can be
-    written for all sizes of the task and takes at most `_MAX_SLOWDOWN` times the mean time of the
-    fastest. Its chunks must be fewer and divide those of `main_file`, so that it also serves every
-    size that the first one serves; its name comes later, so that the runtime uses it only for the
-    other sizes. Notes name the algorithm with its mean slowdown, and the sizes that the runtime
-    itself serves. No file or note is added, and no algorithm is built, if the task has no measured
-    size, or if the first file serves all sizes.
+    Nothing is added, and no algorithm is built, if the task has no measured size, or if the chunks
+    of `main_file` divide all sizes. This is so if they divide 1, or for split collectives the
+    number of ranks.
+
+    An algorithm is eligible if it takes at most `_MAX_SLOWDOWN` (2) times the mean time of the
+    fastest at the measured sizes. Its chunks must be fewer than those of `main_file` and divide
+    them, so that it also serves every size that the first file serves. It must be writable with the
+    same largest size as `main_file`. The one with the fewest chunks is used, of equal ones the
+    fastest. The name of its file comes later than that of the first file, so that the runtime uses
+    it only for the other sizes. A note names the algorithm with its mean slowdown.
+
+    A last note names the sizes that the runtime itself serves, if some remain. It is also added if
+    no algorithm is eligible.
     """
     # Buffers with one part per rank have a multiple of this number of elements.
     parts = task.selected.collective.num_ranks if task.kind.traits.is_split else 1

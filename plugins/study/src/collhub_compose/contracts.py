@@ -25,12 +25,16 @@ _MAX_ROWS = 1 << 24
 def substitute(first: Contributions, second: Contributions, num_ranks: int) -> Contributions:
     """Combine the contributions of two algorithms that run in sequence into those of both together.
 
-    A row means that a unit of a rank's INPUT (source) is added to a unit of a rank's OUTPUT. Each
-    row of `second` is replaced by one row for each row of `first` whose result is its source unit
-    on its source rank: it keeps the result of `second`, and gets the source of `first`. It
-    disappears if there is none. Sources `ALL_RANKS` of `second` are first expanded to one row per
-    rank; those of `first` are kept. The order is that of `second`, then of `first`. Raises
-    `InputError` for more than 2^24 rows.
+    A row means that a unit of a source rank's INPUT is added to a unit of a rank's OUTPUT. Every
+    row of `second` is joined with each row of `first` whose rank and offset are its source rank and
+    source unit. The new row has the rank and offset of `second`, and the source of `first`. For
+    example, 0 <- 1 in `second` and 1 <- 2 in `first` give 0 <- 2. A row of `second` without such a
+    row disappears; repeated rows stay repeated.
+
+    Rows of `second` with the source `ALL_RANKS` are first replaced by one row per source rank, from
+    0 on; those of `first` stay as they are. The result is ordered as `second`, for equal ones as
+    `first`. Raises `InputError` (`too-large`) for a result of more than 2^24 rows, and if the
+    replacement needs so many.
     """
     second = expand_all_ranks(second, num_ranks)
     largest = np.maximum(first.offset.max(initial=0), second.source_unit.max(initial=0))
@@ -83,9 +87,13 @@ def are_equal(first: Contributions, second: Contributions) -> bool:
 def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
     """Convert contributions to a form that is equal for equal relations.
 
-    Rows are sorted by (rank, offset, source unit, source rank). Where all ranks contribute the same
-    source unit to a result, one row with the source `ALL_RANKS` (-1) replaces their rows; if all
-    ranks contribute it at least n times, n such rows do. Further repetitions are kept.
+    If each of the ranks contributes the same source unit to a result at least n times, n rows with
+    the source `ALL_RANKS` (-1) replace n rows of each rank. Further repetitions stay, and so do
+    rows that already have the source `ALL_RANKS`, which do not count as rows of a rank. For
+    example, with 2 ranks, sources 0, 0 and 1 of one unit become -1 and 0.
+
+    Rows are sorted by rank, then offset, source unit and source rank. Empty contributions stay
+    empty.
     """
     table = np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank])
     table, times = _count_distinct(table, np.ones(len(rows), np.int64))
@@ -190,11 +198,17 @@ def compose_contracts(first: CustomContract, second: CustomContract) -> CustomCo
 def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) -> Collective:
     """Return a collective with the given contract: a standard one if possible, else a custom one.
 
-    The first kind of `_generate_kinds` that matches is taken. The sizes of an INPUT without data
-    and of units of OUTPUT without results do not matter, if they are large enough for the steps.
-    `usage`: the units that the steps access. `op`: the operator of the result. A custom collective
-    gets the smallest possible sizes. The modes (in place or not) of the result are the defaults of
-    `Collective`; the caller sets them.
+    First the contract is reduced: an INPUT without data is as long as the steps access it
+    (`usage`). An OUTPUT is as long as the steps access it or results need, whichever is more. An
+    INPUT with data keeps its size. `unit_count` is the largest size of these buffers, at least 1.
+
+    The first kind of `_generate_kinds` is returned that, with this `unit_count` and the operator
+    `op`, has the same expected results and the same data in INPUT. Its other buffers may be larger
+    than those of the reduced contract, but not smaller. Kinds that divide a buffer among ranks need
+    a `unit_count` that the number of ranks divides. If there is none, or the contract has no
+    expected results, a custom collective with the reduced contract is returned.
+
+    The modes (in place or not) are the defaults of `Collective`; the caller sets them.
     """
     trimmed = _trim_contract(contract, usage)
     largest_input = int(trimmed.input_units.max())
@@ -232,9 +246,10 @@ def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContra
 def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, int | None]]:
     """Yield the kinds of collectives that the contract may have, each with its root or None.
 
-    First the kinds without a root. If only one rank has data, it is the root of a broadcast and a
-    scatter. If only one rank has results, it is the root of a reduce and a gather. Nothing is
-    yielded if the contract has no expected results.
+    The order is: all-reduce, all-gather, reduce-scatter and all-to-all, without a root. Then follow
+    broadcast and scatter, if exactly one rank has data in INPUT (`defined`), which is their root.
+    Then follow reduce and gather, if exactly one rank has expected results, which is their root.
+    Nothing is yielded if the expected results are None.
     """
     if contract.expected is None:
         return

@@ -260,11 +260,17 @@ def kernel_timing(
 def base_timing(profile: MachineProfile, kernel: str, protocol: str, ranks: int) -> KernelTiming:
     """Return the constants of a kernel and protocol that do not depend on messages and channels.
 
-    The kernel `direct` has its own constants. Other kernels have the constants of the protocol
-    (`ll`, `ll128` or `simple`), some of which `nvls` replaces. `ranks` matters only with
-    protocol `simple`: for 2 ranks, `received_share` is a third of its usual value. Raises
-    `UsageError` (`no-model`) for a profile without a model, and `KeyError` for another
-    protocol or a missing constant.
+    - Kernel `direct`: constants of its own (`_direct`).
+    - Kernel `nvls`: fitted constants of the protocol for the network, links, wire, slots and power.
+      Start, rate, time per chunk, filling messages and chunk size are those of NVLS. `visible_us`,
+      `received_share` and `growth` are 0, and a message has one slice.
+    - Other kernels: fitted constants of the protocol. Only `simple` has two slices and a
+      `received_share`, which is a third of its usual value if `ranks` is 2. Only `ll` has a
+      `growth`.
+
+    Times are in us, rates in GB/s. Raises `UsageError` (`no-model`) for a profile without a model,
+    also for `direct`. Raises `KeyError` for a protocol other than `ll`, `ll128` and `simple`, and
+    for a constant that the profile lacks.
     """
     check_model(profile)
     if kernel == "direct":
@@ -336,12 +342,20 @@ def _exchange(
 ) -> KernelTiming:
     """Return the constants of a group of sends and receives, whose messages no FIFO limits.
 
-    `timing`: the constants of the protocol, of which those of exchanges are replaced. With LL, the
-    rate of a block is a constant. With another protocol, it is a smooth minimum of a constant and
-    the block's share of the 32 channels (`NVLINK_EXCHANGE_CHANNELS`); `blocks` use them at the same
-    time, and so does the copy of the GPU's data for itself. The start grows linearly with `ranks`.
-    Except with LL, the start also includes the copy of the last slices (`drain_us`, by `blocks` and
-    `message_bytes`).
+    `timing`: constants of the protocol. `blocks`: number of messages that a rank sends at once; 0
+    counts as 1 for the rate. For n = `ranks`, these constants are replaced:
+
+    - Rate of a block (GB/s): with LL a fitted constant. Otherwise (a^-p + b^-p)^(-1/p), the smooth
+      minimum of a fitted constant a and the share b = 32 r (n - 1) / (n `blocks`). r is the fitted
+      rate of each of the 32 channels, p is `timing.power`.
+    - Start (us): s (1 + g (n - 1)) with fitted s and g. Without LL it is multiplied by a fitted
+      factor, and the copy of the last slices is added (`drain_us`, by `blocks` and
+      `message_bytes`).
+    - The link efficiency is a fitted rate divided by the nominal rate of the GPU's links.
+    - `visible_us`, `received_share` and `growth` are 0. A message has one slice. Chunk size and
+      slots are unlimited.
+
+    Raises `KeyError` for a fitted constant that the profile lacks.
     """
     value = _constant_values(profile)
     share = NVLINK_EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
@@ -367,10 +381,11 @@ def _exchange(
 def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
     """Return the constants of MSCCL++'s kernels, which write to the memory of peers directly.
 
-    They are those of `START_VALUES` for the architecture of the profile's GPU (`start_value`), and
-    the network's constants of the profile. `protocol`: `ll` for packets; any other one means puts
-    with a signal. Raises `KeyError` for a protocol that is not in `_WIRE`. Times are in us, rates
-    in GB/s; each message has one slice.
+    `protocol`: `ll` for packets; `simple` and `ll128` give the constants of puts with a signal.
+    Raises `KeyError` for any other one. Start, visibility, rate and efficiencies are those of
+    `START_VALUES` for the architecture of the profile's GPU, which must be known. The time of a hop
+    between nodes is that of the profile's network, if it has one (`network_us`). Times are in us,
+    rates in GB/s. Each message has one slice, and chunk size and slots are unlimited.
     """
     is_ll = protocol == "ll"
     return KernelTiming(

@@ -83,9 +83,17 @@ def _generate_switched_packings(
 ) -> Iterator[PlacedPacking]:
     """Yield packings in a network with switches, which are replaced by direct arcs first.
 
-    The order is: the chain, if there is one; trees with traffic concentrated at switches; trees
-    with spread traffic, unless they are the same; the plans for several hosts. Raises `InputError`
-    (`depth`) if a maximum depth is requested.
+    The order is:
+
+    1. The chain of `find_chain_packing`, if there is one.
+    2. Trees at the best rate (`all_gather_trees`, with data of the root only), with traffic
+       concentrated at switches.
+    3. The same with traffic that switches spread evenly, unless this gives equal trees.
+    4. One packing for each division of the ranks into equal hosts
+       (`build_rooted_machine_packings`).
+
+    All have the given `bound`. Raises `InputError` at the first request: `depth` if the task limits
+    the depth, and otherwise the errors of these functions, such as `unbalanced-switch`.
     """
     graph = network.graph
     if task.depth is not None:
@@ -125,14 +133,18 @@ def find_tree_front(
 ) -> list[TreeSearchResult]:
     """Find packings with the fewest trees for smaller and smaller depth.
 
-    `total`: the rate in units of the graph. `known`: an available packing. The first result has the
-    fewest trees of any depth that the budget finds. Each next one is shallower than the one before,
-    and replaces it if it has as many trees. The search ends when no packing of the next depth is
-    found within the budget, or on Ctrl-C, which is recorded in the budget and not raised. Above
-    `_MAX_NODES_OF_A_FRONT` nodes only the first is searched.
+    `total`: sum of the weights of a packing's trees, the rate in units of the graph. `known`: an
+    available packing, of at least one tree. The first result has the fewest trees that the budget
+    finds for any depth; it is `known` if no packing has fewer. Each next search is for trees that
+    are shallower than the previous result. A result with as many trees as the previous one replaces
+    it. So trees increase and depths decrease in the list.
 
-    If the task has a maximum depth, the only result is the packing with the fewest trees within it;
-    `InputError` (`depth`) is raised if none is found.
+    The search ends at depth 0, or when no packing of the next depth is found within the budget. It
+    also ends on Ctrl-C, which is recorded in the budget and not raised. Above
+    `_MAX_NODES_OF_A_FRONT` (24) nodes only the first search is made.
+
+    If the task has a maximum depth, the only result is the packing with the fewest trees within it.
+    `InputError` (`depth`) is raised if none is found; Ctrl-C is raised if `known` is too deep.
     """
     if task.depth is not None:
         return [_find_within_depth(task, graph, total, known, task.depth)]

@@ -176,17 +176,21 @@ class _FlatBuilder:
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
         """Return the grid, the division into chunks, of the tensor that an operation communicates.
 
-        The number of chunks is that chosen for the operation, or for the first member of its
-        bucket. A Send uses `before`, the grid of its operand, if it is not None; otherwise it has
-        the chosen number of chunks per block: one block per rank if the value is sliced, else one
-        block. Other operations ignore `before`. A collective has (chosen chunks) x (units of its
-        algorithm) // blocks chunks per block:
+        The tensor has the shape of the operation's result. The chosen number of chunks is that for
+        the operation, or for the first member of its bucket. The first rule that applies:
 
-        - ReduceScatter: one block per rank, along its dimension (default 0)
-        - AllGather, AllToAll: one block per rank, along the sliced dimension of the operand; for an
-          AllToAll also divided along the sliced dimension of the result
-        - uneven collectives: one block, with the chosen number of chunks of rows
-        - all others: one block
+        1. Uneven collectives: the grid of the result of `build_row_grids`, one block with the
+           chosen number of chunks of rows.
+        2. Send: `before`, the grid of its operand, if it is not None. Otherwise each block has the
+           chosen number of chunks; there is one block per rank along the sliced dimension, or one
+           block if the value is not sliced.
+        3. ReduceScatter: one block per rank, along the dimension of the operation (default 0).
+        4. AllGather and AllToAll: one block per rank, along the sliced dimension of the operand. An
+           AllToAll is also divided along the sliced dimension of its result (`across`).
+        5. Others: one block.
+
+        In rules 3 to 5, a block has (chosen chunks) x (units of the chosen algorithm) // blocks
+        chunks, and `before` is ignored. Raises `HubError` if the chosen algorithm does not fit.
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
