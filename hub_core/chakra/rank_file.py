@@ -63,13 +63,17 @@ _MAX_MESSAGE = 64 << 20
 
 
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:
-    """Find the records of a file and decode its metadata: (records of the nodes, metadata).
+    """Return the node records of a file, which are not decoded, and its decoded metadata.
 
-    A file in JSON form is first converted to records; then the name gets ` (as records)`, and bytes
-    in later errors refer to these records. Raises `TraceError` if the JSON cannot be converted, if
-    the content is empty, compressed with gzip, or another text (`_check_magic`), if the records are
-    truncated, if record 0 is not metadata of the current schema, and if no node follows the
-    metadata (`no-nodes`). The nodes themselves are not decoded.
+    A file in JSON form (`is_json_form`) is first converted to records. Then its name gets ` (as
+    records)`, and bytes in later errors are positions in these records. Raises `TraceError` for the
+    first of these defects:
+
+    1. JSON that cannot be converted (`json-form`)
+    2. empty content, gzip or another text (`_check_magic`)
+    3. records that are cut (`truncated`), or a later record of length 0 (`empty-record`)
+    4. a record 0 that is not metadata of the current schema (`_decode_record_0`)
+    5. no record after the metadata (`no-nodes`)
     """
     # Checked first, because a compressed file would be reported as truncated.
     if is_json_form(content):
@@ -129,13 +133,18 @@ def is_json_form(content: bytes) -> bool:
 
 
 def convert_json(name: str, content: bytes) -> bytes:
-    """Convert a file in JSON form to records: each message preceded by its length as a varint.
+    """Return the records of a file in JSON form: each message preceded by its length as a varint.
 
     The first message becomes GlobalMetadata, each further one a node. An object with a list
-    `workload_graph` counts as an empty metadata message and one message per entry. An empty text
-    gives no bytes. Raises `TraceError`, with the byte of the message or error in `content`, for a
-    text that is not UTF-8, invalid JSON, nodes of `workload_graph` that cannot be converted, and
-    messages that do not match the schema.
+    `workload_graph` counts as an empty message and one message per entry of the list. An empty or
+    blank text gives no bytes.
+
+    Raises `TraceError` (`json-form`) for the first defect:
+
+    - A text that is not UTF-8, and incomplete or invalid JSON, at the byte of the error.
+    - A message that is no object or does not match the schema, at the first byte of the message.
+    - An entry of `workload_graph` that cannot be converted or does not match, at the first byte of
+      the object that contains the list.
     """
     # Imported here: it loads protobuf, which readers of the usual form do not need.
     from google.protobuf import json_format
@@ -210,17 +219,17 @@ def _decode_record_0(body: bytes, offset: int) -> Metadata:
 
 
 def _identify_schema(body: bytes, fields: list[Field]) -> tuple[str, str] | None:
-    """Recognize the schema of a record 0 that is not GlobalMetadata of the current schema.
+    """Return (code, description) of the schema of a record 0, or None for current GlobalMetadata.
 
-    Returns (code, description), or None for current GlobalMetadata. `fields`: the fields of `body`.
-    The first of these rules that applies decides:
+    `fields`: the fields of `body`. A byte field has the wire type 2 (length and bytes), an integer
+    field the wire type 0 (varint). The first rule that applies decides:
 
-    - All fields are byte fields 1 or 2, or there is no field: the schema of August to October 2023
-      if the content of some field 1 starts with byte 0x0a, otherwise current metadata.
-    - There is a byte field 11: the schema of June and July 2023.
-    - The body begins with integer field 1 of value 0, or there is an integer field 4 or 12 to 20
-      (`_OLD_EG_FIELDS`): an execution graph of before June 2023.
-    - Anything else: a node of the current schema; the metadata record is missing.
+    1. There is no field, or all fields are byte fields 1 or 2: `old-schema` (August to October
+       2023) if the content of some field 1 starts with byte 0x0a, otherwise None.
+    2. There is a byte field 11: `old-schema` (June and July 2023).
+    3. The body begins with the bytes 08 00 (integer field 1 of value 0), or there is an integer
+       field 4 or 12 to 20: `legacy-eg`, an execution graph of before June 2023.
+    4. Anything else: `missing-metadata`, because record 0 is a node of the current schema.
     """
     texts = [field for field in fields if field.wire is WireType.BYTES]
     numbers = {field.number for field in fields if field.wire is WireType.VARINT}
@@ -259,14 +268,20 @@ def _parse_messages(text: str, name: str) -> Iterator[tuple[int, dict[str, objec
 
 
 def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
-    """Convert a node of the feeder's JSON form to protobuf's JSON mapping.
+    """Return a node of the feeder's JSON form in protobuf's JSON mapping, with unchecked values.
 
-    `Id` and `NodeType` are copied; a missing `Name`, `runtime`, `ctrlDeps` or `data_deps` becomes
-    "", 0 or []. Fractions of the runtime (in microseconds) are cut off. The keys of `_ATTRIBUTES`
-    that `node` has become attributes of kind int64 with unchecked values, in the order of
-    `_ATTRIBUTES`. If `node` has `is_cpu_op`, this attribute follows as a boolean. Other keys are
-    ignored. Raises `KeyError` without `Id` or `NodeType`, `ValueError` for a runtime that is not a
-    number, and `OverflowError` for an infinite one.
+    The keys of the result are, in this order:
+
+    - `id`: `Id`. `name`: `Name` as a text, default "". `type`: `NodeType`.
+    - `ctrlDeps`, `dataDeps`: `ctrlDeps` and `data_deps`, default [].
+    - `durationMicros`: `runtime` in microseconds, default 0. It may be a text; fractions are cut
+      off.
+    - `attr`: the keys of `_ATTRIBUTES` that `node` has, in the order of `_ATTRIBUTES`, as integers
+      (`int64Val`). If `node` has `is_cpu_op`, it follows as a boolean: False for 0, "", null and
+      other empty values.
+
+    Other keys are ignored. Raises `KeyError` without `Id` or `NodeType`, `ValueError` for a runtime
+    that is not a number (also null), and `OverflowError` for an infinite one.
     """
     attributes: list[dict[str, object]] = [
         {"name": key, "int64Val": node[key]} for key in _ATTRIBUTES if key in node
@@ -285,12 +300,17 @@ def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
 
 
 def _parse_objects(text: str, name: str) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield (position in characters, object) of each of the consecutive JSON objects of a text.
+    """Yield (index of first character, object) for each of the consecutive objects of a text.
 
-    White space between objects is skipped; a blank text yields nothing. Raises `TraceError`, with
-    the position in bytes, for incomplete, invalid or too deeply nested JSON, and for a value that
-    is not an object. Objects before the error have been yielded already. `name`: the file, for the
-    error.
+    Blanks, tabs and line ends between objects are skipped; a text of these only yields nothing.
+    Raises `TraceError` (`json-form`) with a position in bytes of UTF-8; earlier objects have been
+    yielded already:
+
+    - invalid or incomplete JSON: at the error
+    - JSON that is nested too deeply, or has a number that is too long: at the start of the message
+    - a value that is not an object: at the start of the value
+
+    `name`: the file, for the error.
     """
     decode = json.JSONDecoder().raw_decode
     at = _skip_space(text, 0)

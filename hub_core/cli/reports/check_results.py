@@ -269,12 +269,19 @@ def _build_result(finding: FileFinding, position: int) -> dict[str, object]:
 
 
 def build_junit(checked: Sequence[CheckedSource], findings: Sequence[FileFinding]) -> bytes:
-    """Return a JUnit document (UTF-8) with one test case per input, in their order.
+    r"""Return a JUnit document (XML, UTF-8) with a test case per input, in the order of `checked`.
 
-    An input fails if one of its `findings` is an error; the first one is the type (code) and
-    message of the failure, and all errors are listed in its text. Warnings and notes become the
-    output of the test case. `findings` must not contain accepted ones. An input with findings is
-    recognised by its exact name; an input that occurs twice gets the findings of both.
+    The name of a test case is the URI of its input, relative to the current folder if it is below
+    it. A finding belongs to all inputs whose `source` equals its own; findings of other sources are
+    ignored. Findings keep their order.
+
+    - Errors: the input fails. The first error gives `type` (its code) and `message` of the failure;
+      the text of the failure has one line per error.
+    - Warnings and notes become `system-out` of the test case, also for an input that fails.
+
+    Only `findings` decide: `ok` and `findings` of `checked` are not read, and accepted findings
+    must be removed before. Without inputs the document has an empty test suite. Characters that XML
+    does not allow are written as escapes such as `\x00`.
     """
     cases = []
     failures = 0

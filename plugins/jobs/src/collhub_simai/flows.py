@@ -79,19 +79,26 @@ def build_algorithm(
     facts: Mapping[str, JsonValue],
     code: str,
 ) -> Algorithm:
-    """Build the timing-only algorithm of at least one flow, with a send and a receive for each.
+    """Return a timing-only algorithm with a send and a receive for each of at least one flow.
 
-    Units are bytes. The algorithm has the kind CUSTOM. Its unit count, its size in bytes, and the
-    length of the buffers of every rank are the bytes that the busiest rank sends or receives. Steps
-    of a rank are in the order of the flows. A send has a data dependency on the receives of its
-    parents, and a control dependency on the sends of those previous flows that its rank sends;
-    other previous flows have no effect. If the flow has a delay, a computation of this duration is
-    between the receives and the send. Receives have no dependencies. The number of ranks is the
-    highest rank plus 1, at least 2.
+    The collective is CUSTOM, and units are bytes. The unit count, the size in bytes and the length
+    of the buffers of every rank are the same number: the bytes that the busiest rank sends, or
+    those that it receives, whichever are more. The number of ranks is the highest rank plus 1, at
+    least 2.
 
-    `facts`: extension of the format `code`, which is also the code of errors. Raises `InputError`
-    with the line for a repeated flow id, an unknown id, and a parent that does not end at the
-    sender; also if a rank sends or receives more than `MAX_UNITS` (2^62) bytes.
+    Steps of a rank are in the order of the flows, unless a dependency needs another order.
+    Dependencies are:
+
+    - A send has a data dependency on the receive of each parent. If the flow has a delay, a
+      computation of this duration has these dependencies, and the send depends on the computation.
+    - A send has a control dependency on the sends of those previous flows whose source is its rank.
+      Other previous flows have no effect.
+    - Receives have none.
+
+    `facts` become the extension of the format `code`. Raises `InputError` with the line and `code`
+    for a repeated flow id, an unknown parent or previous id, and a parent that does not end at the
+    sender. Line 1 is named if a rank sends or receives more than `MAX_UNITS` (2^62) bytes. A cycle
+    of dependencies raises it with `cyclic-dependencies` at the line of a flow that cannot start.
     """
     positions: dict[int, int] = {}
     # Numbers of the send of each flow; its receive follows, and its delay is before it.

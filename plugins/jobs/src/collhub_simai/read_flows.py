@@ -28,13 +28,16 @@ _MAX_FIELD = 1 << 16
 
 
 def read(source: Source, options: SimcclOptions) -> Algorithm:
-    """Read the flows of one collective as an algorithm whose units are bytes (`build_algorithm`).
+    """Return the flows of one collective as a timing-only algorithm in bytes (`build_algorithm`).
 
-    The options choose the collective (`_select_flows`); a note reports the number of flows of other
-    collectives. The extension `SIMCCL` has the columns `collective`, `op` and `data_size` of the
-    first flow. Raises `InputError` for several files (`several-files`), without a flow that fits
-    the options (`empty`), and with the line for invalid rows, repeated or unknown flows, and cyclic
-    dependencies.
+    The options choose the collective (`_select_flows`); if there are flows of other collectives, a
+    note with their number is reported to `source`. The extension `SIMCCL` has the columns
+    `collective`, `op` and `data_size` of the first chosen flow, as texts; `data_size` is not
+    compared with the flows. A compressed file is decompressed.
+
+    Raises `InputError`: `several-files` for another number of files than one, and `empty` if no
+    flow fits the options. It is raised with the line for an invalid header, row, number or flow,
+    for repeated or unknown flow ids, and for cycles of dependencies.
     """
     if len(source.parts) != 1:
         message = f"{len(source.parts)} files; the flows of a job are one file"
@@ -58,11 +61,20 @@ _Row = tuple[int, Mapping[str, str]]
 
 
 def _rows(stream: BinaryIO, file: str) -> Iterator[_Row]:
-    """Yield (line number, fields by name) of the rows; empty rows are skipped.
+    """Yield (line number from 1, fields by name) of each row after the header.
 
-    Bytes that are not UTF-8 are replaced. Raises `InputError` with the line for another header than
-    `COLUMNS`, rows with another number of fields, and fields of more than 2^16 characters. While
-    rows are read, the global field limit of the module `csv` is changed.
+    The number is that of the last line of the row. Rows of blank fields only are skipped. Fields
+    keep their blanks. Bytes that are not UTF-8 are replaced.
+
+    Raises `InputError` (`SIMCCL`), with the line, in these cases:
+
+    - The first row is not `COLUMNS` in this order (blanks around names are ignored), also for an
+      empty file.
+    - A row has another number of fields.
+    - A field has more than 2^16 characters, or the text is no CSV.
+
+    Until the iterator ends, the global field limit of the module `csv` is 2^16; then it is
+    restored.
     """
     reader = csv.reader(line.decode("utf-8", "replace") for line in stream)
     previous = csv.field_size_limit(_MAX_FIELD)
@@ -91,11 +103,18 @@ def _refuse(file: str, line: int, message: str, cure: str) -> NoReturn:
 def _select_flows(
     rows: Iterator[_Row], options: SimcclOptions, file: str
 ) -> tuple[list[_Row], int]:
-    """Return the flows of the chosen collective, and the number of the other flows.
+    """Return the flows of the chosen collective, and the number of all other flows.
 
-    It is the collective and operation (columns `collective` and `op`) of the first flow that
-    fits the options; options that are None fit every flow. The flows keep their order and line
-    numbers. Raises `InputError` if none fits (`empty`), and for more than 2^20 chosen flows.
+    The first flow that fits the options chooses the collective. Its columns `collective` and `op`
+    without surrounding blanks are compared as texts with those of every other flow; equal ones are
+    chosen too. Flows before it count as other flows. A flow fits if both hold:
+
+    - `options.collective` is None, or is the standard name of the column `collective`, which may
+      have any usual spelling such as `AllReduce`.
+    - `options.operation` is None, or the column `op` is this number without leading zeros.
+
+    The flows keep their order, line numbers and fields. Raises `InputError`: `empty` if no flow
+    fits, `SIMCCL` for more than 2^20 chosen flows, and the errors of `rows`.
     """
     flows: list[_Row] = []
     skipped_count = 0
@@ -121,10 +140,16 @@ def _select_flows(
 
 
 def _parse_flow(line: int, row: Mapping[str, str], file: str) -> Flow:
-    """Parse the fields of a row.
+    """Return the flow of a row, with its line, ids, ranks, channel and size.
 
-    Raises `InputError` with the line for a number that is not decimal, of at least 0 and at most 18
-    digits, and for flows that `check_flow` refuses. The first mistake counts.
+    Raises `InputError` (`SIMCCL`) with the line for the first of these defects:
+
+    1. In the order `flow_id`, `src`, `dest`, `channel_id`, `flow_size`: a value that is not a
+       decimal number of 1 to 18 digits from 0 on. Blanks around it are ignored.
+    2. An invalid id in `parent_flow_ids`, then in `prev_flow_ids` (`_ids`). Whether a flow has the
+       id is not checked.
+    3. A flow that `check_flow` refuses: from a rank to itself, or with a rank, channel or size out
+       of range.
     """
     numbers = []
     for name in ("flow_id", "src", "dest", "channel_id", "flow_size"):

@@ -87,10 +87,20 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
 
 
 def nodes_of_profile(events: RankEvents, profile: RankProfile) -> RankNodes:
-    """Build the nodes of a rank from its profile; `facts` of the result describe its file.
+    """Return the nodes of a rank (`build_nodes`) with the facts about its file.
 
-    Facts are for example whether it has a device, the numbers of unknown kernels and calls, and
-    idle times (None without a device).
+    The facts, in `facts` of the result, are:
+
+    - whether the file has work of a device
+    - number of communication kernels with an unknown collective
+    - number of activities without a recorded time; 0 if `profile.is_recorded` is None
+    - number of collectives of host libraries next to a device
+    - annotations that name no known collective: counts by name
+    - names of work that copies or sets memory, and of work that communicates although its
+      collective is unknown
+    - idle times of the streams; None without work of a device
+
+    Neither argument is changed.
     """
     nodes = build_nodes(profile)
     is_recorded = profile.is_recorded
@@ -109,11 +119,19 @@ def nodes_of_profile(events: RankEvents, profile: RankProfile) -> RankNodes:
 
 
 def describe_facts(parts: Sequence[RankNodes]) -> list[str]:
-    """Format notes on the files: treatment of unusual work, and missing data.
+    """Return up to six notes on the files: treatment of unusual work, and missing data.
 
-    A note is returned only if it concerns some rank. The order is: kernels of unknown collectives,
-    collectives of the host next to a device, ignored annotations, collectives without kernels,
-    ranks without collectives, ranks without work of a device.
+    A note such as `ranks 0-1: 5 TEXT` names the ranks concerned, ascending; a note without such
+    ranks is omitted. Notes 1 to 4 also have the sum of the counts of these ranks. The order is:
+
+    1. kernels of unknown collectives
+    2. collectives of host libraries next to a device
+    3. annotations that name no known collective
+    4. collectives without a recorded time, because the file has no kernels for them
+    5. ranks without any call of communication (`calls` is empty)
+    6. ranks without work of a device
+
+    No parts give an empty list.
     """
     facts = [(part.rank, part.facts) for part in parts]
     lines = [
@@ -180,13 +198,22 @@ _MAX_NESTING = 32
 def device_profile(
     events: RankEvents, window: tuple[int, int] | None, kernel_delay_ns: float = KERNEL_DELAY_NS
 ) -> RankProfile:
-    """Build the profile of a rank with a device.
+    """Return the profile of a rank with a device: its activities (kernels, copies) sorted by start.
 
-    `window`: (start, end) in ns; only work that is issued from start to before end is read,
-    None for all. Work without a known launch counts by its start. `kernel_delay_ns`: shorter
-    idle times of a stream count as delay between two kernels. Activities are in the order of
-    their starts. Dependencies between streams are inferred only if the file records no waits
-    of streams. Raises `InputError` (`step`) if no work is issued in the window.
+    Activities with equal starts keep the order of the file. `window`: (start, end) in ns. Only
+    activities issued at start or later, and before end, are included; None includes all. An
+    activity is issued at the start of the runtime call that launched it, or at its own start if
+    that call is unknown.
+
+    `kernel_delay_ns` is used for the idle times only: a gap between two activities of a stream that
+    is shorter, and that is no wait for the host, is the usual delay between kernels.
+
+    Recorded waits of streams become the dependencies `stated`. If the file has any, `assumed` is
+    empty; otherwise dependencies are inferred from the times. Points of the host have no known work
+    (-1).
+
+    Raises `InputError`: `step` if `window` contains no activity, `group` if the ranks of a group
+    are unknown, and `profile-record` for invalid data in the file's header.
     """
     order, launches = _issued(events, window)
     start = events.device.column("start")[order]
@@ -246,11 +273,13 @@ def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Ar
 
 
 def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
-    """Sort the runtime calls by start, and find the call that launched each activity.
+    """Return the runtime calls sorted by start, with the call that launched each activity.
 
-    `correlation`: number by activity. The launch is the last of the sorted calls with this number,
-    given by its position in this order; -1 in `of_activity` without one, and for negative numbers.
-    Calls with equal start keep the order of the file.
+    Calls with equal start keep the order of the file; calls of every kind are included.
+    `correlation`: int64 per activity, the number that it shares with its runtime call.
+    `of_activity` of the result has the position of that call in the sorted order. If several calls
+    have the number, it is the last one. It is -1 if no call has the number, and for a negative
+    number.
     """
     calls = events.calls
     order = np.argsort(calls.column("start"), kind="stable")
@@ -272,14 +301,23 @@ def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
 def _calls(
     events: RankEvents, order: Int64Array, launches: Launches
 ) -> tuple[list[Call], Int64Array, Counter[str]]:
-    """Return the communications of the device, their index per activity, and the unknown kernels.
+    """Return communications of the device, their index per activity, counts of unknown kernels.
 
-    `order`: the selected rows of device work, one per activity; kernels of other rows are skipped.
-    Each kernel of a communication gets an entry of its own in the list, in the order of
-    `events.kernel_calls`. It is the communication recorded with the kernel, else that of the span
-    that encloses its launch, else the one that its name indicates, with its group resolved. The
-    index is int64[activities], -1 for activities without communication. Kernels of communication
-    without any of the three are counted by name, and have no entry.
+    `order`: the selected rows of device work, one per activity. Each row of `events.kernel_calls`
+    that is selected is a kernel of communication. The first source that knows its communication is
+    used:
+
+    1. the arguments of the kernel
+    2. the spans (annotations of communications) of the launching thread that enclose the start of
+       its launch: the innermost one with a group name, else the innermost one; only the last 32
+       that began before are examined
+    3. the name of the kernel
+
+    The list has one entry per such kernel, in the order of `events.kernel_calls`, even if entries
+    are equal. Truncated groups are completed (`resolve_group`). The index is int64[activities], -1
+    for all other activities. Kernels that no source knows have no entry; the counter has their
+    number by kernel name. Raises `InputError` (`group`) if the ranks of a truncated group are
+    unknown.
     """
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
@@ -339,12 +377,16 @@ def _enclosing_call(
 def _points(
     launches: Launches, start: Int64Array, end: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the issuing point of each activity, and time and awaited activity of each point.
+    """Return int64 arrays: issuing point per activity; time and awaited activity per point.
 
-    Activities are work of the device; points are moments of the host: the start of each runtime
-    call that launched an activity, and the end of each call that waited for one. They are ordered
-    by time in ns, launches first at equal times. The issuing point is -1 for activities without a
-    known launch, the awaited activity -1 for launches. All three are int64 arrays.
+    Activities are work of the device; points are moments of the host:
+
+    - the start of each runtime call that launched an activity; activities of one call share it
+    - the end of each call that waited for an activity (`_awaited`)
+
+    A call that launched and waited has both points. Points are sorted by time in ns, at equal times
+    starts before ends, then in the order of the calls in `launches`. The issuing point is -1 for
+    activities without a known launch. The awaited activity is -1 for points that are starts.
     """
     is_launch = launches.launch_mask()
     awaited_by_call = _awaited(launches, start, end, is_launch)

@@ -84,11 +84,15 @@ class CallGraph:
         return {name: list(members) for name, members in ranks.items()}
 
     def _place_at_recorded_times(self) -> None:
-        """Place the calls of each rank at their recorded times, ordered by start, then by row.
+        """Add the calls of each rank to `_rank_calls` at their recorded times, by start, then row.
 
-        A call ends at its start plus its duration. A collective is left out on all ranks if a rank
-        with any record of its communicator has no record of the collective. The number of such
-        collectives is added to the notes. Messages are never left out.
+        A row is the number of a record. Times are in ns; a call ends at its start plus its
+        duration.
+
+        A collective is left out on all ranks if a rank has any record of its communicator, but none
+        of this collective. Ranks without any record of the communicator do not matter. The number
+        of collectives that are left out, if any, is added to the notes. Messages and calls of
+        unknown operations are never left out. A rank may get no calls.
         """
         calls, members = self._calls, self._members_with_records()
         left_out = 0
@@ -109,14 +113,23 @@ class CallGraph:
                 self._rank_calls[rank].add(calls.kind[row], start, start + calls.duration_ns[row])
 
     def _place_in_order(self) -> None:
-        """Place the calls one after the other, in an order common to all ranks (`order_calls`).
+        """Add the calls to `_rank_calls` one after the other, in an order common to all ranks.
 
-        Without recorded durations (`has_times` is False), all times are NONE. With durations, a
-        rank that has records of the communicator, but not of this collective, gets a copy with the
-        shortest recorded duration; the number of copies, if any, is added to the notes. The end of
-        a call is the maximum over its ranks of (end of the rank's previous call, 0 at first) +
-        (duration on this rank). All its ranks have this end, and on each the call starts its own
-        duration earlier. The calls are added to `_rank_calls`.
+        The order is that of `order_calls`, which may add a note. Without recorded durations
+        (`has_times` is False), each rank with a record of a call gets it with the times -1
+        (`NONE`).
+
+        With durations, the rules for each call are:
+
+        1. A rank that has records of the communicator, but not of this collective, gets a copy. It
+           is a copy of the record of the first rank, with the shortest recorded duration of the
+           collective. The number of copies, if any, is added to the notes. Messages and unknown
+           operations are not copied.
+        2. The call ends on all its ranks at the same time. It is the maximum over these ranks of
+           (end of the previous call of the rank, 0 at first) + (duration on the rank), in ns.
+        3. On each rank the call starts its duration on this rank before the end.
+
+        A copy for a new rank also adds a kind of record (`_copy_kind`).
         """
         calls, members = self._calls, self._members_with_records()
         added = 0
@@ -167,14 +180,19 @@ class CallGraph:
         return len(self._calls.kinds) - 1
 
     def _match_messages(self) -> dict[int, list[bool]]:
-        """Mark the recorded calls, by rank, that can become collectives or messages of the job.
+        """Return by rank, for each of its calls, whether it can become a call of the job (bool).
 
-        A collective is marked if its operation and all ranks of its communicator are known. A
-        message is marked if its other end is recorded: ends match by sender, receiver and bytes,
-        and if one side has more records, its last ones are not marked. Messages with an unknown
-        peer, or to the rank itself, are not marked. Each flag belongs to the call at the same
-        position of the rank's records. If any call is not marked, a note with their number is added
-        to `self.notes`.
+        A flag belongs to the call at the same position in `_rank_calls`. A rank without calls has
+        an empty list.
+
+        - Collective: True if its operation is known and all ranks of its communicator have records.
+        - Message to or from an unknown rank, or to the rank itself: False.
+        - Other message: True if the other end is recorded. Sends and receives with equal sender,
+          receiver and bytes are counted; the communicator does not matter. For 3 sends and 2
+          receives, the first 2 sends and both receives are True. A message may be True although
+          other ranks of its communicator have no record.
+
+        If any flag is False, a note with their number is added to `self.notes`.
         """
         counts: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         message_ends: dict[int, list[tuple[tuple[int, int, int], int] | None]] = {}
@@ -223,12 +241,17 @@ class CallGraph:
         return (peer, rank, record.bytes), 1
 
     def _nodes_of_rank(self, rank: int, rows: _RankCalls, is_matched: Sequence[bool]) -> RankNodes:
-        """Build the nodes of a rank from its recorded calls, at their times or in their order.
+        """Return the nodes of a rank for its calls, at their times or, without times, in order.
 
-        `is_matched`: bool by call. A call that is not matched becomes a node with only the name of
-        the call; these names are listed in the facts of the result (`communication_names`), so that
-        they count as communication. Without recorded times, nodes only have dependencies on the
-        previous node.
+        `is_matched`: bool per call of `rows`. A matched call becomes a node with the communication
+        of `_call`. Any other call becomes a node of kind COMPUTE with only the name of the call.
+        The names of the unmatched calls, without repetition, are `communication_names` in the facts
+        of the result, so that these nodes count as communication. All other facts have their
+        defaults.
+
+        With recorded durations (`has_times`), the nodes are those of `_timed_nodes`. Otherwise
+        there is one node per call with the duration -1. Each depends only on the previous one, and
+        this dependency is marked as assumed; without calls there are no nodes.
         """
         number = {kind: index for index, kind in enumerate(dict.fromkeys(rows.kind))}
         calls = [self._call(kind) for kind in number]
@@ -245,11 +268,21 @@ class CallGraph:
         return nodes
 
     def _call(self, kind: int) -> Call:
-        """Convert a kind of record to a call with the group, peer and bytes of the job.
+        """Return the call of the job (operation, group, peer, bytes) for a kind of record.
 
-        The peer is a rank of the job, the root a position in the communicator, the size that of the
-        input buffer. If the operation, or some ranks of the communicator, are unknown, the call
-        becomes a computation of unknown size with the name of the operation.
+        `kind`: index in the kinds of all records. The name is the operation as recorded.
+
+        - Unknown operation, or a communicator with ranks that have no record: the call is a
+          computation (COMPUTE) with collective, bytes, peer and root -1. Its group has the name,
+          but no ranks.
+        - Collective: `root` is the recorded position in the communicator, not a rank of the job.
+          The peer is -1.
+        - Message: `peer` is the rank of the job at the recorded position in the communicator, or -1
+          if there is no such position. The root is -1.
+
+        `bytes` are those of the input buffer of a rank: the recorded bytes, for reduce-scatter,
+        all-to-all and scatter multiplied by the number of ranks, -1 if unknown. For a message they
+        are the recorded bytes.
         """
         record = self._calls.kinds[kind]
         communicator = record.member.communicator
@@ -276,11 +309,17 @@ class CallGraph:
         label: Int64Array,
         call: Int64Array,
     ) -> RankNodes:
-        """Build nodes whose durations and gaps reproduce the start and end times of the calls.
+        """Return nodes whose durations and dependencies reproduce the times of the calls.
 
-        `label`, `call`: index in `names` and in `calls` by record, `call` -1 for records without a
-        matching call. Each communicator has a stream, whose calls follow each other, if start times
-        are recorded; otherwise all calls of the rank are in one stream. There is no work of the
+        `label`, `call`: int64 per call of `rows`: index in `names`, and index in `calls` or -1 for
+        no communication.
+
+        With recorded start times, each communicator is a stream; otherwise all calls of the rank
+        are in one stream. A call depends on the previous call of its stream, if that one ends at or
+        before its start. The remaining time before its start becomes a node `gap`.
+
+        The first node is `start`, which lasts from time 0 to the first call (0 ns without calls).
+        Nodes of the calls follow in the order of their starts. There are no nodes for work of the
         host.
         """
         count = len(rows.kind)
@@ -329,15 +368,22 @@ def order_calls(
     rows_of_call: Mapping[CallKey, Mapping[int, int]],
     notes: list[str],
 ) -> Sequence[CallKey]:
-    """Order the calls of a job so that each rank issues its calls in the order of its records.
+    """Return all keys of `rows_of_call`, each once, in an order that follows the ranks' records.
 
-    On each rank, the calls of a communicator (of each operation, if sequence numbers count per
-    operation) are first sorted by sequence number, within the positions that they occupy. A
-    call is then taken when all its ranks have reached it; of several, the first one that was
-    reached by all. At the beginning, ranks are visited in ascending order. If no call can be
-    taken because the orders of ranks contradict each other, the next call of the lowest rank
-    with remaining calls is taken; a note with the number of such cases is added to `notes`.
-    Returns all keys of `rows_of_call`, each once.
+    `rows_of_call`: rows of the records by rank and call; other records are ignored. The ranks of a
+    call are those with a row.
+
+    1. On each rank, the calls are in the order of their rows. Then the calls of each communicator
+       (of each operation, if the keys name one) are sorted by sequence number, within the positions
+       that they occupy. Messages keep their positions.
+    2. A rank has reached its first call that is not yet taken. A call becomes ready when all its
+       ranks have reached it. Ready calls are taken in the order in which they became ready. At the
+       beginning, and after a call is taken, its ranks go on in ascending order.
+    3. If no call is ready, the orders of the ranks contradict each other. The call that the lowest
+       rank with remaining calls has reached is taken; the other ranks of that call skip it later.
+
+    If rule 3 was used, a note with the number of its uses is added to `notes`. Without calls the
+    result is empty.
     """
     rank_of_kind = [job.rank_of[record_kind.member] for record_kind in calls.kinds]
     key_of_row = {row: key for key, rows in rows_of_call.items() for row in rows.values()}

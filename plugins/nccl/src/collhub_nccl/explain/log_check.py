@@ -68,18 +68,26 @@ def check_log(
     build: Callable[[int | None, int | None, str], Communicator] | None,
     version: str | None = None,
 ) -> LogCheck:
-    """Compare every choice and cost in a log with the model; return findings sorted by line.
+    """Return the comparison of every choice, cost, kernel and thread count in a log with the model.
 
-    `build` returns the communicator of the user's machine for (ranks, nodes, version). It gets
-    None, None and "" for those that are not known. Without `build`, the machine is the known GPU
-    whose costs are in the log.
+    The communicator of the model is chosen as follows:
 
-    - `version` replaces that of the log, unless it is None or "".
-    - Ranks that the log lacks are inferred from the latency of ring LL. A note gives their number.
-    - A number of collective channels in the log replaces that of the model, with a note.
-    - Lines that could not be read become findings that do not agree.
+    - Version: `version`, unless it is None or ""; otherwise that of the log, which may be "".
+    - Ranks: those of the log; otherwise inferred from the latency of ring LL (`_infer_ranks`), with
+      a note that gives their number; otherwise None.
+    - With `build`: the result of `build(ranks, nodes, version)`, for the user's machine. Nodes are
+      None if the log lacks them.
+    - Without `build`: a known GPU (`_infer_communicator`), and a note names it. Nodes are 1 if the
+      log lacks them.
+    - If the log has another number of collective channels than the model, that of the log is used,
+      with a note.
 
-    Raises `InputError` (`unknown-machine`) if the log does not identify a machine.
+    Settings in the log apply to the predicted costs and choices. Findings are sorted by line; on
+    one line the order is costs, choices, symmetric kernels, threads, unreadable lines. An
+    unreadable line is a finding that does not agree. A log without any of these gives no findings.
+
+    Raises `InputError` (`unknown-machine`) without `build` if no known GPU fits, and `UsageError`
+    for a setting in the log that NCCL does not know.
     """
     used_version = version or log.version
     nodes = log.nodes or None
@@ -137,12 +145,15 @@ def _infer_ranks(log: TuningLog, version: str) -> int | None:
 def _infer_communicator(
     log: TuningLog, ranks: int | None, nodes: int, version: str
 ) -> Communicator:
-    """Return the communicator of the known GPU whose costs for ring and tree are those of the log.
+    """Return the communicator of the first known GPU that has the logged costs of ring and tree.
 
-    The GPUs in `_LIKELY_GPUS` are tried in order, unless they have fewer GPUs per node than
-    `ranks`. The first wins with which every logged cost of ring and tree agrees; costs with
-    bandwidth 0 are ignored. Raises `InputError` (`unknown-machine`) if no GPU agrees, if there are
-    no such costs, if the number of ranks is unknown, and for several nodes.
+    The GPUs in `_LIKELY_GPUS` are tried in order, except those with fewer GPUs per node than
+    `ranks`. A GPU fits if the model allows every logged algorithm and protocol of ring and tree,
+    and latency (us) and bandwidth (GB/s) differ by at most 0.0501. Costs with bandwidth 0 are
+    ignored. The result is on one node and has `version`.
+
+    Raises `InputError` (`unknown-machine`) if no GPU fits, if the log has no such costs, if `ranks`
+    is None, and if `nodes` is not 1.
     """
     used = [entry for entry in log.costs if entry.bandwidth and entry.algorithm in {"ring", "tree"}]
     if used and ranks is not None and nodes == 1:
