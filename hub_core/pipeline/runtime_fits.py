@@ -358,10 +358,12 @@ def list_tries(
 def _apply_fit(
     result: SynthesisResult, fitted: FittedAlgorithm, target: SynthesisTarget
 ) -> SynthesisResult:
-    """Return the result with the fitted form of its algorithm, its resources and its merit.
+    """Return a copy of `result` with the algorithm, time, resources and merit of `fitted`.
 
-    The statistics get `runtime` (thread blocks, operations, channels, chunks) and, for a changed
-    form, `variant`. The time is that of the form; if that is 0, the former time is kept.
+    The time is `fitted.time_ns`; if that is 0, `result.time_ns` is kept, also in the merit. A copy
+    of the statistics gets the text `runtime`: the target's `text` (its name if that is empty),
+    blocks and operations of a rank, channels, chunks. It gets `variant` only if `fitted.variant`
+    is not empty. All other fields, such as bounds, stay unchanged.
     """
     fit = fitted.fit
     text = (

@@ -261,9 +261,13 @@ def list_variants(
 ) -> Variants:
     """Return a function that yields the forms of an algorithm: (form, simulated time in ns, text).
 
-    On nominal links, the only form is the algorithm itself. On a machine, the forms are the fastest
-    one that the simulator finds, and the numbers of copies in `_INSTANCES`. A form that does not
-    finish, or has more copies than the machine allows, is omitted.
+    `size`: bytes of the collective in the simulation. The text lists the passes that make the form
+    from the algorithm, as `a key=value, b`; it is "" for the algorithm itself. The first form is
+    the one that the simulator chooses with `timing.options` (with `instances=0` the fastest). If
+    `timing.machine` is None (nominal links), it is the only form. On a machine, the forms with 16,
+    8, 4, 2 and 1 copies follow, in this order; a form may occur twice. A form without a time (it
+    does not finish) is omitted. A later form is also omitted if its simulation or its passes raise
+    `HubError`. The iteration raises the `HubError` of the first form.
     """
 
     def simulate_with(

@@ -138,17 +138,24 @@ def read_deepspeed_lines(
 ) -> Iterator[CallRecord | SkippedLine]:
     """Yield the calls of rank 0 in a log of DeepSpeed's communication logger, in order.
 
-    Records that cannot be read come first, as `SkippedLine`; then assumptions (on the number of
-    ranks, on the order of a summary), also as `SkippedLine`; then the calls. Without lines of
-    single calls, the last summary gives the calls, in the order of its rows; the calls of a row
-    share its total time equally. All other lines are ignored; without calls only skipped lines are
-    yielded.
+    `lines`: (line number, content), None for a line that is too long. The order of the result:
 
-    A call has the duration of the log in us, and no start time. The number of ranks is derived from
-    the bandwidths (`_find_rank_count`). Sizes are as in the API of NCCL: those of `_LOGGED_WHOLE`
-    are divided by the ranks, rounded down; the log itself has rounded sizes. During the iteration
-    raises `InputError` if no number of ranks fits (`ranks`, `rank-range`), and if the calls of all
-    ranks exceed `_MAX_CALLS` (`too-large`).
+    1. A `SkippedLine` for each line that is too long or is a record that cannot be read (unknown
+       operation, no calls), in the order of the log.
+    2. The assumptions, as `SkippedLine`: on the number of ranks if several fit, then on the order
+       of calls if they are from a summary.
+    3. The calls. If the log has lines of single calls, these in order; summaries are not used.
+       Otherwise the rows of the last summary in order. A row of n calls gives n equal calls, each
+       with 1/n of its total time. Tables of minima (stragglers) do not count.
+
+    Without calls, the iteration ends after the skipped lines. All other lines are ignored. A call
+    has the duration of the log, converted to us, and no start, sequence number or root. The number
+    of ranks is derived from the bandwidths (`_find_rank_count`). Bytes are as in the API of NCCL:
+    those of reduce-scatter and all-to-all are divided by the ranks, rounded down. Sizes in the log
+    are already rounded.
+
+    Raises `InputError` after step 1: `ranks` or `rank-range` if no number of ranks up to 2^14
+    fits, and `too-large` if the calls times the ranks exceed 2^22.
     """
     calls, table, _, skipped = _parse(lines)
     entries = calls or table

@@ -70,16 +70,21 @@ def interleaved_zero_bubble(devices: int, micros: int, chunks: int) -> Schedule:
 def _build_interleaved(
     name: str, devices: int, micros: int, chunks: int, *, is_split: bool
 ) -> Schedule:
-    """Build an interleaved schedule, in which each device has several chunks in loops.
+    """Build an interleaved schedule with `chunks` stages per device, in rounds of microbatches.
 
-    The microbatches are divided into max(1, microbatches // devices) rounds; in each round a device
-    runs one chunk after the other. After a warm-up of forward passes, forward and backward passes
-    alternate, one of each; without forward passes left, only backward passes follow. The warm-up of
-    device d has (chunks - 1) * (microbatches of a round) + w * (devices - 1 - d) forward passes,
-    with w = 1 if `is_split`, else 2, and at most all of them. `is_split`: input and weight
-    gradients are separate, device d runs a weight gradient after d later input gradients, and the
-    last d at the end. Raises `UsageError` (`micro-batches`) if the number of rounds does not divide
-    the microbatches.
+    Stage s is on device s modulo `devices`. The microbatches (at least 1) are divided into max(1,
+    micros // devices) equal rounds of m microbatches each. Forward passes of a device are ordered
+    by round, then by ascending chunk, then by microbatch; backward passes by round, then by
+    descending chunk, then by microbatch.
+
+    Device d first runs its first (chunks - 1) * m + w * (devices - 1 - d) forward passes, at most
+    all of them; w is 1 if `is_split`, else 2. Then one forward and one backward pass alternate,
+    forward first. Without forward passes left, only backward passes follow.
+
+    Without `is_split`, backward passes are full ones. With it, they are input gradients. After
+    each input gradient except the first d, the weight gradient of the input gradient d positions
+    earlier follows. The last d weight gradients are at the end. Raises `UsageError`
+    (`micro-batches`) if the number of rounds does not divide the microbatches.
     """
     rounds = max(1, micros // devices)
     if micros % rounds:
@@ -184,11 +189,22 @@ def zbv(devices: int, micros: int) -> Schedule:
 
 
 def _order_zbv(device: int, devices: int, micros: int) -> list[Operation]:
-    """Order the passes of a device in ZB-V, a schedule with two chunks per device.
+    """Return the ordered passes of a device in ZB-V, a schedule with two chunks per device.
 
-    Chunk 0 of the device is on the way up (stage `device`), chunk 1 on the way back. For fewer than
-    2 x devices - 1 microbatches, passes of that many are ordered, so the caller must drop the
-    excess.
+    With p devices, chunk 0 of device d is stage d, and chunk 1 is stage 2p - 1 - d. F, I and W are
+    the forward pass, input gradient and weight gradient, followed by the chunk. Each pass is that
+    of the next microbatch (from 0) of its kind and chunk. The passes are:
+
+    1. 2(p - d) - 1 times F0
+    2. d times F1 F0
+    3. p - d times F1 I1 W1
+    4. until both chunks have n forward passes: F0 (if chunk 0 has less than n), I0 W0 F1 I1 W1
+    5. d times I0 I1
+    6. p - d times I0 W0
+    7. the remaining W1, then the remaining W0
+
+    n is `micros`, but at least 2p - 1. The order thus has passes of microbatches from `micros` on
+    if `micros` is smaller; the caller must remove them.
     """
     units = max(2 * devices - 1, micros)
     line = _Counter(device, devices)
@@ -221,9 +237,11 @@ def _order_zbv(device: int, devices: int, micros: int) -> list[Operation]:
 def dualpipe_v(devices: int, micros: int) -> Schedule:
     """Build DualPipeV, in which forward and backward passes of two chunks per device overlap.
 
-    There are 2 x `devices` stages: device d has the stages d and 2 x `devices` - 1 - d. `micros`:
-    number of microbatches. Overlapping passes are in `overlapped` of the schedule. Raises
-    `UsageError` (`micro-batches`) for fewer than 2 x `devices` microbatches.
+    There are 2 x `devices` stages: device d has the stages d and 2 x `devices` - 1 - d.
+    `_order_dualpipe_v` gives the order of a device. It has forward passes, full backward passes,
+    and some separate input and weight gradients. `overlapped` of the schedule has the forward
+    passes that run together with the backward pass that follows them. Raises `UsageError`
+    (`micro-batches`) for fewer than 2 x `devices` microbatches.
     """
     if micros < 2 * devices:
         message = f"dualpipe-v needs at least {2 * devices} micro-batches, not {micros}"
@@ -242,9 +260,22 @@ def dualpipe_v(devices: int, micros: int) -> Schedule:
 def _order_dualpipe_v(device: int, devices: int, micros: int) -> _Counter:
     """Order the passes of a device in DualPipeV, in its eight phases; return the record of them.
 
-    The record has the order, and the forward passes that overlap with the backward pass after them.
-    Chunk 0 is stage `device`, chunk 1 the stage on the way back. `micros` must be at least 2 x
-    devices, which is not checked.
+    With p devices, chunk 0 of device d is stage d, and chunk 1 is stage 2p - 1 - d; b = p - 1 - d.
+    F is a forward pass, B a full backward pass, I an input gradient, followed by the chunk. W is
+    the weight gradient of the oldest I that has none yet. Each pass is that of the next microbatch
+    (from 0) of its kind and chunk; B counts as I. F+B: the passes overlap. The phases are:
+
+    1. 2b times F0
+    2. d + 1 times F0 F1
+    3. b times I1 W F1
+    4. `micros` - 2p + d + 1 times F0+B1 F1+B0; the first F0 B1 of the last device does not overlap
+    5. b times B1 F1+B0
+    6. 2(d + 1) passes for the chunks 1, 0, 1, 0 in turn: the first half are B, the second half I
+    7. b times W I0
+    8. d + 1 times W
+
+    The record's `order` has all passes, and its `overlapped` the F of every F+B. `micros` must be
+    at least 2p, which is not checked.
     """
     line = _Counter(device, devices)
     behind = devices - 1 - device

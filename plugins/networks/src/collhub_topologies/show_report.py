@@ -141,9 +141,18 @@ class TopologyWriteReport(Report, tag="collhub/report-topology-write-1", frozen=
 def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) -> TopologyShowReport:
     """Create the report that `topology show --json` prints, from a network and its facts.
 
-    With `with_links`, `links` lists every link in the order of the network; otherwise this field is
-    absent. Bandwidths are in bytes/s, latencies in seconds. The switches that multicast and reduce
-    include the measured switches of the network.
+    - From `network`, in its order: name, numbers of NPUs, switches (nodes that are no NPUs) and
+      links, dimensions, names of nodes, groups.
+    - From `facts`, in its order: link classes; `nodes`, with [minimum, maximum] of every quantity
+      by kind of node; the diameter in links, None if it is unknown; the cut between the halves of
+      dimensions, as pairs (up, down).
+    - `multicast` and `reduce`: the switches that the network declares. If it declares none for
+      either, both are its measured switches. `switch_bytes_per_s` is the measured rate only in
+      this second case, else None.
+    - `links`: every link in the order of the network if `with_links`, also if there are none.
+      Otherwise the field is absent.
+
+    Bandwidths are in bytes/s, latencies in seconds; no value is rounded.
     """
     links = [
         LinkItem(
@@ -222,11 +231,20 @@ _MAX_LISTED = 10
 def print_facts(context: CommandContext, network: Topology, facts: Facts) -> None:
     """Print the facts of a network as text: fields, a table of link classes, a table of groups.
 
-    The fields are the name, the numbers of NPUs, switches and links, the diameter (`not known` if
-    it is `None`), the numbers of switches that multicast and that reduce with their measured rate
-    if there is one, links and bandwidth of each kind of node, and every dimension with the cut
-    between its halves. Each table lists at most 10 rows and counts the others; an empty table is
-    left out.
+    The fields, in this order:
+
+    - `topology` (name), `nodes` (numbers of NPUs and switches), `links` (number, directed),
+      `diameter` in links (`not known` if it is `None`)
+    - `multicast` and `reduce`: the number of such switches, each left out if it is 0. The measured
+      rate follows if these are the measured switches of the network.
+    - `each NPU` and `each switch`: range of links and bandwidth, out and in
+    - `dimension 0` and so on: kind, size, bandwidth, latency, and the cut between its halves if
+      `facts` has one
+
+    The table of link classes has kinds of source and destination, count, bandwidth and latency, in
+    the order of `facts`; that of groups their names and NPUs. Each lists the first 10 rows,
+    followed by the line `and N classes more` or `and N groups more`. A table without rows is left
+    out.
     """
     npus = _format_count(network.num_npus, "NPU", "NPUs")
     switches = _format_count(network.num_nodes - network.num_npus, "switch", "switches")

@@ -37,10 +37,16 @@ from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check the proof that a resharding algorithm carries; report the first flaw or the verdict.
 
+    - No proof: a report that is not ok and not applicable.
+    - A flaw: a report that is not ok, with verdict `wrong` and one diagnostic, `reshard-` and the
+      code of the flaw, such as `reshard-bound`. A malformed proof, such as one without a member,
+      has `reshard-form`.
+    - Otherwise the report that is ok, with the percentage by which the schedule may be longer than
+      the best one, and the claims that were not proved.
+
     Tasks, bound, schedule, status and traffic are recomputed. With a topology in the request, the
-    network of the proof is compared with it. Proofs of streams are checked by `check_streams`. The
-    report is not applicable if the algorithm has no proof. A malformed proof gives a report with
-    the flaw `reshard-form`. The request must have an algorithm.
+    network of the proof is compared with it. Proofs of streams are checked by `check_streams`.
+    Raises `AssertionError` for a request without algorithm. `options` has no effect.
     """
     assert request.algorithm is not None
     document = find_proof(request.algorithm)
@@ -62,11 +68,21 @@ def _check_host_schedule(
 ) -> CheckReport:
     """Check a proof of a schedule between hosts and return the report of the valid proof.
 
-    The checks are, in this order: kind and status, the claim itself (`read_claim`), the
-    schedule, the bound, the makespan and status, and the bytes that the algorithm sends to each
-    host. `topology`: compared with the cards of the proof, None for no comparison. Raises
-    `FlawError` for the first flaw, and `KeyError`, `TypeError`, `ValueError` or `HubError` for
-    a malformed document.
+    The checks, in this order, with the codes of their `FlawError`:
+
+    1. kind of proof and status: `form` (`check_labels`)
+    2. values, network cards and tasks: `form`, `topology`, `tasks` (`read_claim`). The cards are
+       compared with `topology`, unless that is None.
+    3. the schedule: see `_check_schedule`
+    4. the claimed bound must be equal to the recomputed one: `bound`
+    5. the makespan must not be below the bound, nor outside of the claimed lower bound: `bound`. A
+       claim that the schedule is optimal by its bound must hold: `optimal`.
+    6. the bytes that the algorithm sends to each host: `traffic`
+
+    The report is ok. It has makespan and bound in seconds, the hosts or the task that prove the
+    bound, and the claims of `_list_unproved`. It is optimal if the makespan is at most the bound,
+    rounded up by `_round_up`. Raises `LookupError`, `TypeError`, `ValueError` or `HubError` for
+    another malformed value, such as a missing member.
     """
     check_labels(document)
     claim = read_claim(document, topology)
@@ -89,11 +105,19 @@ def _check_host_schedule(
 def _check_schedule(claim: ScheduleClaim) -> None:
     """Check that the schedule of a proof is possible and has the stated makespan.
 
-    Raises `FlawError` for the first contradiction. For one piece after the other: `sender` (a
-    host sends data that it does not have), `release` (the piece starts too early), `duration` (it
-    is faster than the cards). Then for each task `coverage` (parts are missing or sent twice),
-    for each host and direction `overlap` (more pieces at once than cards), and `makespan`. A
-    receiver uses one card of its host for each piece.
+    Raises `FlawError` for the first contradiction. For each piece in the order of the proof:
+
+    - `sender`: its sender is none of the task's senders (hosts that have the data at the start)
+    - `release`: it starts before the release of its task
+    - `duration`: it takes less time than its bytes times the task's work need. The rate is that of
+      one card: the lowest of the sender's rate out and all receivers' rates in.
+
+    Then `coverage`: the pieces of a task, in task order, do not fill 0..1 without gap or overlap;
+    a task without pieces fails too. Then `overlap`: more pieces use the cards of a host in one
+    direction at once than it has cards. Each piece uses one card of its sender and one of each of
+    its receivers. Touching pieces do not overlap. Last `makespan`: `makespan_s` differs from the
+    largest end of a piece (0 without pieces). Raises `FlawError` (`form`) if `makespan_s` is no
+    fraction as text, and `KeyError` if it is missing or a host has no rate.
     """
     tasks = claim.tasks
     parts: dict[int, list[Interval]] = {task: [] for task in range(len(tasks))}
@@ -148,12 +172,24 @@ _KINDS_BY_HOSTS = ("receiver", "senders", "exclusive")
 
 
 def _check_bound(claim: ScheduleClaim) -> Fraction:
-    """Recompute the bound from the hosts or the task of the proof, and return it in seconds.
+    """Recompute the bound from the hosts or the task of the proof, and return it in exact seconds.
 
-    Raises `FlawError` (`bound`) if the proof claims another bound, its kind is unknown or does not
-    hold for these tasks and this schedule, or its hosts and task are not those that its kind needs:
-    one host for "receiver", at least one for "senders" and "exclusive", a task for "task". A bound
-    needs hosts or a task only of its own kind; the task of other kinds is -1.
+    The kinds and their formulas are those of `_compute_bound`. Raises `FlawError` (`bound`) for
+    the first of these flaws:
+
+    - The kind is unknown.
+    - A host is listed twice. Or the task is not one of the tasks for the kind "task", or not -1
+      for another kind.
+    - The hosts are not exactly one for "receiver", at least one for "senders" and "exclusive",
+      none for "task" and "nothing". Or a host has no rate out in the network.
+    - The kind is "task", and the schedule sends a task in two or more pieces.
+    - The kind is "exclusive", and hosts have more than one card.
+    - The "receiver" receives no task.
+    - The claimed seconds are not exactly equal to the recomputed bound.
+
+    Raises `FlawError` (`form`) for a host or task that is no integer, and for seconds that are no
+    fraction as text. `KeyError`, `TypeError` and `ValueError` pass through: a member is missing,
+    it has another JSON type, or there are no tasks for "senders" or "exclusive".
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = claimed["kind"]
@@ -184,17 +220,22 @@ def _check_bound(claim: ScheduleClaim) -> Fraction:
 
 
 def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) -> Fraction:
-    """Compute the lower bound on the time of a schedule that hosts or a task prove, in seconds.
+    """Return the lower bound on the time of a schedule, proved by hosts or a task, in seconds.
 
     - "nothing": 0
-    - "task": the bytes of `task` at the rate from its fastest sender, plus its release
-    - "receiver": all bytes for the one host in `hosts` at the rate of its cards, plus the earliest
-      release of its tasks; raises `FlawError` if the host receives no bytes
-    - "senders": the bytes of all tasks that only `hosts` can send, at the sum of their rates
-    - "exclusive": as "senders", but tasks that every receiving host needs do not count there; their
-      bytes at the rate of one card of the slowest receiving host are added
+    - "task": bytes of `task` / the highest rate from one of its senders, plus its release
+    - "receiver": bytes of all tasks that the one host in `hosts` receives / (rate in of its card *
+      number of its cards), plus their earliest release. Raises `FlawError` (`bound`) if it
+      receives no task.
+    - "senders", and any unknown kind: bytes of all tasks whose senders are all in `hosts` / (sum
+      of the rates out of `hosts` * cards of a host). Releases do not count.
+    - "exclusive": as "senders", but without tasks whose receivers are all receiving hosts of all
+      tasks. The bytes of these tasks / the lowest rate in of a card of a receiving host are added,
+      regardless of their senders.
 
-    The work of a strategy does not count, because a chain carries the bytes once.
+    The factor `work` of tasks (how many times a card carries their bytes) does not count in any
+    kind. The last two kinds raise `ZeroDivisionError` without hosts, and `ValueError` with hosts
+    if there are no tasks.
     """
     tasks, network = claim.tasks, claim.tasks.network
     numbers = range(len(tasks))
@@ -247,12 +288,15 @@ def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
 
 
 def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
-    """Check that the algorithm sends every host at least the bytes of its tasks from other hosts.
+    """Check that SENDs of other hosts bring every host at least the bytes of its tasks.
 
-    For every host that receives a task, the SENDs of other hosts to it must have at least the
-    sum of the bytes of its tasks. All SENDs between hosts count, also tokens, so that the check
-    may accept too little data. Without a size of the algorithm, units have 0 bytes. Raises
-    `FlawError` (`traffic`) for the first host with less.
+    Only hosts that receive a task are checked, in ascending order. The bytes of a host are those
+    of all SENDs from ranks on other hosts to ranks on it. They must be at least the sum of the
+    bytes of the tasks that it receives. All SENDs between hosts count, also tokens, so that the
+    check may accept too little data. A unit has `collective_bytes` / the number of units (not
+    rounded), or 0 bytes if the algorithm has no size. Raises `FlawError` (`traffic`) for the first
+    host with less, and for one that receives a task but is above all hosts that get a SEND.
+    `IndexError` or `ValueError` pass through for a rank that the proof assigns to no host.
     """
     steps = algorithm.steps
     host_of = claim.units.host_of
@@ -284,11 +328,16 @@ def _round_up(claim: ScheduleClaim, bound: Fraction) -> Fraction:
 
 
 def _list_unproved(claim: ScheduleClaim, bound: Fraction, has_topology: bool) -> dict[str, str]:
-    """Return the claims that no check proves, as text by the path of their field.
+    """Return the claims that no check proves: by the path of their field, a text for the report.
 
-    Always: the names of tensors and the method. The stated lower bound only if it exceeds the
-    recomputed `bound`, rounded up; status and proof only if the solver claims them; the cards
-    only if no topology was given to compare them with.
+    - `moves.name` and `method`: always
+    - `lower_bound_s`: if the stated lower bound exceeds `bound` (recomputed, in seconds), which
+      `_round_up` first rounds up to ticks where all makespans are ticks
+    - `status` and `proof`: if the proof is by the `solver`
+    - `in_rate.HOST` and `out_rate.HOST` for every host, and `cards`: without a topology
+
+    Raises `KeyError` for a missing member, and `FlawError` (`form`) for a lower bound that is no
+    fraction as text.
     """
     document = claim.document
     unproved = {

@@ -66,11 +66,21 @@ class ColumnLines:
     def add(self, values: npt.ArrayLike, *, is_delta: bool = False) -> Reference:
         """Compress a column of numbers, append it to the page as a line, and describe it.
 
-        The result says how the page reads the column: number of the line, compressed bytes, type,
-        bytes per value, number of values, and whether they are differences. With `is_delta`,
-        differences of consecutive values are stored (the first from 0), which compress better if
-        values ascend. Otherwise a column of few different integers is stored as a table of values
-        and indices. Integers beyond 48 bits become float64.
+        The first of these forms that applies is stored:
+
+        - A table, without `is_delta`: integers that are not all in 0..255, with at most 256
+          different values, which are at most half of the number of entries. The line has the index
+          of each entry in the sorted table; the description is that of the indices, with the table
+          as `values`.
+        - `f64`: floats, and integers of which one needs more than 6 bytes as below. They are
+          stored as float64 and never as differences.
+        - `uint`, or `int` if a number is negative. With `is_delta`, the numbers are differences
+          from the previous value (for the first one from 0).
+
+        The description has `column` (number of the line, from 0), `bytes` (compressed, before
+        `encode_text`), `type`, `width` (bytes per value), `length` (number of values) and `delta`
+        (differences are stored). An empty column of integers has width 1. The line counts in the
+        size of the page, but the budget does not limit it.
         """
         column = np.asarray(values)
         table = None if is_delta else _find_table(column)
@@ -123,11 +133,13 @@ class ColumnLines:
 
 
 def encode_text(data: bytes) -> bytes:
-    """Return the data as ASCII text: each pair of the 91 digits (printable characters) has 13 bits.
+    """Return bytes as ASCII text in which every two characters encode 13 bits.
 
-    A pair is value // 91, then value % 91; the lowest bits of the data come first. Data is padded
-    with zero bytes to groups of 13 bytes, which become 16 characters, so the length is not kept.
-    Empty data gives empty text.
+    The data is padded with zero bytes to a multiple of 13 bytes; each 13 bytes give 16 characters.
+    The length of the data is therefore not in the text. Each group of 13 bytes is one
+    little-endian number, of which the lowest 13 bits come first. A value of 13 bits is written as
+    digit value // 91, then digit value % 91. The 91 digits are the printable ASCII characters from
+    space to `~` in order, without `"`, `&`, `<` and `>`. Empty data gives empty text.
     """
     groups = -(-len(data) // _GROUP_BYTES)
     padded = np.zeros(groups * _GROUP_BYTES, np.uint8)
@@ -253,14 +265,21 @@ class StepColumns:
     ) -> Reference | None:
         """Add a column with one value per step, without the values that the page can infer.
 
-        The returned description states which values are left out:
+        `values` are in the order of the steps. The returned description is that of
+        `ColumnLines.add` for the remaining values, and states the values that are left out:
 
-        - those of waits, if each equals the value of the next step
-        - those of steps that are neither messages nor waits, if all are equal
-        - those of the second step of each message, if each equals that of the first; only with
-          `has_partners`, if the page knows the matching steps
+        - `waits` is `next`: the values of waits, if each equals the value of the next step. It
+          does not apply if the last step is a wait.
+        - `rest` is their value: the values of steps that are neither waits, sends nor receives, if
+          there are such steps and their values are all equal
+        - `ends` is `first`: of each message, the value of the later step in the table, if for all
+          messages it equals that of the other step. Only with `has_partners`: the page knows the
+          matching steps.
 
-        If the column exceeds the budget, None is returned, unless it `is_required`.
+        Rules without any step to leave out (no waits, no messages) are stated too, except `rest`.
+        If the column would exceed the budget of the page, nothing is added, `name` is listed as
+        omitted, and None is returned. With `is_required`, the column is added regardless of the
+        budget.
         """
         kept = np.ones(len(values), bool)
         waits = np.flatnonzero(self.is_wait)
@@ -286,8 +305,11 @@ class StepColumns:
     def _match_in_order(self, peer: Int64Array) -> Int64Array:
         """Return the partner of every step if messages match in order: int64, -1 without one.
 
-        The k-th receive of rank b from rank a is matched with the k-th send of a to b. Other steps
-        and surplus sends or receives have -1.
+        `peer`: the other rank of each step, -1 without one. In the order of the steps, the k-th
+        receive of rank b from rank a is matched with the k-th send of a to b. The send has the
+        index of the receive, and the receive that of the send. Surplus sends and receives and all
+        other steps have -1. If a step is both a send and a receive, the partner of its send
+        precedes.
         """
         partner = np.full(len(peer), -1, np.int64)
         ranks = int(max(self.rank.max(initial=0), peer.max(initial=0))) + 1

@@ -214,11 +214,21 @@ LAUNCH, BLOCK, STREAM_WAIT = 0, 1, 2
 
 
 def read_events(file: TraceFile, order: int) -> RankEvents:
-    """Read the complete events (`ph` is `X`) of a file, and its header.
+    """Read a profile of PyTorch: the events with `ph` `X` in file order, the header, and the rank.
 
-    The rank of the file is that of its name or of `distributedInfo` (see `TraceFile.rank_or`), else
-    `order`. Raises `InputError` with the byte offset of damaged JSON, (`profile-record`) for
-    invalid events, and (`empty`) for a file without events of a profile.
+    The rank is the first of these that exists: `rank` of `distributedInfo` in the header (not
+    negative), the rank of the file (`TraceFile.rank`, such as that in its name), `order`. Events
+    are stored by category (`_handle`), in the columns of the returned `RankEvents`; events of
+    other categories and other values of `ph` are ignored.
+
+    Raises `InputError`:
+
+    - `truncated` or `not-json`, with the byte offset, for damaged JSON
+    - `profile-record` for an event that cannot be read, and for a rank in the header that is no
+      number
+    - `empty` if no work on a device, no communication on the host and no operator is stored. Files
+      with only calls of the runtime, or only steps of the profiler, are empty too.
+    - errors of a damaged archive, and of a file that cannot be opened
     """
     events = RankEvents(file.name)
     with open_decompressed(file) as content:
@@ -236,11 +246,16 @@ def read_events(file: TraceFile, order: int) -> RankEvents:
 
 
 def _handle(events: RankEvents, record: Record) -> None:
-    """Store an event in `events` if its category has a handler; ignore it otherwise.
+    """Store an event in `events` if its category has a handler; otherwise ignore it.
 
-    `record`: the JSON object of the event; its category is `cat`. Missing `args` become an
-    empty object in `record`. Raises `InputError` (`profile-record`) for `args` of another
-    type, and for missing or invalid fields; events of ignored categories are not checked.
+    `record`: the JSON object of the event; its category is `cat`, in upper or lower case. Handled
+    are device work (`kernel`, `gpu_memcpy`), calls of a runtime (`cuda_runtime`), operators of the
+    host (`cpu_op`), `cuda_sync` and `user_annotation`. Ignored events are neither checked nor
+    changed. In a handled one, missing `args` become an empty object in `record`.
+
+    Raises `InputError` (`profile-record`) if `args` is null or another value than an object, and
+    for missing or invalid fields (such as a start that is no time). Other `InputError` of the
+    handler, such as that of an invalid list of ranks, pass through.
     """
     take = _find_handler(str(record.get("cat", "")))
     if take is None:
@@ -477,9 +492,11 @@ def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
 def _find_configured_ranks(events: RankEvents, name: str) -> tuple[int, ...] | None:
     """Return the ranks of a group in the header of the file; None if it does not contain them.
 
-    The first entry of `pg_config` with this name and a nonempty list is used. Truncated lists in
-    newer files are texts, and ignored. Raises `InputError` (`profile-record`) for a list with
-    another entry than numbers and texts of integers.
+    Of the list `pg_config` in `distributedInfo`, the first entry counts whose `pg_name` as text is
+    `name` and whose `ranks` is a list that is not empty. The ranks keep its order and duplicates.
+    Texts of integers are converted, fractions are truncated. Newer files write long lists as
+    truncated texts; such entries are ignored, and entries that are no objects too. Raises
+    `InputError` (`profile-record`) if a value in the list of that entry is no number.
     """
     groups = events.distributed().get("pg_config")
     for group in groups if isinstance(groups, list) else []:
