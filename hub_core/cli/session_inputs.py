@@ -264,12 +264,17 @@ def admit(
 
     `name`: the model in messages. OFF verifies nothing and returns None.
 
-    - An algorithm is verified in the modes that it claims; the report is returned. If it fails, the
-      first `_MAX_CAUSES` errors are reported as warnings under WARN, or raised as `InputError`
-      under REFUSE. If its contents cannot be verified (a timing-only trace), it passes with a note.
-    - A workload is examined by all installed checks of workloads; None is returned. Under WARN all
-      findings are reported as warnings. Under REFUSE, if one is an error, `InputError` with all of
-      them is raised; without an error, the findings are not reported.
+    An algorithm is verified in the modes that it claims; the report is returned, unless an error is
+    raised. Cases:
+
+    - It is correct: nothing is reported. If its contents cannot be verified (a timing-only trace),
+      a note is reported (`contents-not-judged`).
+    - It fails under WARN: its first `_MAX_CAUSES` (8) errors are reported as warnings.
+    - It fails under REFUSE: `InputError` with these errors, then `not-verified`, is raised.
+
+    A workload is examined by all installed checks of workloads; None is returned. Under WARN all
+    findings are reported as warnings. Under REFUSE, if one is an error, `InputError` with all
+    findings is raised; otherwise none is reported. Raises the `HubError` of a check.
     """
     if policy is VerifyPolicy.OFF:
         return None

@@ -173,13 +173,15 @@ def _write_and_read_back(
 ) -> tuple[Outcome, str]:
     """Write a model, and read it back unless `reader` is None; return (outcome, detail).
 
-    The outcome is, in this order:
+    The first case that applies:
 
-    - REFUSED with the message, if the writer raises a `HubError`
-    - WRONG with the reason, for any other exception, a file that the reader refuses, an undeclared
-      difference, and a loss of a part that does not differ
-    - WRITTEN without detail, if there is no reader
-    - LOSSY with the features of the losses, or EQUAL without detail
+    1. The writer raises a `HubError`: REFUSED with its message.
+    2. The writer raises another exception: WRONG with the exception.
+    3. There is no reader: WRITTEN with "", also if there are losses.
+    4. The reader raises an exception: WRONG with its message.
+    5. The result has an undeclared difference, or a loss names a part that does not differ: WRONG
+       with the reason.
+    6. There are losses: LOSSY with their features, separated by commas. Otherwise EQUAL with "".
 
     Findings of the reader are discarded.
     """
@@ -220,7 +222,8 @@ def validate_all(
     differences of provenance are ignored.
 
     Raises:
-        AssertionError: All differences, one per line; at once if a text is read as another kind of
+        AssertionError: One line per text that is read as another model, then one per different
+            output, with its first difference. At once if a text is read as another kind of
             model. Exceptions of readers and writers are not caught.
         KeyError: The registry has no reader or writer of a format, or only a reader that executes
             its source.

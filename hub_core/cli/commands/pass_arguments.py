@@ -104,8 +104,9 @@ def show_moves(session: Session, model: Algorithm | Workload, source: str, as_js
 
     Only passes for the kind of `model` (algorithm or workload) are asked. The table has one row per
     move: pass, one column per effect with a signed number (+0 if the move does not name the
-    effect), and the `-O` options that request the move. Effects are in the order in which the moves
-    name them first. With `as_json`, prints the report `collhub/report-moves-1` instead, in which
+    effect), and the `-O` options that request the move. Columns of effects are in the order in
+    which moves first name them, rows in the order of `_collect_moves`. Without moves only the
+    heading is printed. With `as_json`, prints the report `collhub/report-moves-1` instead, in which
     `source` is the name of the input. Raises `PluginError` if a pass fails.
     """
     moves_by_pass = _collect_moves(session, model)
@@ -221,10 +222,14 @@ def is_search(session: Session, name: str) -> bool:
 def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
     """Separate the options after passes from the other arguments: (other arguments, passes).
 
-    A pair `-O KEY=VALUE` after a `--pass` is stored in the last pass before it and removed from the
-    arguments; `--pass` itself remains. These also remain, in their order: a pair without `=` or
-    with an empty key, a pair whose key this pass already has, a pair before the first pass, and
-    everything from `--` on.
+    Passes are in the order of the command line; each is `--pass NAME` or `--pass=NAME`, which also
+    remains in the arguments. An option `-O KEY=VALUE` or `-OKEY=VALUE` after it is stored in this
+    pass and removed from the arguments. For example, `-O a=1 --pass p -O b=2` gives the arguments
+    `-O a=1 --pass p` and the pass p with b = 2.
+
+    These options remain, in their order: an option without `=` or with an empty key, an option with
+    a key that this pass already has, options before the first pass, and everything from `--` on.
+    Nothing is checked here.
     """
     remaining: list[str] = []
     steps: list[PassStep] = []
@@ -266,8 +271,9 @@ def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[
 
     A move is one possible application of a pass. Passes are in the order of the registry, the moves
     of a pass in the order in which it lists them. Passes for the other kind of model (algorithm or
-    workload) and passes without a function `moves` are skipped. Raises `PluginError` if a pass
-    fails or returns neither a list nor a tuple.
+    workload) and passes without a function `moves` are skipped. Progress is shown. A `HubError` of
+    a pass is passed on. Any other exception of a plugin becomes a `PluginError`, and so does a
+    result that is neither a list nor a tuple.
     """
     from hub_core.pipeline.calls import blame, misfit
 

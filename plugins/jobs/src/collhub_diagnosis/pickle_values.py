@@ -109,14 +109,21 @@ class _Walker:
         self.checked_keys: list[object] = []
 
     def walk(self) -> object:  # noqa: C901
-        """Execute the opcodes of the pickle until STOP, and return the value.
+        """Execute the opcodes of the pickle until STOP, and return the only value on the stack.
 
-        Only plain values and containers are created; no code of the pickle is called. Frequent
-        opcodes are executed in this loop without further calls, because it takes most of the time
-        of a diagnosis; `step` executes the others. `self.offset` is set before every call that may
-        refuse an opcode. Raises `InputError` at the offset of an opcode that is invalid or not
-        allowed, for a pickle without STOP, and above `MAX_OPCODES`, `MAX_CONTAINERS` and
-        `MAX_DEPTH`.
+        Only plain values and containers are created; no code of the pickle is called. Bytes after
+        STOP are ignored. Frequent opcodes are executed in this loop without further calls, because
+        it takes most of the time of a diagnosis; `step` executes the others. `self.offset` is set
+        before every call that may refuse an opcode.
+
+        Raises `InputError` at the offset of the opcode, with the code `forbidden-opcode` for an
+        opcode that is not allowed, and otherwise `invalid-pickle`:
+
+        - An opcode is invalid, incomplete, or has too few values on the stack.
+        - There is no STOP within the file or within the first `MAX_OPCODES` opcodes. STOP leaves
+          not exactly one value.
+        - There are more than `MAX_CONTAINERS` lists and dicts, or as many as that of other
+          containers (`container`). Values are nested deeper than `MAX_DEPTH` levels.
         """
         content, memo, unfetched, position = self.content, self.memo, self.unfetched, 0
         fetched, depth_of, stack = self.fetched, self.depth_of, self.stack
@@ -272,12 +279,15 @@ class _Walker:
     def step(self, opcode: int, position: int) -> int:
         """Execute one of the less frequent opcodes, and return the offset of the next one.
 
-        `position`: offset of the opcode. Texts, bytes, long integers and floats are pushed, BINPUT
-        and MEMOIZE assign a memo number to the top of the stack, PROTO and FRAME are checked only;
-        `container` executes all others. Raises `InputError` for protocols above 5, lengths beyond
-        the end of the file, memo numbers that are assigned twice, and opcodes that are not allowed
-        in a dump. Raises `IndexError` or `struct.error` for too few values on the stack or bytes in
-        the file; `walk` converts both.
+        `position`: offset of the opcode. Texts, bytes, long integers and floats are pushed. BINPUT
+        and MEMOIZE assign a memo number to the value on top of the stack. PROTO and FRAME are only
+        checked. `container` executes all other opcodes.
+
+        Raises `InputError` for a protocol above 5, a length (also of a frame) beyond the end of the
+        file, a text above `MAX_TEXT_BYTES`, and an integer above `MAX_INTEGER_BYTES`. It is also
+        raised for a memo number that is assigned twice, and for the reasons of `container`. Raises
+        `IndexError` or `struct.error` for too few values on the stack or bytes in the file; `walk`
+        converts both.
         """
         if opcode in _LENGTHS:
             return self.text(opcode, position)
@@ -306,11 +316,22 @@ class _Walker:
     def container(self, opcode: int) -> None:
         """Execute an opcode that creates or fills a container on the stack, as pickle does.
 
-        These are SETITEM, the opcodes of tuples, EMPTY_SET, ADDITEMS and FROZENSET. Raises
-        `InputError` (`forbidden-opcode`) for any other opcode. Each call counts as one container, a
-        set or frozenset as four; more than `MAX_CONTAINERS` (2^19) raise `InputError`. So do
-        containers as keys of dicts or elements of sets, repeated keys, too deeply nested values,
-        and a missing MARK. Raises `IndexError` if the stack has too few values.
+        These are SETITEM, the opcodes of tuples, EMPTY_SET, ADDITEMS and FROZENSET. TUPLE, ADDITEMS
+        and FROZENSET take all values after the last MARK. Each call adds 1 to the number of
+        containers; a tuple with an opcode other than EMPTY_TUPLE adds 1 more, a set or frozenset 3
+        more.
+
+        Raises `InputError`, with the code `invalid-pickle` except in the second case:
+
+        - The number, with 1 for this call, is above `MAX_CONTAINERS` (2^19).
+        - The opcode is none of these (`forbidden-opcode`).
+        - There is no MARK. The target of SETITEM is no dict, or that of ADDITEMS no set.
+        - A key of a dict or an element of a set is a container. A key is already in the dict;
+          elements of sets may be repeated.
+        - Values are nested too deeply, or the container that is filled was fetched from the memo
+          before.
+
+        Raises `IndexError` if the stack has too few values.
         """
         stack = self.stack
         self.container_count += 1
@@ -352,9 +373,10 @@ class _Walker:
         """Push a text (UTF-8) or bytes with a length prefix, and return the offset after it.
 
         `opcode` is a key of `_LENGTHS`, which gives the format of the length and whether it is a
-        text; `position` is the offset of the opcode. Raises `InputError` for more than
-        `MAX_TEXT_BYTES`, a length that is negative or beyond the end of the file, and invalid
-        UTF-8. Raises `struct.error` if the length itself is incomplete.
+        text; `position` is the offset of the opcode. Raises `InputError` (`invalid-pickle`),
+        checked in this order: a length that is negative or beyond the end of the file, more than
+        `MAX_TEXT_BYTES` (also for bytes), and invalid UTF-8 of a text. Nothing is pushed then.
+        Raises `struct.error` if the length itself is incomplete.
         """
         unpack, width, is_text = _LENGTHS[opcode]
         start = position + 1 + width
@@ -403,9 +425,16 @@ class _Walker:
     def set_items(self, items: list[object]) -> None:
         """Add `items` (key, value, key, value, ...) to the dict that is on top of the stack.
 
-        The dict stays on the stack. Raises `InputError` if the top is no dict or was fetched from
-        the memo before (it could become part of itself), the last key has no value, a key occurs
-        twice or is already in the dict, a key is a container, or values are nested too deeply.
+        The dict stays on the stack. Raises `InputError` (`invalid-pickle`), checked in this order:
+
+        1. The top is no dict.
+        2. The last key has no value.
+        3. A key is neither a text, bytes, a number, a boolean nor None.
+        4. The dict was fetched from the memo before (it could become part of itself), or values are
+           nested too deeply.
+        5. A key occurs twice or is already in the dict. The items have been added then.
+
+        Raises `IndexError` for an empty stack.
         """
         target = self.stack[-1]
         if type(target) is not dict:

@@ -183,15 +183,22 @@ def read_deepspeed_lines(
 
 
 def _parse(lines: Iterable[tuple[int, bytes | None]]) -> _Log:
-    """Parse a log.
+    """Return the single calls, the last summary, its minima and the skipped lines of a log.
 
-    `lines`: (line number, content), None for a line that is too long. A summary begins with its
-    heading, which discards the rows of the previous summary, and a table of minima with its own.
-    Text before a heading, such as the host that a launcher names, is left out of its rows. A table
-    ends at the first other line that is neither an operation, a row, a logged call, nor too long.
-    Rows belong to the operation before them. Lines that are no records are ignored. Too long lines,
-    records of an unknown operation, without calls or with invalid values are skipped lines; those
-    of a table of minima are ignored, because the summary has them too.
+    `lines`: (line number, content), None for a line that is too long. Lines are read as follows:
+
+    - A line of a logged call becomes a call, also within a table.
+    - The heading of a summary begins a table and discards the rows of the previous summary and of
+      its minima. The heading of a table of minima begins another table. Text before a heading, such
+      as the host that a launcher names, is removed from the lines of its table.
+    - In a table, a line with the name of an operation applies to the rows after it. A row has the
+      size, the number of calls and their times.
+    - Too long lines are skipped lines, and so are calls and rows of an operation that is not in
+      `_OPERATIONS`, and rows without calls. In a table of minima such rows are ignored, because the
+      summary has them too.
+    - Any other line, and a row without an operation before it, ends the table and is ignored.
+
+    Sizes are in bytes (1 KB is 1024), at most 2^62. Raises nothing.
     """
     log = _Log([], [], [], [])
     operation: bytes | None = None

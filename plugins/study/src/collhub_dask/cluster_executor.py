@@ -125,12 +125,17 @@ class ClusterExecutor(Executor):
             future.release()
 
     def _wait(self, future: DaskFuture[Any], address: str, was_full: bool) -> None:
-        """Wait until the task is finished, with a result or an exception.
+        """Wait until the task is finished, with a result or an exception, which is not raised here.
 
-        The state is checked every `LOOK_S` seconds. If the worker is lost, raises the error of
-        `_find_cause` (`was_full`: whether the worker had run out of memory before the task). If the
-        executor has a timeout and the task takes longer, the task is released, its worker
-        restarted, and `TimeoutError` raised.
+        Every `LOOK_S` (0.5) seconds these are checked, in this order:
+
+        1. The scheduler does not list the worker any more: raises the error of `_find_cause`, a
+           `MemoryError` or `_WorkerDiedError`. `was_full`: whether the worker had run out of memory
+           before the task.
+        2. The executor has a timeout and this call has lasted longer: the task is released, its
+           worker is restarted, and `TimeoutError` is raised.
+
+        Raises `BrokenExecutor` if the scheduler is lost or the executor was shut down.
         """
         done = Event()
         future.add_done_callback(lambda future: done.set())

@@ -94,10 +94,14 @@ class ClusterWorkers:
     def check_all(self, max_wait_s: float) -> None:
         """Check that the scheduler and all workers of the cluster are suitable.
 
-        They must have the same versions of the relevant packages as this process, and workers a
-        nanny if tasks have a timeout. Waits up to `max_wait_s` seconds for the first worker. Raises
-        `UsageError` if the scheduler or any worker is unsuitable, with the first reason, or if
-        there is no worker; `BrokenExecutor` if the scheduler is lost while it lists the workers.
+        They must have the same versions of the relevant packages as this process
+        (`collect_versions`). Workers must also have a nanny if tasks have a timeout. The scheduler
+        is checked first. Then the method waits up to `max_wait_s` seconds until a worker has
+        answered, suitable or not, and checks all workers that have answered by then.
+
+        Raises `UsageError` if the scheduler is unsuitable, if no worker has answered, or for the
+        first unsuitable worker in the order of their answers. Raises `BrokenExecutor` if the
+        scheduler is lost while it lists the workers.
         """
         address = self._client.scheduler_info(n_workers=1)["address"]
         scheduler = self._client.run_on_scheduler(get_versions, packages=list(self._versions))
@@ -114,11 +118,12 @@ class ClusterWorkers:
                 raise misfit
 
     def take(self) -> str:
-        """Wait for a free worker, reserve it and return its address.
+        """Wait for a free suitable worker, reserve it and return its address.
 
-        The first free worker in the order of the workers is taken. While workers are present but
-        busy, the method waits without limit. Raises `BrokenExecutor` if there was no worker for
-        `_MAX_WAIT_S` seconds, and after `end`.
+        Of several free workers, the one that was found first is taken. The workers are examined
+        every 0.5 s. While suitable workers are present but busy, the method waits without limit.
+        Raises `BrokenExecutor` if there was no suitable worker for `_MAX_WAIT_S` (60) seconds, if
+        the scheduler is lost, and after `end`.
         """
         until = time.monotonic() + _MAX_WAIT_S
         with self._changed:
@@ -164,11 +169,14 @@ class ClusterWorkers:
             return sorted(self._busy)
 
     def _refresh(self) -> list[str]:
-        """Return the addresses of the suitable workers, from a list at most 0.5 s old.
+        """Return the addresses of the suitable workers, in the order in which they were found.
 
-        If the list is older, it is read again from the scheduler: new workers are checked once,
-        and absent ones are forgotten. Raises `BrokenExecutor` if the scheduler is lost, then and
-        at every later call.
+        If the last look at the scheduler is more than 0.5 s ago, the list is read again. New
+        workers are checked (`_check_workers`), which can take 5 s. Those that do not answer are not
+        in the list, and are checked again the next time; the verdict on all others is kept. Absent
+        workers are forgotten. Raises `BrokenExecutor` if the scheduler is lost, then and at every
+        later call, and after `end`. The caller must hold `self._changed`, if there are other
+        threads.
         """
         if self._end:
             raise BrokenExecutor(self._end)
@@ -189,9 +197,11 @@ class ClusterWorkers:
     def _check_workers(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
         """Return for each worker why it is unsuitable, or None if it is suitable, by address.
 
-        Each worker reports its package versions in a task; the method waits up to `_ANSWER_S`
-        (5) seconds for all. Workers that the scheduler does not know, that stop, or that do not
-        answer in time are not in the result. The errors are returned, not raised.
+        Each worker reports its package versions in a task; the method waits up to `_ANSWER_S` (5)
+        seconds for all together. The order is that of `addresses`. Workers that the scheduler does
+        not know, that stop, or that do not answer in time are not in the result. The `UsageError`s
+        of `_find_misfit` are returned, not raised. Raises `OSError` or `RuntimeError` if the
+        scheduler is lost.
         """
         infos = self._client.scheduler_info(n_workers=-1)["workers"]
         # Tasks, because `Client.run` waits forever for a worker that dies.

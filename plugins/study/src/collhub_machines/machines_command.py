@@ -28,7 +28,10 @@ def machines() -> None:
 @json_flag
 @click.pass_obj
 def list_machines(context: CommandContext, as_json: bool) -> int:
-    """List the shipped profiles with their predictors and errors."""
+    """List the shipped profiles by name: GPU, library, origin of the model, tables, networks.
+
+    --json adds the errors and the sources of each profile.
+    """
     from collhub_machine_profiles import shipped_names, shipped_profile
 
     from collhub_machines.machine_records import MachinesReport
@@ -60,8 +63,10 @@ def list_machines(context: CommandContext, as_json: bool) -> int:
 def _create_item(profile: MachineProfile) -> MachineItem:
     """Return the record of a profile for the JSON report.
 
-    `gpu` is None if the profile names none. `network_nodes` are the distinct numbers of nodes of
-    all networks, ascending.
+    It has names, library, errors and sources of the profile. `model` is the origin of its constants
+    (`_origin`), `tables` the number of its tables. `gpu` is None if the profile names none.
+    `network_nodes` are the distinct numbers of nodes of all networks, ascending; empty without
+    networks.
     """
     from collhub_machines.machine_records import LibraryItem, MachineItem
 

@@ -168,10 +168,12 @@ def _draw_parts(
     arrows: Sequence[_Arrow],
     omitted: tuple[int, int],
 ) -> Iterator[str]:
-    """Yield the SVG elements: title, explanation, arrows with labels, boxes.
+    """Yield the SVG elements: title, explanation, arrows with labels, boxes, omitted parts.
 
-    `boxes`: placed boxes by number. `omitted`: numbers of omitted boxes and waits, which a text
-    below reports unless both are 0. The title is cut to 90 characters.
+    `boxes`: placed boxes by number, drawn in the order of the mapping; it must have both boxes of
+    every arrow. A box has the text `rank 3`, or `ranks 0-3` for several ranks, cut to
+    `_BOX_LABEL_LENGTH` (24) characters. The title is cut to 90 characters. `omitted`: numbers of
+    omitted boxes and waits. A text below the boxes gives both; it is left out if both are 0.
     """
     title = escape_svg_text(truncate(request.title, 90))
     yield f'<text class="t" x="{_LEFT:g}" y="26">{title}</text>'
@@ -196,12 +198,13 @@ def _draw_parts(
 
 
 def _draw_arrow(waiting: _Box, awaited: _Box, arrow: _Arrow, number: int) -> Iterator[str]:
-    """Yield the SVG curve of a wait, from the waiting to the awaited box, and its label.
+    """Yield the SVG curve of a wait, from the waiting to the awaited box, then its label.
 
     The curve runs from the left side of the waiting box to the right side of the awaited one. If
-    the awaited box is in the same column or further right, it is a bow on the right of both
-    instead, whose width depends on `number` modulo 4. The label is the first operation, cut to
-    `_LABEL_LENGTH`, with the number of further ones.
+    the awaited box is in the same column or further right, it is a bow on the right of both boxes
+    instead. The bow is 60, 72, 84 or 96 units wide, by `number` modulo 4, so that arrows are
+    distinguishable. The label is the first operation of the arrow, cut to `_LABEL_LENGTH` (36)
+    characters, followed by ` (and N more)` for N > 0 further operations.
     """
     middle = _BOX_HEIGHT / 2
     x0, y0, x1, y1 = waiting.x, waiting.y + middle, awaited.x + _BOX_WIDTH, awaited.y + middle

@@ -43,12 +43,16 @@ class Meetings:
 def match_communications(workload: Workload) -> Meetings:
     """Find the nodes of different ranks that belong to one communication, and number these.
 
-    Collectives: the k-th collective of a group on each of its ranks. Messages: the k-th send and
-    the k-th receive with the same ranks and tag; unmatched ones have the number -1. Numbers ascend
-    from 0: collectives by group (first the group of all ranks), then in the order of the nodes,
-    then messages. Raises `InputError`, which locates both nodes, for the first collective that
-    differs in kind, size or dtype between ranks (unknown sizes, unknown dtypes and sizes of
-    all-to-alls are not compared), or that is missing on a rank.
+    One communication is the k-th collective of a group on each of its ranks, or the k-th send and
+    the k-th receive with equal ranks and tag. Numbers ascend from 0. Collectives come first, by
+    ascending group (group -1, all ranks, is first), then in the order of the nodes. Then follow
+    messages, in the order of the receives. Unmatched messages and other nodes have the number -1.
+
+    Raises `InputError`, which locates both nodes, for a collective that differs in kind, size or
+    dtype between ranks (`collective-mismatch`). Unknown sizes, unknown dtypes and sizes of
+    all-to-alls are not compared. Raises it also for a collective that is missing on a rank
+    (`collective-missing`). `_check_equal` chooses the one that is reported, in the first such
+    group.
     """
     of_node = np.full(len(workload.nodes), -1, np.int64)
     count = 0
@@ -86,12 +90,13 @@ def _split_collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
 def _check_equal(
     workload: Workload, group: int, members: Sequence[int], columns: Sequence[Int64Array]
 ) -> None:
-    """Check that all members of a group have the same collectives in the same order.
+    """Raise `InputError` unless all members of a group have the same collectives in the same order.
 
-    `columns`: rows of the collectives of each of `members`. Each member is compared with the first
-    one, in kind, size and dtype (`_find_differences`). Raises `InputError` for the first member
-    that differs: at the first position at which both have a collective and these differ or, if
-    there is none, at the first collective that only one of the two has.
+    `columns`: rows of the collectives of each of `members`, at least one. Each member is compared
+    with the first one, in kind, size and dtype (`_find_differences`). The error is about the first
+    member that differs. It is `collective-mismatch` at the first position at which both have a
+    collective and these differ. If there is none, it is `collective-missing` at the first
+    collective that only one of the two has.
     """
     first = columns[0]
     for rank, column in zip(members[1:], columns[1:], strict=True):
@@ -193,8 +198,10 @@ def _group_name(workload: Workload, group: int) -> str:
 def _match_messages(workload: Workload, of_node: Int64Array, count: int) -> int:
     """Number the pairs of sends and receives from `count` on; return the next free number.
 
-    The n-th send and the n-th receive with equal ranks and tag are a pair; bytes are not compared.
-    The numbers are written to `of_node` for both nodes. Unmatched messages get no number.
+    The n-th send and the n-th receive from rank a to rank b with the same tag are a pair, in the
+    order of the nodes; bytes are not compared. Pairs are numbered in the order of their receives.
+    The number is written to `of_node` for both nodes. Entries of unmatched messages are not
+    changed. Raises nothing.
     """
     nodes = workload.nodes
     waiting: dict[tuple[int, int, int], list[int]] = {}
