@@ -33,8 +33,10 @@ def convert(
     """Convert the algorithm or workload in IN to another format.
 
     -O sets an option of the reader or writer that declares it, of both if both declare it;
-    reader.KEY and writer.KEY name one of them. An incorrect input is refused with the causes, and
-    nothing is written.
+    reader.KEY and writer.KEY name one of them. IN is verified first: an incorrect input is
+    refused with the causes, and nothing is written, unless --verify is warn or off. Losses are
+    listed, and refused with --strict. A message follows if the output's runtime does not serve
+    the size of the algorithm.
     """
     opened = session.open_input(source, source_format)
     target = session.output_target(out, output, is_workload=opened.holds_workload)
@@ -65,12 +67,14 @@ def convert(
 def _describe_unserved(
     model: Algorithm | Workload, target: ChosenOutput, options: Assignments, session: Session
 ) -> str:
-    """Describe that the output's runtime does not serve the size of the algorithm.
+    """Describe that the output's runtime does not serve the size of the algorithm; "" if it does.
 
-    The size is `collective_bytes` of the algorithm. The text ends with how the runtime serves calls
-    of other sizes (`remainder` of the runtime), if it declares that. Returns "" if the runtime
-    serves the size, for a workload, for an algorithm without a size in bytes, and if no installed
-    runtime belongs to the writer and the kind of collective.
+    The size is `collective_bytes` of the algorithm. The runtime is the first one of the writer
+    that executes this kind of collective and contradicts no option in `options`
+    (`name_runtime`). It serves multiples of its smallest part times the units of the algorithm.
+    The text has the nearest sizes that it serves. It ends with `; ` and the runtime's handling
+    of calls of other sizes (`remainder`), if that is declared. Returns "" also for a workload,
+    an algorithm without a size, and a writer without such a runtime.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Algorithm

@@ -56,10 +56,15 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
 def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport]:
     """Scale duration, operations and bytes of computations by a factor.
 
-    Positive values become the rounded product, at least 1; unknown values (-1) and zeros are
-    unchanged. Only computations of the ranks in the text `options.ranks` are scaled; without it
-    (None), those of all ranks. The report has the number of chosen computations, and is empty if
-    there are none. Raises `UsageError` (`rank-range`) for ranks outside of the job.
+    Returns the new job and a report. Positive values become the product with `options.factor`,
+    rounded to the nearest integer (halves to the even one), at least 1. Unknown values (-1) and
+    zeros are unchanged. Only computations of the ranks in the text `options.ranks`, such as
+    `0,2,4-7`, are selected; without it (None), those of all ranks. Selected computations lose
+    their preserved records (`extra`).
+
+    The report has one line with the number of selected computations and the factor, none if
+    none are selected. Raises `UsageError` for ranks outside of the job (`rank-range`) and for a
+    text that is no list of ranks (`invalid-ranks`).
     """
     nodes = workload.nodes
     chosen = nodes.is_kind(NodeKind.COMPUTE)
@@ -85,13 +90,18 @@ def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, 
 
 
 def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Workload, PassReport]:
-    """Split each collective into `options.pieces` pieces, whose bytes differ by at most 1.
+    """Split each collective into p = `options.pieces` pieces; return the new job and a report.
 
-    Every piece has all dependencies of the collective; if a parent was split, it waits for all of
-    the parent's pieces. The first piece keeps the id. Further pieces get new ids above all others
-    of the rank, in the order of the ids of their collectives, so that pieces have the same order on
-    every rank. Unchanged are collectives with fewer bytes than pieces, with a named algorithm, or
-    with counts. The report is empty if nothing is split.
+    Unchanged are collectives with fewer than p bytes (also unknown bytes), with a named
+    algorithm, or with counts. Piece i of b bytes has b (i + 1) // p - b i // p bytes: 7 bytes
+    in 2 pieces give 3 and 4. Every piece has all dependencies of the collective, and a node
+    that waits for the collective waits for all of its pieces. Pieces do not wait for each
+    other.
+
+    The first piece keeps the id. Further pieces get new ids above all others of the rank, in
+    the order of the ids of their collectives, so that pieces have the same order on every rank.
+    Pieces and nodes that wait for them lose their preserved records (`extra`). The report has
+    one line with the number of split collectives, none if nothing is split.
     """
     nodes, pieces = workload.nodes, options.pieces
     is_cut = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes >= pieces) & (nodes.algorithm < 0)

@@ -73,15 +73,21 @@ def _generate_pairs(
 def parse_node_link_graph(root: Value) -> VertexGraph:
     """Parse a node-link document of networkx to a graph.
 
-    Nodes keep their order. Edges are read from the list `edges`, or from `links` if `edges` is
-    absent. Every edge states its own bandwidth and latency; edges with equal link names and values
-    share one link of the graph. Edges from a node to itself are dropped. Of several edges between
-    the same two nodes, in either direction, only the last one counts, and it takes the place of the
-    first one. Each pair of vertices is stored in ascending order. Only the attribute `rank` of
-    nodes becomes an annotation.
+    Each entry of `nodes` is a vertex with the name `id` and the kind `type`, in their order.
+    Only the attribute `rank` of nodes becomes an annotation, as text. Edges are read from the
+    list `edges`, or from `links` if `edges` is absent; each has `source`, `target`, and
+    optionally `link` (name), `bandwidth` and `latency`, such as `400 Gbps` and `250 ns`
+    (`parse_node_link_edge`). Missing quantities are None. Edges with equal names and quantities
+    share one entry of `links`.
 
-    Raises `InputError` with the path for directed graphs, repeated nodes, edges to unknown nodes,
-    and more than `MAX_NODES` nodes or `MAX_LINKS` edges.
+    Edges from a node to itself are dropped. Of several edges between the same two nodes, in
+    either direction, only the last one counts, at the position of the first one. Each pair of
+    vertices is stored in ascending order.
+
+    Raises `InputError` with the path if `directed` is present and not false, and for a node or
+    an edge without one of the required values, repeated nodes, edges to unknown nodes, and
+    invalid quantities. It is also raised for more than `MAX_NODES` nodes or `MAX_LINKS` pairs
+    of vertices.
     """
     directed = root.get("directed")
     if directed is not None and directed.raw is not False:

@@ -27,12 +27,16 @@ _DIAMETERS: dict[DimensionKind, Callable[[int], int]] = {
 
 
 def compute_diameter(topology: Topology) -> int | None:
-    """Return the number of links on the longest shortest path between two NPUs.
+    """Return the number of links on the longest shortest path between two NPUs, or None.
 
-    In a regular network, this is the sum over the dimensions: size - 1 of a line, size // 2 of a
-    ring, 1 if fully connected, 2 of a switch, 0 for size 1. In all other networks, it is searched
-    from all NPUs; links to and from switches count. Returns `None` if an NPU cannot reach another
-    one, or if the search would process more than `_MAX_WORK_BYTES` bytes.
+    In a regular network (with `dimensions`), this is the sum over the dimensions: size - 1 of a
+    line, size // 2 of a ring, 1 if fully connected, 2 of a switch, 0 for size 1. It is never
+    None.
+
+    In all other networks, paths from every NPU are searched along directed links, through NPUs
+    and switches; a path over one switch has 2 links. The result is 0 for a single NPU. It is
+    None if an NPU cannot reach another one. It is also None if the search would process more
+    than `_MAX_WORK_BYTES` (2^32) bytes, as counted by `compute_longest_distance`.
     """
     if topology.dimensions:
         # The diameters of the dimensions add up; a dimension of one NPU has none.
@@ -61,9 +65,11 @@ def compute_diameter(topology: Topology) -> int | None:
 def _find_distinct_starts(topology: Topology) -> Int64Array:
     """Return the NPUs from which the search for the diameter must start, ascending int64.
 
-    Left out are NPUs that would give no larger distance: of all NPUs whose links lead to one and
-    the same node, only the first two by number are included, because they have equal distances to
-    all other nodes. Two are needed for the distance between such NPUs. Parallel links count as one.
+    NPUs whose outgoing links all lead to one node (parallel links included) are grouped by this
+    node. Of each group only the two lowest numbers are returned. The others would give no
+    larger distance, because the members have equal distances to all nodes outside the group.
+    Two are needed for the distance between members. All other NPUs are returned, also those
+    without outgoing links.
     """
     order = np.lexsort((topology.destination, topology.source))
     source = topology.source[order]
@@ -258,9 +264,14 @@ def _build_span(column: Int64Array | Float64Array) -> Span:
 def find_half_cuts(topology: Topology) -> list[HalfCut]:
     """Return the cut between the two halves of every dimension of at least two NPUs.
 
-    `links_up` and `bandwidth_up_bytes_per_s` count the links from the lower to the upper half,
-    `links_down` and `bandwidth_down_bytes_per_s` the links back. The order is that of the
-    dimensions. The list is empty for irregular networks, which have no dimensions.
+    The order is that of the dimensions; `dimension` is the index among all dimensions, from 0.
+    An NPU is in the lower half if its coordinate is below size // 2, so of 3 NPUs one is. A
+    switch is in the upper half if an NPU of the upper half has a link to it, otherwise in the
+    lower half.
+
+    `links_up` and `bandwidth_up_bytes_per_s` sum over the directed links of the entire network
+    from the lower to the upper half, `links_down` and `bandwidth_down_bytes_per_s` over the
+    links back. The list is empty for irregular networks, which have no dimensions.
     """
     cuts, stride = [], 1
     for index, dimension in enumerate(topology.dimensions):

@@ -76,15 +76,20 @@ def expand_steps(
     scratch: Int64Array,
     block_units: int,
 ) -> SortedRecords:
-    """Create the records (sends, receives, copies, reductions) of all steps, by rank and level.
+    """Create the sends, receives, copies and reductions of all steps, in blocks.
 
-    Within a level, messages come first, by number, then local records by the position of their step
-    in the order of `levels`. `regions` (memory that each step accesses) and `scratch`
-    (int64[ranks], SCRATCH of the algorithm) are in blocks; `block_units`: units of a block. Data
-    that cannot be moved at once get a slot, additional blocks of SCRATCH, from the level that fills
-    it to the last one that reads it. Slots are placed after the SCRATCH of the algorithm, and share
-    blocks if they are not used at the same time. The result includes the new size of SCRATCH of
-    every rank.
+    They are the records of the result, which are sorted by rank, then by level. Within a level,
+    messages come first, by message number (the row in `messages`), then local records by
+    `levels.position` of their step. Local records of one step are in the order of execution.
+
+    `regions` (memory that each step accesses) and `scratch` (int64[ranks], SCRATCH of the
+    algorithm) are in blocks; `block_units`: units of a block. A step whose data cannot be moved
+    at once gets a slot, which is additional SCRATCH. It is reserved from the level of the
+    step's message (for a local step, its own level) to the level of the step. Slots follow the
+    SCRATCH of the algorithm, and share blocks if they are not used at the same time.
+
+    `SortedRecords.scratch` is the SCRATCH of every rank with slots, in blocks. COMPUTE steps,
+    and copies of units onto themselves, have no records.
     """
     cases = _group_steps(steps, regions, levels)
     slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)
@@ -145,12 +150,25 @@ def _assign_slots(
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
     """Group the steps by template: the list of records that steps of one kind and overlap become.
 
-    The template depends on the kind of step, on whether a receive is staged (stored in SCRATCH in
-    an earlier level), and on how the regions that it reads and writes overlap: equal, separate
-    (distance at least their length) or partly. Regions are addresses in one flat memory, so INPUT
-    and OUTPUT may overlap in place. A staged reducing receive with separate regions is treated as a
-    partial overlap. A copy of units onto themselves needs no records and is in no group. Returns
-    pairs of template and ascending step rows; a group may be empty.
+    Returns pairs of template and ascending step rows; a group may be empty. With d the distance
+    of the addresses that a step reads and writes, and c its count, the regions are equal (d =
+    0), separate (d >= c) or overlap partly. Addresses are in one flat memory, so that INPUT and
+    OUTPUT may overlap. A slot is additional SCRATCH. A receive is staged if `levels.is_staged`.
+    The groups:
+
+    - SEND: send
+    - RECV, not staged: receive into the target; staged: receive into the slot, copy to the
+      target
+    - RECV_REDUCE, separate and not staged: receive into the target, add the source to it
+    - RECV_REDUCE, equal: receive into the slot, add the slot to the target
+    - RECV_REDUCE, all other cases: receive into the slot, add the source to it, copy it to the
+      target
+    - COPY, separate: copy; partly: copy into the slot, copy it to the target; equal: in no
+      group
+    - REDUCE, equal or separate: add the source to the target; partly: copy the source into the
+      slot, add the slot to the target
+
+    Steps of other kinds are in no group.
     """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
@@ -194,12 +212,19 @@ class _StepSheet:
     number: Int64Array
 
     def part(self, rows: Int64Array, line: _Line, index: int) -> Columns:
-        """Return the records of steps `rows` for one line of their template, as columns by name.
+        """Return the records of steps for one line of their template, as int64 columns by name.
 
-        There is one record per step, in the order of `rows`. `line`: kind of the record, and which
-        places are its source and target. `index`: position of the line in the template. Records of
-        messages have the level, peer and number of the step's message. Local records have the
-        step's own level, and -1 as peer and message.
+        There is one record per step, in the order of `rows`. `line`: kind of the record, the
+        side that it reads and the side that it writes (source or target of the step, its slot,
+        or unused).
+
+        - `rank`, `count` (blocks): of the step; `kind`: of `line`; `row`: `rows`
+        - `level`, `peer`, `message`: for sends and receives the level, peer and number of the
+          step's message; for copies and reductions the step's own level, -1 and -1
+        - `src_buffer`, `src_offset`, `dst_buffer`, `dst_offset`: the two sides, offsets in
+          blocks; UNKNOWN and 0 for an unused side
+        - `place`: position of the step in `levels`; `index`: the argument `index`, which is the
+          position of the line in the template
         """
         kind, source, target = line
         # The messages and the local records of a staged step are in different levels.
@@ -257,17 +282,22 @@ def place_slots(
     count: Int64Array,
     occupied: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Allocate slots of `count` blocks in SCRATCH that are used from level `first` to level `last`.
+    """Allocate slots of `count` blocks in SCRATCH, used from level `first` to level `last`.
 
-    All arguments except `occupied` are by slot. `rank`: owner of the slot. `occupied`: blocks of
-    SCRATCH of each rank that are already used, int64[ranks], at its start. Returns the offset of
-    every slot, and SCRATCH of every rank including the slots, int64[ranks], both in blocks.
+    All arguments except `occupied` are by slot; `last` is included. `rank`: owner of the slot.
+    `occupied`: blocks of SCRATCH of each rank that are already used, int64[ranks], at its
+    start. Returns the offset of every slot, and SCRATCH of every rank including the slots,
+    int64[ranks], both in blocks.
 
-    Slots that are used in one level only (`first` = `last`) come first, directly after the occupied
-    blocks: those of a rank and level are adjacent, and those of different levels may share blocks.
-    The other slots follow after all of these, each in the first gap that is free in its levels.
-    Cost: a sort, and for the other slots (only of staged messages) their number times the slots in
-    use.
+    Slots that are used in one level only (`first` = `last`) come first, directly after the
+    occupied blocks. Those of a rank and level are adjacent, in the given order; those of
+    different levels may share blocks. The other slots follow after all of these. They are
+    placed by ascending `first`, in the given order if it is equal: each gets the lowest offset
+    at which `count` blocks are free of the slots that were placed before and are still used at
+    `first`.
+
+    Cost: a sort, and for the other slots (only of staged messages) their number times the slots
+    in use.
     """
     offsets = np.zeros(len(rank), np.int64)
     sizes = occupied.copy()

@@ -68,10 +68,13 @@ def write(request: WaitForGraph, options: NoOptions) -> WriteResult:
 def draw(request: WaitForGraph) -> bytes:
     """Draw the graph as an ASCII SVG document; equal graphs give equal bytes.
 
-    Ranks with equal waits are one box. At most `MAX_BOXES` (64) boxes, the first by position
-    (column, then row), and `MAX_ARROWS` (256) waits between them are drawn; a line below gives
-    the numbers of omitted ones, if any. An empty graph gives a picture without boxes.
-    Characters that are not ASCII become character references.
+    Ranks with equal waits are one box (`_group_ranks`). Boxes of culprits are in the first
+    column; the column of another box is its distance from them along the waits. At most
+    `MAX_BOXES` (64) boxes, the first by column, then by row, are drawn. Of the waits between
+    drawn boxes, the first `MAX_ARROWS` (256) are drawn, sorted by waiting box, then by awaited
+    box. A line below gives the numbers of omitted boxes and waits, unless both are 0. An empty
+    graph gives a picture with the title and without boxes. Characters that are not ASCII become
+    character references.
     """
     groups, arrows = _group_ranks(request)
     boxes = _place_boxes(groups, arrows, frozenset(request.culprits))
@@ -95,10 +98,10 @@ def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Ar
     """Return groups of ranks with equal waits (boxes), and the waits between them (arrows).
 
     Ranks are in one box if they wait in the same waits of the request and are awaited in the
-    same ones, and if all or none of them are culprits. Ranks in a box are ascending; boxes are
-    ordered by their first rank. Ranks without waits have a box only if they are culprits. There
-    is one arrow per pair (waiting box, awaited box), sorted by it, with each operation once, in
-    the order of the waits; waits within a box have no arrow.
+    same ones, and if all or none of them are culprits. A rank that neither waits nor is awaited
+    has a box only if it is a culprit. Ranks in a box are ascending; boxes are ordered by their
+    first rank. There is one arrow per pair (waiting box, awaited box), sorted by it, with each
+    operation once, in the order of the waits; waits within a box have no arrow.
     """
     signs: dict[int, list[tuple[int, bool]]] = {rank: [] for rank in request.culprits}
     for number, wait in enumerate(request.waits):

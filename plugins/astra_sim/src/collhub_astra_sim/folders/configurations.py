@@ -271,9 +271,10 @@ class AlgorithmUses:
     def _find_system(self) -> tuple[str, dict[str, object]]:
         """Return the file name and the JSON object of the system configuration.
 
-        Candidates are the JSON objects of the folder with at least one of `self._keys`, the keys
-        that name algorithms. Of several candidates `system.json` is chosen. Raises `InputError`
-        without a candidate, and for several of which none is `system.json`.
+        Candidates are the JSON objects of the folder (`FolderFiles.objects`) with at least one
+        of `self._keys`, the keys that name algorithms. Of several candidates `system.json` at
+        the root of the folder is used. Raises `InputError` (`astra-sim-folder`) without a
+        candidate, and for several of which none is this file.
         """
         objects = self._files.objects()
         candidates = {name: value for name, value in objects if self._keys & value.keys()}

@@ -369,18 +369,27 @@ class Program:
 
 
 def check_binding(program: Program, binding: Binding) -> None:
-    """Check that the layouts of a program fit the ranks of a mesh.
+    """Raise `InputError` unless the layouts of a program fit the ranks of a mesh.
 
-    Raises `InputError` for the first violation: another number of axes than the program (`mesh`; a
-    program without a mesh has one); an argument on a root that is no rank of its axis (`root`);
-    then operation by operation, at its line:
+    `binding`: the ranks along every axis of the mesh, and the sizes of the symbols. The first
+    violation is reported. At the program, without a line:
 
-    - `count`: more largest elements than the dimension has, or positions (of a Part, from `start`
-      on) beyond its end
-    - `counts`: counts of another number of ranks than those of the operation's axes
-    - `root`: a root that is no rank of these axes
+    - `mesh`: another number of axes than the program; a program without a mesh has one axis
+    - `root`: an argument whose layout has a root that is no rank of its axis
+
+    Then for each operation in program order; its line is its position, from 1:
+
+    - `count`: in the operation's dimension of its first operand (0 if not declared), `start` (0
+      if not declared) plus `count` exceeds the size. This concerns TopValues, TopIndices and
+      Part; `count` of opaque operations is not checked.
+    - `counts`: an uneven collective has counts of another number of ranks than those of its
+      axes
+    - `root`: a root below 0 or not below the number of ranks of the operation's axes
     - `placement`: a Reshape that changes the size of a sliced dimension, if the size before or
       after is no multiple of the ranks that slice it
+
+    Errors of `read_counts` (`invalid-counts`) and of a symbol without a size pass through.
+    Other operations are not checked for divisibility.
     """
     location = Location(program.name)
     if len(binding.axis_sizes) != max(1, len(program.mesh)):
@@ -428,8 +437,11 @@ def check_binding(program: Program, binding: Binding) -> None:
 def _check_divisible(program: Program, binding: Binding, operation: Operation, line: int) -> None:
     """Raise `InputError` (`placement`) if a Reshape would divide blocks of a sliced dimension.
 
-    A dimension is accepted if it keeps its size, or if its size before and after is a multiple of
-    the ranks that slice it. `line`: of the operation, for the error.
+    Each axis of the mesh that slices the operand slices one dimension before and one after the
+    Reshape. Axes with the same two dimensions are taken together; their ranks are multiplied.
+    Such a pair of dimensions is accepted if both sizes are equal, or if both are multiples of
+    the ranks. Axes that slice nothing are ignored. `operation`: the Reshape. `line`: its line,
+    for the error.
     """
     before, after = program.types[operation.reads[0]], program.types[operation.name]
     axes = zip(before.layout.by_axis, after.layout.by_axis, binding.axis_sizes, strict=True)

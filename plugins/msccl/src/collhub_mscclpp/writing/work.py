@@ -172,11 +172,14 @@ def _describe_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputErro
 def _assign_connections(
     steps: StepTable, messages: Messages, lane: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Assign a connection to every message, for which the plan has one channel.
+    """Assign a connection (one channel of the plan) to every message.
 
-    Messages share a connection if the ranks, the channel and the lanes of both ends are equal, and
-    if both or none are of a multicast of a switch. Returns the connection of every row (-1 for
-    local rows), and int64[connections, 2] with sender and receiver of each connection.
+    Returns the connection of every row, -1 for rows without a message, and the sender and
+    receiver of each connection, int64[connections, 2]. Messages share a connection if they
+    agree in sender, receiver, channel, lane of the send and lane of the receive. If there are
+    switch operations, they must also agree in whether a multicast of a switch sends them.
+    Connections are numbered from 0 in the ascending order of these values. `lane`: int64[rows].
+    `messages`: all messages, matched.
     """
     send, receive = messages.send, messages.receive
     columns = [
@@ -202,11 +205,17 @@ def _assign_connections(
 def _collect_edges(
     steps: StepTable, messages: Messages, connection: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children): dependencies, messages, and the order within connections.
+    """Return the rows (parents, children) between which the order of execution is fixed.
 
-    Every receive depends on its send. On each connection, every send depends on the previous send
-    and every receive on the previous receive, because a signal is only a count. `connection`:
-    connection of each step.
+    The pairs are, in this order:
+
+    - dependencies of the steps (program order included), and those that switch operations add
+    - each send and its receive
+    - on each connection, each send and the next send, by rows of the sends
+    - on each connection, the receives of these same two messages
+
+    Messages of a connection must stay in order, because a signal is only a count. Pairs may
+    occur repeatedly. `connection`: connection of each row, -1 without a message.
     """
     parents, children = _collect_dependencies(steps, switches)
     number = connection[messages.send]

@@ -261,12 +261,16 @@ def _create_call_item(call: ExplainedCall, expected: tuple[float, str] | None) -
 def choice_rows(
     calls: Sequence[ExplainedCall], expected: Sequence[tuple[float, str] | None]
 ) -> list[list[str]]:
-    """Return one row of table cells per call: size, choice, expected time and deciding rule.
+    """Return one row of 10 table cells per call, in the order of `calls`.
 
-    The cells are size, algorithm, protocol, channels, threads, size of a chunk, number of chunks,
-    time by NCCL's cost model, expected time with its method in brackets, and rule. `expected` has
-    one (us, method) per call; the cell is "" for None. A call that NCCL refuses has `none` as its
-    algorithm, and "" in all further cells up to the rule.
+    The cells are size (`1 MiB`), algorithm, protocol, channels, threads, size of a chunk,
+    number of chunks, time by NCCL's cost model (`12.34 us`), expected time with its method in
+    brackets, and the rule that decided. A chunk that is no multiple of 1024 bytes is given in
+    bytes.
+
+    `expected` has one (us, method) per call; the cell is "" for None. A call for which NCCL has
+    no algorithm has its size, `none`, seven empty cells and the rule, also if it has an
+    expected time. Raises `ValueError` if `expected` has another length.
     """
     rows = []
     for call, time in zip(calls, expected, strict=True):
@@ -374,11 +378,13 @@ def _create_measured_item(finding: MeasuredFinding) -> MeasuredCallItem:
 
 
 def measured_rows(findings: Sequence[MeasuredFinding]) -> list[list[str]]:
-    """Return one row of table cells per measured call, in the order of the findings.
+    """Return one row of 9 table cells per measured call, in the order of the findings.
 
-    The cells are line, collective, ranks, size, measured time and expected time in us, signed
-    difference in percent, algorithm with protocol, and verdict. Unknown values are "". If no
-    verdict is possible (`agrees` is None), the last cell is just the explanation.
+    The cells are line, collective, ranks, size (`1 MiB`), measured and expected time (`12.34
+    us`), difference (measured / expected - 1 in percent, such as `+3.1 %`), algorithm with
+    protocol, and verdict. Unknown values are "", also line 0. The verdict is `agrees` or
+    `differs`, followed by `: ` and the explanation if there is one. If `agrees` is None, it is
+    only the explanation.
     """
     rows = []
     for entry in findings:
