@@ -86,14 +86,16 @@ class Values:
                 self.write(argument.name, ranks[position], elements, part.reshape(-1))
 
     def read(self, name: str, rank: int, elements: Int64Array) -> Array:
-        """Read elements of a value on a rank, given by their indices in the complete tensor.
+        """Return elements of a value on a rank as a new array, in the order of `elements`.
 
-        `rank`: rank of the job. Returns a new array in the order of `elements`, with the element
-        type of the value. A view reads its source. If elements are not available on the rank, they
-        are read from the first operand of the collective, but only if all of them are in chunks of
-        the result that equal the operand on this rank (`_are_unchanged`). Raises `InputError`
-        (`not-there`), with the first of them, if some are not. The first access to a value on a
-        rank allocates its arrays, with no element available.
+        `rank`: rank of the job. `elements`: indices into the complete tensor in row-major order.
+        The array has the element type of the value. A view reads its source.
+
+        Elements that were not written on the rank are read from the first operand of the operation.
+        This is permitted only if all of them are in chunks that the collective leaves unchanged on
+        this rank (`pass_through`). Otherwise `InputError` (`not-there`) is raised, with the first
+        of them. The first access to a value on a rank allocates its arrays, with no element
+        available.
         """
         operation = self.program.by_name.get(name)
         source = None if operation is None else find_viewed_value(self.program, operation)
@@ -162,16 +164,22 @@ class Values:
 def compute_elements(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of the result of a computation on a rank, from values available there.
+    """Return elements of the result of a computation on a rank, from values available there.
 
-    `rank`: rank of the job. `elements`: flat indices into the complete result; the result is a new
-    array in their order. Pointwise operations, Cast, Dropout, Transpose and contractions read only
-    the elements of the operands that they need. A reduction to a scalar ignores `elements`, and
-    reduces the rank's part of its operand to one element. An Update gives the elements of its
-    second operand. Dropout draws its mask from the seed and the indices, so that all ranks drop the
-    same elements. The kinds of `FUNCTIONS_OF_ONE_RANK` and opaque operations need the rank's parts
-    of all operands, and `elements` within the rank's part of the result. Raises `InputError`
-    (`not-there`) if a required element of an operand is not available yet.
+    `rank`: rank of the job. `elements`: flat row-major indices into the complete result. The result
+    is a new array in their order, with the element type of the operation. By kind of operation:
+
+    - Reductions to a scalar ignore `elements` and return one element: the reduction of the rank's
+      part of the operand.
+    - Contractions, Transpose, Cast, Dropout and pointwise operations read only the elements of the
+      operands that they need. Named operands are broadcast to the shape of the result.
+    - Dropout draws its mask from the seed and the indices, so that all ranks drop the same
+      elements.
+    - An Update gives the elements of its second operand.
+    - The kinds of `FUNCTIONS_OF_ONE_RANK` and opaque operations read the rank's parts of all
+      operands. Then `elements` must be in the rank's part of the result; this is not checked.
+
+    Raises `InputError` (`not-there`) if a required element of an operand is not available yet.
     """
     if operation.kind in REDUCTIONS_TO_SCALARS:
         name = operation.reads[0]
@@ -214,14 +222,18 @@ def compute_elements(
 
 
 def _compute_opaque(values: Values, operation: Operation, rank: int, elements: Int64Array) -> Array:
-    """Compute elements of an opaque operation (unknown operator) by a stand-in (`mix_operands`).
+    """Return elements of the result of an unknown operator on a rank, as a new array.
 
-    `elements`: flat indices into the complete result, which must be in the rank's part of it; the
-    result is a new array in their order. The stand-in is computed from the rank's parts of all
-    operands. Its seed is the rank's position in the group if the rule is RANDOM, else 0. The rules
-    TO_BLOCKS and TO_LOCAL (views between local values and blocks) need no stand-in: the i-th
-    element of the rank's part of the result is the i-th one of its part of the operand. Raises
-    `InputError` (`not-there`) if a required element of an operand is not available.
+    `rank`: rank of the job. `elements`: flat row-major indices into the complete result, which must
+    be in the rank's part of it (not checked); the array has their order.
+
+    With the rules TO_BLOCKS and TO_LOCAL (views between local values and blocks), the result has
+    the values of the first operand: the i-th element of the rank's part of the result is the i-th
+    element of the rank's part of the operand. With other rules it is a stand-in (`mix_operands`)
+    computed from the rank's parts of all operands. The seed of the stand-in is the rank's position
+    in the group for the rule RANDOM, else 0.
+
+    Raises `InputError` (`not-there`) if a required element of an operand is not available.
     """
     binding, kind = values.binding, values.program.types[operation.name]
     position, shape = rank % binding.num_ranks, binding.shape(kind.shape)
@@ -292,12 +304,18 @@ class CollectiveRun:
     def step(self, node: int, rank: int, peer: int, tag: int) -> None:
         """Execute a node of the collective's algorithm on a rank.
 
-        `node`: its number in the template of the algorithm, whose steps have one node each, or two
-        for a receive with a reduction: the first only receives. A send stores its values in
-        `self.mail` under (sender, receiver, tag); a receive removes them from there. All other
-        nodes, and the last one of a receive, write their destination cells, and deliver the chunks
-        of the result that are then complete. Delays have no effect. Raises `InputError`
-        (`not-there`) if data are missing.
+        `node`: its number in the template of the algorithm. A step has one node, or two for a
+        receive with a reduction: the first one receives, the second one reduces. `rank`: of the
+        node; `peer`: rank at the other end of a message. By node:
+
+        - A delay (COMPUTE) does nothing.
+        - A send reads its units, and stores them in `self.mail` under (sender, receiver, tag).
+        - A receive removes them from there. Raises `InputError` (`not-there`) if there are none.
+        - The last node of any step that is no send or delay writes its destination cells. It passes
+          each unit of the result that is then final to `self.deliver`, as a chunk.
+
+        Also raises `InputError` (`not-there`) if a cell that a step reads has another version than
+        the one on which the step depends.
         """
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))
@@ -322,17 +340,20 @@ class CollectiveRun:
                 self.deliver(rank, chunk, self.cells[address][1])
 
     def _compute(self, row: int, kind: StepKind) -> Payload:
-        """Return the values that a step writes, one array per unit.
+        """Return the values that a step writes, one array per unit, by kind of the step.
 
-        - A receive returns the received values, and removes them from `self.received` (`KeyError`
-          if there are none). A copy returns the values of its source.
-        - REDUCE combines the values at its destination with those of its source, in this order. A
-          receive with a reduction combines the received values, which it removes from
-          `self.received`, with those of its source; without received values it raises `InputError`
-          (`not-there`).
+        - RECV: the received values, which are removed from `self.received` (`KeyError` without
+          them).
+        - COPY: the values of its source.
+        - REDUCE: the values at its destination combined with those at its source.
+        - Receive with a reduction: the received values, which are removed from `self.received`,
+          combined with those at its source. Raises `InputError` (`not-there`) without received
+          values.
 
-        The operator is that of the operation, sum by default; for a Max whose slices are reduced to
-        a scalar, the maximum. Reading raises `InputError` for data that are missing.
+        Values are combined in the named order, element by element in their type. The operator is
+        that of the collective, or a sum if it has none. For a Max of slices that are reduced to a
+        scalar it is the maximum. Raises `InputError` (`not-there`) if a cell that is read has
+        another version than the one on which the step depends.
         """
         contents = self.part.contents
         if kind is StepKind.RECV:
@@ -446,12 +467,13 @@ def _find_terms(
 def _compute_product(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a matrix product on a rank, as a flat array in the order of `elements`.
+    """Return elements of a matrix product on a rank, as a flat array in the order of `elements`.
 
-    `elements`: flat indices into the result. If the first operand is sliced along the contracted
-    dimension, only the terms of the rank's block are added, which gives the rank's part of the sum.
-    All rows and columns that contain an element are multiplied; then the elements are selected.
-    Raises `InputError` if an operand is not available.
+    `rank`: rank of the job. `elements`: flat row-major indices into the result. Terms are added one
+    by one, in ascending order, in the element type of the left operand. If that is sliced along the
+    contracted dimension, only the terms of the rank's slice are added, which gives the rank's part
+    of the sum. All rows and all columns that contain an element are read and multiplied; then the
+    elements are selected. Raises `InputError` (`not-there`) if a read element is not available.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     size, width = values.binding.shape(w.shape)
@@ -471,12 +493,14 @@ def _compute_product(
 def _compute_batch_product(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a batch of matrix products on a rank, in the order of `elements`.
+    """Return elements of a batch of matrix products on a rank, flat, in the order of `elements`.
 
-    `elements`: flat indices into the result. Terms are added one by one, in ascending order, in the
-    element type of the left operand. If this operand is sliced along the contracted dimension, only
-    the terms of the rank's slice are added, which gives its part of the sum. Raises `InputError` if
-    an operand is not available.
+    `rank`: rank of the job. `elements`: flat row-major indices into the result. Leading dimensions
+    of the operands are the batch, in which both agree. Terms are added one by one, in ascending
+    order, in the element type of the left operand. If that is sliced along the contracted
+    dimension, only the terms of the rank's slice are added, which gives the rank's part of the sum.
+    Only the needed elements of the operands are read. Raises `InputError` (`not-there`) if one of
+    them is not available.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     rows, size = values.binding.shape(x.shape)[-2:]
@@ -495,13 +519,16 @@ def _compute_batch_product(
 def _compute_convolution(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a convolution on a rank, as a flat array in the order of `elements`.
+    """Return elements of a convolution on a rank, as a flat array in the order of `elements`.
 
-    `elements`: flat indices into the result, whose images have the size of the operand's. All
-    images and output channels that contain an element are convolved completely; then the elements
-    are selected. If the operands are sliced along the input channels, only the terms of the rank's
-    slice are added, which gives its part of the sum. Raises `InputError` if an operand is not
-    available.
+    `rank`: rank of the job. `elements`: flat row-major indices into the result [images, output
+    channels, positions]. Positions are those of the left operand, which is padded with zeros. Terms
+    are added one by one in the element type of the left operand, by input channel, then by position
+    in the window (`convolve`). If the left operand is sliced along the input channels, only the
+    terms of the rank's slice are added. This gives the rank's part of the sum.
+
+    All images and all output channels that contain an element are convolved completely; then the
+    elements are selected. Raises `InputError` (`not-there`) if a read element is not available.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     shape, window = values.binding.shape(x.shape), values.binding.shape(w.shape)

@@ -220,13 +220,18 @@ class _FlatBuilder:
         return self.program.buckets.get(operation.name, (operation,))[0]
 
     def _find_contents(self, operation: Operation) -> Contents:
-        """Return the contents of the algorithm of a collective, for one of its pieces.
+        """Return the algorithm of a collective as nodes with the units that they read and write.
 
-        Contents are the nodes of the algorithm with the units of data that they read and write. The
-        size of a piece is that of the buffers (of a bucket, of all members) divided by the chosen
-        chunks, rounded up, at least one byte per rank. A reduction to a scalar uses an all-reduce.
-        The result is cached by the name of the operation, or of the first member of a bucket
-        (collectives performed as one). Raises `HubError` if the chosen algorithm does not fit.
+        The algorithm is that of one piece: one of `choice.chunks` equal parts of the full buffer,
+        each of which runs the complete algorithm. For a bucket (collectives performed as one), the
+        buffer is that of all members, and the choice is that of the first one. The bytes of a piece
+        are those of the buffer divided by the number of pieces, rounded up, and at least one byte
+        per rank.
+
+        A reduction to a scalar uses an all-reduce of the result, of at least one byte. The result
+        is cached by the name of the operation, or of the first member of its bucket. Raises
+        `HubError` if the chosen algorithm cannot be read or synthesized, is incorrect, or does not
+        perform this collective on these ranks.
         """
         operation = self._find_lead(operation)
         if operation.name not in self.contents:
@@ -272,13 +277,20 @@ class _FlatBuilder:
         self.launches.add(self.program, kernel, self.kernels, range(first, self.nodes.count))
 
     def _add_nodes(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel in program order; see `add_kernel`.
+        """Add the nodes of a kernel, operation by operation in the given order.
 
-        If the first operation is in a bucket (collectives performed as one), the kernel becomes one
-        collective. Otherwise adjacent computations of equal cut (division into chunks) and group
-        share nodes; every communication ends such a run, and so does every reduction of slices to a
-        scalar. The latter adds its computation per rank, then an all-reduce of the results. A Send
-        becomes messages. Raises `HubError` for an algorithm that does not fit.
+        `kernel`: at least one operation.
+
+        - If the first operation is in a bucket, the whole kernel is performed as one collective.
+        - Otherwise adjacent computations with equal cut (division into chunks) and group form a
+          run, and the nodes of a run compute all of its operations. A communication ends the run
+          before it.
+        - A Send becomes messages, any other communication the nodes of its algorithm.
+        - A reduction of a sliced tensor to a scalar ends its run after it. The run computes a
+          partial result on each rank, and an all-reduce of the partial results follows.
+
+        Raises `HubError` for an algorithm that does not fit or is incorrect; nodes that were added
+        before remain.
         """
         pending: list[Operation] = []
         cut_and_group_of_pending: tuple[Cut | None, int] | None = None
@@ -308,21 +320,28 @@ class _FlatBuilder:
         self._add_computation(pending)
 
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
-        """Add one COMPUTE node per tile and rank for operations of equal cut and group.
+        """Add one COMPUTE node per tile and rank, which computes its tile of all given operations.
 
-        A cut is the division of a value into chunks; a tile is a set of chunks that a node
-        computes. Tiles are those of the last operation that is no view; costs are those of all
-        operations. Views need no node: they are available when their source is. For views only no
-        node is added.
+        `operations`: of equal cut and group, in program order; views (`find_viewed_value`) need no
+        node. A view gets the producers that its source has before this call. Without other
+        operations, nothing else is done. A cut is the division of a value into chunks; a tile is a
+        set of chunks that a node computes. The tiles are those of the last operation that is no
+        view (`_cut_tiles`). The costs of all operations on a rank are divided among its tiles by
+        their numbers of chunks.
 
-        A node waits for the chunks that it reads, and for the complete value if that is cut
-        differently. Two cases differ in contractions: the right operand is complete if chunks are
-        rows of an uneven collective; and if the cut is derived from that of an operand, the node
-        waits for the chunks of this operand that its own chunks need. Nodes of a rank run one after
-        the other, in the sequence of their fused stage if they have one. A `Segment` is appended to
-        `parts`, and the nodes are stored as producers of their values. `is_partial`: the last
-        operation reduces to a scalar that an all-reduce completes; its producers are then stored
-        under the name of the partial value only.
+        A node waits for the producers, on its rank, of each value that the operations read:
+
+        - of the chunks that overlap its own, if the value is cut in the same way within the same
+          chain or stage, otherwise of the complete value
+        - in a contraction of rows of an uneven collective, of the complete right operand
+        - in a contraction whose cut is derived from that of an operand, of the chunks of this
+          operand that its own chunks need
+
+        The nodes of a rank run one after the other, and, unless their stage communicates, after the
+        previous such computation of the rank (`Streams.append`). A `Segment` is appended to
+        `parts`, and the nodes become the producers of the values. With `is_partial`, the last
+        operation reduces to a scalar that an all-reduce completes: its nodes become the producers
+        of its partial value only.
         """
         for operation in operations:
             source = find_viewed_value(self.program, operation)
@@ -372,15 +391,21 @@ class _FlatBuilder:
             self.producers.ready[_partial_name(last)] = self.producers.ready.pop(last.name)
 
     def _cut_tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
-        """Divide a computation into tiles (sets of chunks that a node computes) on all ranks.
+        """Return the tiles of a computation on all ranks of its group.
 
-        The ranks are those of the operation's group, in order. Without a cut there is one tile per
-        rank; the result is cached by group and shared. With a cut, a rank has at most the number of
-        tiles of the choice for the leading collective of the cut, and at most one per chunk, with
-        nearly equal numbers of chunks. A tile has consecutive chunks in the order of
-        `_order_chunks`. Of a sliced value a rank computes only its own chunks, unless the chunks
-        are rows of an uneven collective; otherwise it computes all that `_order_chunks` returns. A
-        rank without chunks has no tile.
+        They are ordered by rank, then by the order of work. A tile is a set of chunks that a node
+        computes. Without a cut there is one tile per rank with chunk 0; the result is cached by
+        group and shared. With a cut:
+
+        1. The chunks of a rank are those of `_order_chunks`, in its order. If the value is sliced,
+           only the chunks that the rank owns remain, unless chunks are rows of an uneven
+           collective.
+        2. The tiles of a rank are consecutive chunks of this order, in nearly equal numbers: 5
+           chunks in 2 tiles give 2, then 3. Their number is the limit `tiles` of the choice for the
+           leading collective, at most one tile per chunk. Without a limit (None) each chunk is a
+           tile.
+
+        A rank without chunks has no tile.
         """
         kind = self.program.types[operation.name]
         ranks = self._ranks(kind.group)
@@ -402,14 +427,16 @@ class _FlatBuilder:
     def _order_chunks(self, cut: Cut, position: int) -> Int64Array:
         """Return the chunks of a cut (division into chunks) in the order of a rank's work: int64.
 
-        `position`: of the rank in its group. The first rule that applies:
-        - Chunks of rows of an uneven collective: all, ascending.
-        - A cut that is derived from another one: the chunks that belong to those of the other one,
-          in its order. If the cut has a second divided dimension (`across`), these are only the
-          chunks that this rank receives; otherwise all.
-        - The leading collective has no algorithm yet: all, ascending.
-        - Otherwise all, in the order in which the algorithm of the leading collective needs them
-          (`cut.is_needed`) or produces them. These results are cached and shared.
+        `position`: of the rank in its group, from 0. The first rule that applies:
+
+        1. Chunks of rows of an uneven collective: all, ascending.
+        2. A cut that is derived from another one (`source_cut`): the order of the other cut, with
+           equal numbers of chunks. With a second divided dimension (`across`), each chunk of the
+           other cut instead gives the chunk for which this rank is the receiver.
+        3. The algorithm of the leading collective is not in `contents` yet: all, ascending.
+        4. Otherwise all, in the order in which the algorithm of the leading collective needs them
+           on this rank (`cut.is_needed`) or else produces them there (`order_chunks`). Chunks that
+           it does not use are last. These results are cached and shared.
         """
         if cut.grid.row_blocks is not None:
             return np.arange(cut.grid.chunks)
@@ -429,14 +456,21 @@ class _FlatBuilder:
         return self.orders[key]
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add one SEND per chunk on each rank of the sending group, and its RECV on the other.
+        """Add a SEND for each chunk and rank of the sending group, and its RECV on the other.
 
-        Partners have the same position in both groups. Of a sliced value, a chunk is sent only by
-        its owner, otherwise by every rank. Each chunk has a unique tag, the same on all ranks. The
-        size of a message is computed in these steps: the bytes of the value on a rank, divided by
-        the number of its chunks there, rounded up; divided by the choice's `data_share`, rounded
-        up, at least 1; plus the choice's `step_bytes`. A SEND waits for its chunk of the operand;
-        the RECV makes the chunk of the result available.
+        Partners have the same position in both groups. A chunk of a sliced value is sent only by
+        the rank that owns it, otherwise every rank sends all chunks. All SENDs are added before all
+        RECVs. The tag is the number of tags so far plus the number of the chunk, equal on all
+        ranks.
+
+        The bytes of a message are computed in three steps, the first two rounded up:
+
+        1. the bytes of the value on a rank, divided by the number of chunks there
+        2. divided by `data_share` of the choice, at least 1
+        3. plus `step_bytes` of the choice
+
+        A SEND waits for the producers of its chunk of the operand. The RECV becomes the producer of
+        the chunk of the result. A `Message` is appended to `parts`.
         """
         kind = self.program.types[operation.name]
         ours = self._ranks(self.program.types[operation.reads[0]].group)
@@ -472,18 +506,21 @@ class _FlatBuilder:
         self.producers.ready[operation.name] = ready
 
     def _add_collective(self, operations: Sequence[Operation], operands: Sequence[str]) -> None:
-        """Add the nodes of an algorithm on the ranks of a group, for every piece.
+        """Add the nodes of the algorithm of a collective on a group, once for every piece.
 
-        `operations`: the members of a bucket, or a single operation; `operands`: names of their
-        input values, in the same order, for all of which the nodes wait. On a mesh of several axes
-        everything is done by `_add_mesh_collective`, otherwise for an uneven collective by
-        `_add_row_collective`.
+        `operations`: the members of a bucket, or a single operation. `operands`: names of their
+        input values, in the same order; the nodes wait for all of them. On a mesh of several axes
+        `_add_mesh_collective` does everything, otherwise `_add_row_collective` for an uneven
+        collective.
 
-        The choice of the first operation gives the number of pieces and how many of them run at the
-        same time (`at_once`): a later piece waits for an earlier one on each rank. An operation
-        that is no communication is a reduction to a scalar; it is performed as an all-reduce in one
-        piece. Each piece has separate message tags. Appends a `CollectiveRuns` to `parts`, and
-        stores the producers of all results. Raises `HubError` for an algorithm that does not fit.
+        The choice of the first operation gives the number of pieces and the limit `at_once`: on
+        each rank, piece i waits until piece i - `at_once` has ended there. An operation that is no
+        communication reduces to a scalar; it is performed as an all-reduce in one piece. Each piece
+        has separate message tags.
+
+        Appends a `CollectiveRuns` to `parts`, and records the producers of all results and the
+        chunks that no node writes (`_connect`). Raises `HubError` for an algorithm that does not
+        fit or is incorrect.
         """
         if len(self.program.mesh) > 1:
             self._add_mesh_collective(operations, operands)
@@ -530,17 +567,18 @@ class _FlatBuilder:
             self._connect(runs, member, operand, numbers, position)
 
     def _add_row_collective(self, operations: Sequence[Operation], operands: Sequence[str]) -> None:
-        """Add the nodes of an uneven collective: an algorithm for the rows of every chunk.
+        """Add the nodes of an uneven collective: those of one algorithm per chunk of rows.
 
-        `operations`: the members of a bucket, which have equal counts, or a single operation;
+        `operations`: the members of a bucket, which have equal counts, or a single operation.
         `operands`: the values that they read, in the same order. The choice of the first operation
-        gives the number of chunks, and how many of them run at the same time (`at_once`): a later
-        chunk waits for an earlier one on each rank. Chunks without rows have no nodes; some chunk
-        must have rows.
+        gives the number of chunks and the limit `at_once`. Chunks without rows have no nodes. On
+        each rank, the i-th chunk with rows waits until number i - `at_once` has ended there. Some
+        chunk must have rows.
 
-        Nodes that read rows on a rank wait for this chunk of the operands there. A chunk of the
-        results is ready on a rank after all nodes of the chunk that write rows there; on a rank
-        without such nodes nothing waits for it. Appends a `RowRuns` per chunk with rows to `parts`.
+        Nodes that read rows on a rank wait for this chunk of all operands there. The producers of a
+        chunk of the results on a rank are all nodes of the chunk that write rows there. Readers of
+        the chunk on a rank without such nodes do not wait. Appends a `RowRuns` per chunk with rows
+        to `parts`. Raises `HubError` for an algorithm that does not fit or is incorrect.
         """
         operation = operations[0]
         choice = select_choice(self.choices, operation.name)
@@ -587,10 +625,13 @@ class _FlatBuilder:
         choice: Choice,
         members: Int64Array,
     ) -> tuple[Int64Array, Int64Array]:
-        """Add the nodes of an algorithm once on the ranks `members`, with new message tags.
+        """Add the nodes of an algorithm once; return the number and the rank of each node.
 
-        The nodes belong to the next part of the program. Returns the number and the rank of every
-        node of the algorithm.
+        Both results are int64[nodes] in the order of the algorithm's nodes, and the numbers are
+        consecutive. Position i of the algorithm runs on rank `members[i]` of the job. The nodes get
+        new message tags (`self.tags` advances), the dependencies of the algorithm, and a name from
+        `operations`. Their bytes are those of `_compute_message_bytes` for `choice`. They belong to
+        the part of the program that the caller appends to `parts` next.
         """
         template = contents.template
         position = group_of_entry(template.first)
@@ -617,11 +658,16 @@ class _FlatBuilder:
         """Add the nodes of a collective on a mesh: its algorithm once for every subgroup of ranks.
 
         A subgroup has the ranks that differ only along the axes of the collective. `operations`:
-        the members of a bucket, or one operation; `operands`: the values that they read. Nodes that
-        read an input wait for the complete operands on their rank. The result is available on a
-        rank after all nodes that write it there, and on a rank without such nodes when its operands
-        are. If a subgroup has one rank, no nodes are added, and the results are available with
-        their operands.
+        the members of a bucket, or one operation. `operands`: the values that they read, in the
+        same order. The algorithm runs in one piece on the data of all members; the number of chunks
+        of the choice is ignored. A reduction to a scalar is performed as an all-reduce.
+
+        Nodes that read an input wait for the complete operands on their rank. The producers of all
+        results on a rank are the nodes that write there. On a rank without such nodes they are the
+        producers of all operands. Appends a `MeshRuns` per subgroup to `parts`.
+
+        If a subgroup has one rank, no nodes are added; each result gets the producers of its own
+        operand. Raises `HubError` for an algorithm that does not fit or is incorrect.
         """
         operation = operations[0]
         is_scalar = not operation.is_communication
@@ -682,19 +728,21 @@ class _FlatBuilder:
         numbers: Int64Array,
         position: Int64Array,
     ) -> None:
-        """Connect the nodes of a collective with its operand before, and its result after them.
+        """Connect the nodes of a collective with its operand; record its result's producers.
 
         - `member`: number of the operation in `runs.members`, 0 unless it is a bucket
         - `operand`: name of the value that the member reads
         - `numbers`: numbers of the nodes of all pieces, piece after piece
         - `position`: for every node of the algorithm, the position of its rank in the group;
-          position 0 is rank `runs.first_rank`
+          position 0 is rank `runs.first_rank` of the job
 
-        The algorithm runs once per piece of the data. Each node that reads chunks of the operand
-        waits for the nodes that produce these chunks on its rank. A chunk of the result is
-        available on a rank after the node that writes it last, which is recorded as its producer in
-        `self.producers.ready`. A chunk that no node writes has the value and the producers of the
-        operand; it is recorded as (rank, chunk) in `self.pass_through`.
+        A piece is one run of the algorithm on a part of the data. Each node that reads chunks of
+        the operand waits for the producers of these chunks on its rank.
+
+        `self.producers.ready` gets the producers of the result by rank and chunk. The producer of a
+        chunk is the node after which the chunk is final there (`give_node` of the algorithm). A
+        chunk that no node writes on a rank keeps the value and the producers of the operand. It is
+        recorded as (rank of the job, chunk) in `self.pass_through`.
         """
         contents, first = runs.contents, runs.first_rank
         operation, grid = runs.members[member]
@@ -738,13 +786,14 @@ class _FlatBuilder:
         return markers
 
     def build(self) -> FlatProgram:
-        """Return the flat program of all nodes added so far, with rows grouped by rank.
+        """Return the flat program of all nodes added so far, with rows grouped by ascending rank.
 
-        With `has_launches`, the nodes of `LaunchList.add_nodes` are added before, so that they are
-        the last rows of their ranks; call `build` only once then. Within a rank, rows are in the
-        order of creation. The workload has one process group per group of the program, named 1, 2,
-        ..., with the ranks of the group. `part` (index of `parts`) and `item` of the result are
-        int64 by row.
+        Within a rank, rows are in the order in which the nodes were added. With `has_launches`, the
+        launch nodes (`LaunchList.add_nodes`) are added first, so that they are the last rows of
+        their ranks; call `build` only once then. The workload has one process group per group of
+        the program, named `1`, `2`, and so on, with the ranks of the group. `part` and `item` of
+        the result are int64 by row: the index in `parts`, and the number of the node within that
+        part.
         """
         ranks = self.program.num_groups * self.binding.num_ranks
         if self.has_launches:

@@ -320,11 +320,16 @@ class Program:
         return result
 
     def _check_stages(self) -> None:
-        """Raise `InputError` for the first mistake in the stages and chains.
+        """Raise `InputError` (`stage`) for the first mistake in the stages and chains.
 
-        The mistakes, in this order: a member of a stage is no operation; two stages share an
-        operation; a member of a chain is neither an operation nor a stage; a bucket is invalid;
-        stages wait for each other.
+        The mistakes, in this order:
+
+        1. A member of a stage is no operation; the alphabetically first one is named.
+        2. An operation is a member of two stages, or twice of one.
+        3. A member of a chain is neither an operation nor the name of a stage.
+        4. A bucket is invalid: its members are not AllReduces, ReduceScatters or AllGathers of
+           equal kind, reduction, axes, element type and group, or one depends on another one.
+        5. Stages wait for each other.
         """
         names = [name for stage in self.stages for name in stage.members]
         unknown = sorted(set(names) - self.places.keys())

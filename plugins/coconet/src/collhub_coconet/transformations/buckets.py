@@ -31,18 +31,24 @@ from collhub_coconet.transformations.legality import (
 
 
 def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Rewrite:
-    """Combine the collectives `members`, names of operations or of entire buckets, into one bucket.
+    """Return the program with the collectives `members` in one new bucket, and the record of it.
 
-    Returns the new program and the record of the conditions. Given buckets are replaced by the new
-    one. A number is appended to `name` if it is in use. Raises `RefusedMoveError` for the first
-    condition that is violated:
+    `members`: names of operations, or of buckets, which stand for all their operations. The new
+    bucket is the last stage and replaces the given buckets. It is called `name`; a number is
+    appended if that is in use.
 
-    - All names exist, and the program has no chain.
-    - There are at least two collectives, and each one is an AllReduce, ReduceScatter or AllGather.
-    - All have the kind, reduction, group, mesh axes and element type of the first one.
-    - Each one is in no stage, or in a bucket of which all operations are members.
-    - None depends on another one.
-    - The stages can be ordered: no stage must run after one member and before another.
+    Raises `RefusedMoveError` (code `refused-` and the name of the condition) for the first
+    condition that is violated; the last four ones are checked collective by collective:
+
+    1. `target`: Each name is an operation or a bucket.
+    2. `order`: The program has no chain.
+    3. `several`: There are at least two collectives.
+    4. `collective`: It is an AllReduce, ReduceScatter or AllGather.
+    5. `one-class`: It has the kind, reduction, group, mesh axes and element type of the first one.
+    6. `whole-stages`: It is in no stage, or in a bucket of which all operations are members.
+    7. `independent`: It depends on no other member, also indirectly.
+
+    Finally `no-cycle` is checked: no stage must run after one member and before another one.
     """
     conditions = Conditions("coalesce", program, {"members": tuple(members), "name": name})
     buckets = {stage.name: stage.members for stage in program.stages if stage.family == BUCKET}
@@ -87,14 +93,19 @@ def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Re
 
 
 def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> Rewrite:
-    """Fill buckets of at least `bucket_bytes` bytes with the collectives that are in no stage.
+    """Return the program with its collectives outside of stages in buckets, and the record of it.
 
-    Each bucket has one class: kind, reduction, group, axis and element type. Collectives join the
-    open bucket of their class in the order of execution. A bucket ends once its complete buffers
-    have `bucket_bytes` bytes, before a collective that depends on a member, or at the end of the
-    program. A bucket that conflicts with the order of other stages is halved repeatedly; single
-    collectives stay as they are. Raises `RefusedMoveError` if the program has a chain, or if no two
-    collectives share a bucket.
+    A bucket has collectives of one class: kind, reduction, group, mesh axes and element type. They
+    join the open bucket of their class in the order of execution. A bucket ends after the member
+    with which the full buffers of all members have `bucket_bytes` bytes or more. It also ends
+    before a collective of its class that depends on a member, and at the end of the program. So the
+    last bucket of a class may be smaller.
+
+    If the buckets cannot be ordered with the other stages, each bucket in turn is halved until its
+    parts can be. Collectives that remain alone stay as they are. New buckets are the last stages.
+
+    Raises `RefusedMoveError` if the program has a chain (`refused-order`), or if no two collectives
+    share a bucket (`refused-several`).
     """
     conditions = Conditions("coalesce", program, {"bucket_size": bucket_bytes})
     first = program.operations[0].name if program.operations else program.name
@@ -121,13 +132,14 @@ def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> R
 
 
 def list_bucket_sizes(program: Program, binding: Binding, max_count: int = 8) -> list[int]:
-    """List bucket sizes in bytes that are useful to try, in descending order.
+    """Return bucket sizes in bytes that are useful to try, in descending order.
 
-    Only collectives outside of stages are considered, and only classes (kind, reduction, group,
-    axes, element type) with at least two of them. The first size is the largest sum of the bytes of
-    such a class, so that each class fits one bucket. The powers of two follow that are smaller than
-    this sum and larger than the smallest collective of these classes. The result is cut after
-    `max_count` sizes, but has at least the first one. Empty if no class has two collectives.
+    Only collectives outside of stages count, and only classes (kind, reduction, group, mesh axes,
+    element type) of at least two of them. A collective counts with its full buffer. The first size
+    is the sum of the bytes of a class, for the largest such sum, so that each class fits one
+    bucket. Then follow all powers of two below this sum and above the smallest collective of these
+    classes: collectives of 3, 8 and 20 bytes give 31, 16, 8, 4. At most `max_count` sizes are
+    returned, but at least the first one. The list is empty if no class has two collectives.
     """
     sizes: dict[BucketClass, list[int]] = {}
     for name, size in _list_sizes(program, binding).items():
@@ -186,13 +198,17 @@ def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
 
 
 def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
-    """Assign the collectives in `sizes` (bytes by name) to buckets in execution order.
+    """Return the names of the collectives in `sizes`, divided into buckets (lists of names).
 
-    A bucket is a set of collectives that are performed as one. Its members have one class
-    (`Program.classify_for_bucket`). It ends once its members have `bucket_bytes` bytes or more,
-    or before a collective of its class that depends on a member. Returns the names by bucket,
-    including buckets with one member, in the order in which they end; buckets that never ended
-    come last. Operations that are not in `sizes` or have no class are left out.
+    `sizes`: bytes by name. Collectives are processed in the order of execution; each joins the open
+    bucket of its class (`Program.classify_for_bucket`). A bucket ends after the member with which
+    it has `bucket_bytes` bytes or more. It also ends before a collective in `sizes` of its class
+    that depends on a member, directly or through other operations.
+
+    Buckets are in the order in which they end, and include those with one member. Buckets that
+    never end come last, in the order of their first members. Operations that are not in `sizes` or
+    have no class are left out. Raises `InputError` (`stage`) if the stages of the program wait for
+    each other.
     """
     open_buckets: dict[BucketClass, _OpenBucket] = {}
     complete: list[list[str]] = []

@@ -72,14 +72,24 @@ def order_work(
     has_switch_sums: bool = False,
     is_sliced: bool = False,
 ) -> PlanWork:
-    """Match the messages of an algorithm, and find an order of execution of all steps.
+    """Return an order of execution of all steps of an algorithm, with its messages and connections.
 
-    The order respects dependencies, messages and the order within connections (channels of the
-    plan). `network`: if None, no operations of switches are used. `has_switch_sums`: whether
-    switches may add. `is_sliced`: whether messages are sent in slices. If operations of switches
-    would wait in a cycle, they are removed until there is no cycle. Raises `InputError` if no plan
-    can express the algorithm: steps without contents, operators other than sum, compute steps,
-    unmatched messages, regions outside their buffers, or a cycle of waits.
+    In the order, a step follows its dependencies, a receive its send, and a message the earlier
+    messages of its connection. A connection is a channel of the plan: ranks, channel and lanes of
+    both ends. The steps of one switch operation are adjacent.
+
+    `network`: if None, no switch operations (multicasts and sums) are used. `has_switch_sums`:
+    whether switches may add. `is_sliced`: whether messages are sent in slices, in which case
+    operations with many messages are not formed (`find_switch_steps`). As long as steps wait in a
+    cycle, the switch operations in it are removed; their messages are then sent one by one.
+
+    Raises `InputError` for the first of these cases:
+
+    1. `plan`: the steps do not state which units they move
+    2. `plan`: a reduction by another operator than sum
+    3. `plan`: compute steps
+    4. all errors of unmatched messages and of regions outside of their buffers
+    5. `plan`: steps that wait for each other without switch operations
     """
     steps = algorithm.steps
     if not algorithm.has_contents:
@@ -129,11 +139,16 @@ def order_work(
 def _order_rows(
     edges: tuple[Int64Array, Int64Array], switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the rows in an order that respects dependencies, and the rows in cycles.
+    """Return an order of all rows that respects the dependencies, and the rows without one.
 
-    Rows of one switch operation are adjacent. The second array also has the rows that depend on a
-    cycle, and those of switch operations that would wait for each other. If it is empty, the first
-    array has all rows; otherwise it is no usable order.
+    `edges`: (parents, children), rows. The second array ascends. It has the rows in a cycle of
+    dependencies and the rows that depend on such a cycle. If there are none, it has those in and
+    after a cycle of switch operations that wait for each other. Only if it is empty, the first
+    array is an order of all rows; otherwise it is not usable.
+
+    Rows are ordered by level, which is the length of the longest path of dependencies to them, then
+    by row. With switch operations, the rows of an operation count as one node, so that they are
+    adjacent. So do those of a sum and the multicast of its result.
     """
     rows = len(switches.multicast)
     parents, children = edges
