@@ -414,11 +414,18 @@ class Maker:
         request: CollectiveRequest,
         network: GroupNetwork,
     ) -> Algorithm:
-        """Synthesize an algorithm for a group of ranks in its network; it is not verified here.
+        """Return a newly synthesized algorithm for the collective of a request, not verified.
 
-        `name`, `options`: of the synthesizer. The size is `request.full_bytes`; candidates are
-        compared by simulated times if the timing has a machine. Nothing is cached. Errors of the
-        synthesizer propagate.
+        `name`, `options`: the synthesizer and its options as text. `network`: that of the group;
+        its `npus` are the NPUs of the ranks. The size is `request.full_bytes` bytes, and a negative
+        root counts as rank 0.
+
+        The synthesizer compares candidates by the times of `_create_timer`. If the timing has no
+        machine, it uses the default simulator with nominal link times instead.
+
+        The synthesizer runs at each call: nothing is cached or added to `templates`. Raises the
+        `HubError` of `synthesize`, for example for an unknown synthesizer or option, an unsupported
+        collective, a size below 1 byte, or NPUs that data cannot reach.
         """
         collective = collective_of_call(
             request.kind, len(request.members), request.root, request.counts
@@ -437,10 +444,14 @@ class Maker:
     def _create_timer(
         self, topology: Topology, size: int
     ) -> Callable[[Algorithm], int | None] | None:
-        """Return the function that simulates an algorithm and returns its time in ns.
+        """Return a function that simulates an algorithm and returns its time in ns.
 
-        None if the timing has no machine. The function uses the backend and options of the timing,
-        this topology and this size in bytes. Errors of the simulation propagate.
+        Returns `None` instead of a function if the timing has no machine. The function simulates a
+        collective of `size` bytes on `topology`, with the simulator and the options of the timing.
+        It returns `None` for an algorithm that never finishes.
+
+        Errors are raised only when the function is called: the `HubError` of `simulate`, for
+        example for an unknown simulator or a failed simulation.
         """
         timing = self._timing
         if timing.machine is None:
@@ -487,10 +498,16 @@ def _algorithm_record(
 def _check_compatibility(algorithm: Algorithm, request: CollectiveRequest, size: int) -> None:
     """Raise `InputError` (`algorithm-does-not-fit`) if an algorithm does not fit a request.
 
-    The first reason is reported, in this order: another number of ranks, another kind (CUSTOM fits
-    every kind), other counts, another root (an algorithm without a root fits every root, and a
-    negative requested root accepts any), another size in bytes. The size matters only for
-    algorithms without contents, such as traces, which cannot be scaled.
+    The error names the first difference, in this order:
+
+    1. The algorithm is for another number of ranks than `request.members` has.
+    2. The algorithm is of another kind. An algorithm of kind `CUSTOM` fits every requested kind.
+    3. The request has counts, and those of the algorithm differ, apart from the size of a unit. An
+       algorithm without counts differs, too. Without requested counts, this check is omitted.
+    4. The algorithm has another root. The check is omitted if the requested root is negative, or if
+       the root of the algorithm is `None`.
+    5. The algorithm has no contents (a trace of times only), and its bytes differ from `size` or
+       are not known. An algorithm with contents can be scaled to every size.
     """
     collective = algorithm.collective
     if collective.num_ranks != len(request.members):

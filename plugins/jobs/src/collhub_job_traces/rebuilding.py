@@ -68,12 +68,16 @@ class Bridged(NamedTuple):
 
 
 def bridge_markers(workload: Workload) -> Bridged:
-    """Remove all markers of a job, and connect the nodes before and after them.
+    """Return the job without markers, with dependencies between the nodes before and after them.
 
-    Nodes that were connected through markers, in any kind of dependency, get a control dependency;
-    direct dependencies remain. Preserved records of changed nodes (those whose dependencies
-    changed) are dropped. The result also has the old row of every remaining node, in order. Without
-    markers the job is returned unchanged, with all rows.
+    If a chain of markers leads from node a to node b, b gets a control dependency on a, whatever
+    the kinds of the dependencies in the chain. Each pair gets one, also if b already depends on a
+    directly. New dependencies follow the direct ones, which remain with their kind.
+
+    A remaining node that had a marker as parent loses its preserved record (`extra` becomes -1),
+    because the writer would restore the old dependencies from it. `kept`: int64, ascending rows of
+    the remaining nodes in `workload`. Without markers, `workload` itself is returned, with all its
+    rows.
     """
     nodes = workload.nodes
     is_marker = nodes.is_kind(NodeKind.MARKER)
@@ -103,12 +107,16 @@ def _drop_marker_edges(edges: Edges, is_marker: BoolArray) -> Edges:
 
 
 def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
-    """Find the distinct pairs (parents, children) of nodes that a chain of markers connects.
+    """Return the distinct pairs (parents, children) of nodes that a chain of markers connects.
 
-    The ends of a chain are no markers; between them there is at least one marker, so direct
-    edges are not included. `data` and `control` edges count equally. Pairs ascend by parent, then
-    child. Chains that form a cycle of markers add no pairs. Cost: number of pairs times the
-    length of the longest chain.
+    A chain leads from a node that is no marker over one or more markers to a node that is no
+    marker, by `data` and `control` edges in any mixture. So direct edges are not included by
+    themselves. With edges a to m1, m1 to m2, m2 to b and markers m1, m2, the only pair is (a, b).
+    Cycles of markers are permitted and do not change the result.
+
+    The pairs are two int64 arrays, ascending by parent, then child; empty without chains. Edges are
+    (parents, children) as rows; `is_marker` is by row. Cost: number of pairs times the length of
+    the longest chain.
     """
     count = len(is_marker)
     parents, children = (np.concatenate(pair) for pair in zip(data, control, strict=True))
@@ -134,11 +142,12 @@ def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
 
 
 def collectives_in_order(nodes: NodeColumns) -> Int64Array:
-    """Return the rows of the collectives of all ranks, ordered by rank, then by issue order.
+    """Return the rows of all collectives as int64, by rank, then in issue order.
 
-    In issue order the next node is the one with the smallest id whose parents are all issued, as in
-    ASTRA-sim; durations are ignored. Nodes on or after a cycle are left out. Ranks with equal ids
-    and dependencies are ordered only once.
+    The issue order of a rank covers all its nodes, not only collectives: the next node is always
+    the one with the smallest id whose parents (data and control) are all issued. Of equal ids, the
+    lower row is first. Durations are ignored, as in ASTRA-sim. Collectives on a cycle of
+    dependencies, or after one, are left out. Without collectives the result is empty.
     """
     parents, children = nodes.edges()
     starts, targets = csr(parents, children, len(nodes))

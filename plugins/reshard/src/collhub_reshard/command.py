@@ -108,8 +108,10 @@ def reshard(
 
     A side is a mesh and a spec: `mesh(2,4): S0 R S1`, `mesh(x=2,y=4): ('x', None, 'y')` or
     `mesh(2,4): Shard(0), Replicate()`. Devices of the destination follow those of the source;
-    `mesh(2,4)@0-7` names the devices, so that meshes can share them. The algorithm is verified,
-    carries its proof (`verify --certificate`), and is written to OUT if that is given.
+    `mesh(2,4)@0-7` names the devices, so that meshes can share them. Every `--tensor` moves between
+    the same sides `--from` and `--to`; entries of the list of `--tensors` can have other sides. The
+    network is required: a topology or `--host-bandwidth`. The algorithm is verified, carries its
+    proof (`verify --certificate`), and is written to OUT if that is given.
     """
     from collhub_reshard.command_options import ReshardOptions, parse_choices
     from collhub_reshard.scheduling.best import could_use_solver, report_missing_solver
@@ -147,11 +149,16 @@ def reshard(
 
 
 def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
-    """Return the moves: the tensors of the command line in their order, then those of the file.
+    """Return the moves of `--tensor` in their order, then those of the file of `--tensors`.
 
-    Tensors of the command line are named `tensor 0`, `tensor 1` and so on. `host_size`: devices per
-    host, if given. Raises `UsageError` if there is no tensor, if `--tensor` lacks `--from` or
-    `--to`, or if their texts are invalid, and `InputError` for a faulty file.
+    Each `--tensor` moves from `--from` to `--to`, without release and due time, and is named
+    `tensor 0`, `tensor 1` and so on. Entries of the file without sides use `--from` and `--to`,
+    too. `host_size`: devices per host; `None` for the length of the last axis of each mesh.
+
+    Raises `UsageError` if there is a `--tensor` without both `--from` and `--to`, if the text of a
+    tensor or side is invalid, and if neither `--tensor` nor `--tensors` is given. Raises
+    `InputError` for a file that cannot be read (`not-readable`) or is no valid list of tensors
+    (`invalid-state-dict`).
     """
     from collhub_shardings import parse_move
 
@@ -188,11 +195,18 @@ def _read_content(file: str) -> bytes:
 def _plan(
     context: CommandContext, moves: Sequence[Move], problem: _Problem, choices: object
 ) -> ReshardPlan:
-    """Plan the moves on the network that the options of the command describe.
+    """Return the plan of the moves on the network that the options of the command describe.
 
-    The network is either a topology, or equal hosts of `cards` cards (default 1) with one bandwidth
-    and latency. Plans are simulated with the simulator of the context. `choices` must be
-    `ReshardChoices`. Raises `UsageError` unless exactly one of topology and bandwidth is given.
+    With `--topology`, the network is that topology; `--latency` and `--cards` do not affect it.
+    With `--host-bandwidth`, all hosts are equal: each has `--cards` cards (default 1) of this
+    bandwidth, and `--latency` is the latency between hosts.
+
+    The plan is that of `plan_reshard`. Only the number of chunks of streams on a topology is chosen
+    by simulation, with the default simulator. `choices` must be `ReshardChoices` (asserted).
+
+    Raises `UsageError` if both or neither of topology and bandwidth are given, and for an invalid
+    bandwidth or latency (the latency also with a topology). Raises `HubError` for a topology that
+    cannot be read, and `InputError` for moves or a strategy that do not fit the network.
     """
     from collhub_reshard.planning import ReshardChoices, plan_reshard
 

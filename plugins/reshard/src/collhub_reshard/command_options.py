@@ -58,12 +58,22 @@ class ReshardOptions:
 def parse_choices(
     assignments: Assignments, budget: SearchBudget
 ) -> tuple[ReshardChoices, int | None]:
-    """Parse the options given by `-O`; return (choices, devices per host).
+    """Return the choices of the user and the devices per host, from the options given by `-O`.
 
-    Defaults: strategy `None` (as for `auto`: chosen for each box), chunks `None` (the planner
-    chooses), layout `packed`, no splitting, the default work, devices per host `None`. Limits:
-    1..65536 chunks and devices per host, an effort from 0 to `_MAX_EFFORT`. `budget` is stored in
-    the effort. Raises `click.UsageError` with the name of the option for other values.
+    The options, each with its values and its default:
+
+    - `strategy`: `auto` or a value of `Strategy`. For `auto` and by default, the choice is `None`:
+      the planner chooses for each box.
+    - `chunks`: a whole number from 1 to 65536; default `None`, for which the planner chooses.
+    - `layout`: `packed` (default) or `rows`.
+    - `split`: a word of `BOOL_WORDS` such as `true`, in upper or lower case; default false.
+    - `effort`: a number from 0 to `_MAX_EFFORT` (1000) that scales the work of the search; default
+      1.
+    - `host_size`: a whole number from 1 to 65536; default `None`. It is the second result.
+
+    `split`, `effort` and `budget` form the `Effort` of the choices. Whole numbers are written in
+    ASCII digits without a sign. Other keys of `assignments` are ignored. Raises `click.UsageError`
+    that names the first option with another value, in the order above.
     """
     # Parsed here, because a command has no option record that the program fills in. The errors
     # have the form of those of other options.
@@ -154,12 +164,17 @@ class Sides:
 def parse_state_dict(
     content: bytes, file: str, sides: Sides, host_size: int | None = None
 ) -> list[Move]:
-    """Parse the moves of a JSON list of tensors, in the order of the list.
+    """Return the moves of a JSON list of tensors, in the order of the list.
 
-    An entry is an object with `tensor`, `from` and `to`, and optionally `name`, `release_s` and
-    `due_s` (seconds), and `count` of equal moves. `sides` are the defaults of `from` and `to`.
-    `file`: name for errors. Raises `InputError` for invalid JSON, for an empty list or another
-    value, and for an invalid entry, with its number from 0.
+    Each entry is an object with the members of `_parse_entry`, which parses it. It gives one move
+    or, with a `count` of 3, three equal moves in succession.
+
+    `sides`: texts for entries without `from` or `to`. `file`: name for errors. `host_size`: devices
+    per host; `None` for the length of the last axis of each mesh.
+
+    Raises `InputError` (`invalid-state-dict`) with the name of the file if the content is not valid
+    JSON, is nested too deeply, or is not a list with at least one entry. The same error reports the
+    first invalid entry with its number, counted from 0.
     """
     try:
         listed = json.loads(content)
@@ -180,14 +195,24 @@ def parse_state_dict(
 def _parse_entry(
     entry: Mapping[str, object], number: int, file: str, sides: Sides, host_size: int | None
 ) -> list[Move]:
-    """Parse one entry of the list: `count` equal moves (default 1, at most 10 000).
+    """Return the moves of one entry of the list: `count` equal moves, by default one.
 
-    Sides that the entry lacks are those of `sides`, the name is "tensor" and the entry's number by
-    default, the release 0, and no due time.
+    Members of the entry, all others are refused:
 
-    Raises `InputError` with the file's name for unknown members (the first in alphabetical order),
-    missing sides or tensor, times that are no finite numbers from 0 on, and invalid counts, tensors
-    or sides.
+    - `tensor`: shape and type as text, such as `4096x4096:bfloat16`; required.
+    - `from`, `to`: the texts of the sides; the defaults are those of `sides`.
+    - `name`: converted to text; default `tensor 3` for entry number 3. Equal moves have equal
+      names.
+    - `release_s`, `due_s`: seconds, finite and at least 0; defaults 0 and `None` (no due time).
+    - `count`: an integer from 1 to 10 000.
+
+    `number`: that of the entry, from 0. `host_size`: devices per host; `None` for the length of the
+    last axis of each mesh.
+
+    Raises `InputError` (`invalid-state-dict`) with the file and the number of the entry for the
+    first fault, in this order: an unknown member (the first in alphabetical order); a tensor or
+    side that is missing, `null` or no text; `release_s`; `due_s`; `count`; a text that `parse_move`
+    refuses. A due time before the release is accepted.
     """
     unknown = sorted(entry.keys() - _MEMBERS)
     if unknown:

@@ -266,10 +266,12 @@ def create_row_events(run: RunTimes) -> Iterator[TraceEvent]:
 def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
     """Yield the names and sort indices of the processes (ranks) and threads (tracks) of a trace.
 
-    All ranks are named, but only the tracks that a started row uses. Thread n * k + c is the k-th
-    parallel track of kind c, for n kinds (`assign_tracks`). Parallel tracks of one kind are
-    numbered from 2 on in their names, and are shown next to each other. `track`: thread of every
-    row.
+    First come the events of all ranks in ascending order, also of ranks without rows: process r is
+    `rank r`. Then come the threads that a started row uses, by rank, then by thread.
+
+    `track`: thread of every row (`assign_tracks`). With n kinds of track, thread n * k + c is the
+    parallel track k of kind c, both from 0. It is named after its kind; from k = 1 on the number k
+    + 1 follows, for example `send 2`. Sort indices order the threads of a rank by kind, then by k.
     """
     table, tracks = run.subject.table, run.subject.tracks
     for rank in range(table.num_ranks):
@@ -289,9 +291,12 @@ def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
 def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Iterator[TraceEvent]:
     """Yield a slice for every row that started, sorted by shown start, then by row.
 
-    The process is the rank, the thread the track. Times are in us. A slice begins where the row is
-    shown to begin; the time waited before is the argument `waited_us`. A row that never ended has
-    `ends: never`.
+    The process is the rank of the row, the thread is `track[row]`, and the category is the kind of
+    track. Times are in us. The slice begins at `shown.begin` and ends at the end of the row, or at
+    the end of the run for a row that never ended.
+
+    The arguments are the facts of the subject. If the row is shown later than it started,
+    `waited_us` is the time between. A row that never ended has `ends` with the text `never`.
     """
     subject = run.subject
     order = run.rows[np.argsort(shown.begin[run.rows], kind="stable")]
@@ -322,11 +327,19 @@ _INTERVALS = 500
 
 
 def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
-    """Yield a summary of a run as a trace: how many rows run at the same time, as counters.
+    """Yield a summary of a run as a trace: counters of the rows that run at the same time.
 
-    The ranks are divided into at most 100 groups of consecutive ranks, each a process of the trace.
-    A counter has the mean number of running rows of each kind of track in one of at most 500
-    intervals. After the last interval the counters are 0.
+    The ranks are divided into at most 100 groups of consecutive ranks whose sizes differ by at most
+    1. Each group is a process, numbered from 0. First come the names of all groups.
+
+    The run from 0 to `run.last` is divided into at most 500 nearly equal intervals, each of at
+    least 1 ns. For the start of each interval, one counter event per group follows. It has the mean
+    number of rows of the group that run during the interval, for each kind of track, rounded to
+    three decimal places. A last event per group, at the end of the run, has only zeros. Times of
+    events are in us.
+
+    A row runs from its start, also while it waits, to its end. A row that never ended runs to the
+    end of the run. Rows that did not start are not counted.
     """
     num_ranks = run.subject.table.num_ranks
     groups = min(num_ranks, _GROUPS)
@@ -356,10 +369,12 @@ def _compute_edges(last: int) -> Int64Array:
 
 
 def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float64Array:
-    """Return the mean number of running rows of some ranks: float64[tracks, intervals].
+    """Return the mean number of rows that run on some ranks: float64[kinds of track, intervals].
 
-    `ranks`: consecutive ranks. Interval i is between the edges i and i + 1 and must not be empty. A
-    row that runs during a part of an interval counts with this part.
+    `ranks`: at least one rank, ascending without gaps. `edges`: strictly ascending times in ns;
+    interval i is from `edges[i]` to `edges[i + 1]`. A row that runs during half of an interval
+    counts as 0.5 there. Only `run.rows` (rows that started) count. A row runs from its start, also
+    while it waits, to its end; a row that never ended runs to the end of the run.
     """
     # The time that all rows run before an edge is the sum of the times since their starts minus
     # the sum of the times since their ends. Cost: two sorts of the rows.

@@ -145,19 +145,25 @@ class _RunComparison:
     errors: dict[str, float] = field(default_factory=dict)
 
     def check_reduction(self, operation: Operation, operand: OnRanks, value: OnRanks) -> OnRanks:
-        """Check a sum or norm of the second run against its bound; return the value to use.
+        """Return the value of a reduction with which the second run continues; record its error.
 
-        `operand`, `value`: operand and result in the second run, by rank. Only sums and norms of
-        floats whose operand has another layout than in the first run are checked
-        (`_has_new_order`), because their order of additions differs. For all other operations
-        `value` is returned and nothing is recorded. For a checked operation the value of the first
-        run is returned, so that later values can be compared bit by bit.
+        `operand`, `value`: operand and result of `operation` in the second run, by rank.
 
-        The bound is 4 * epsilon of the element type * ranks * `find_largest_term(operand)`. The
-        largest ratio of error to bound is stored in `self.errors` by name; it is 0 if the bound is
-        0 or the error is not finite. Each distinct array of `value` that exceeds the bound adds a
-        text to `self.differences`, unless it equals the first run bit by bit, or both are infinite
-        or NaN.
+        An operation is checked if it is a sum or norm of floats, the first program has an operation
+        of the same name, and the layouts of their operands differ (`_has_new_order`). Then the
+        order of additions can differ. Otherwise `value` is returned and nothing is recorded.
+
+        For a checked operation, the value of the first run is returned, so that later values can be
+        compared bit by bit. The bound is 4 * epsilon of the element type * ranks *
+        `find_largest_term(operand)`. The error is the absolute difference of the first elements of
+        both values (they are scalars).
+
+        `self.errors[operation.name]` becomes the largest error / bound over the ranks. A rank
+        counts as 0 if the bound is 0 or the error is not finite.
+
+        Each distinct array object in `value` adds one text to `self.differences` unless its error
+        is at most the bound, it equals the first run bit by bit, or both scalars are infinite or
+        NaN. A finite number and NaN give a text.
         """
         if not self._has_new_order(operation):
             return value
@@ -182,13 +188,24 @@ class _RunComparison:
         return expected
 
     def compare_results(self, second: SimulatedRun) -> Comparison:
-        """Compare outputs, new values of states and dropout masks of both runs; return the result.
+        """Return the differences of outputs, new values of states and dropout masks of both runs.
 
-        The first program determines which outputs and states are compared. A state is compared by
-        the value of its Update, whose name may differ between the programs. Masks are compared bit
-        by bit in order; any difference, or another number of masks, adds one text. The call adds to
-        the differences, exact names and errors of this object; the number of masks in the result is
-        that of the second run.
+        The comparisons, in this order:
+
+        1. Each output of the first program with the value of the same name in `second`.
+        2. Each state for which the first program has an Update, with the new value of the state in
+           `second`. The names of the two Updates may differ. If the second program has no Update of
+           the state, the value with the name of the first Update is used.
+        3. The dropout masks in their order. Any difference, or another number of masks, adds the
+           text `dropout masks differ` once.
+
+        Values are compared as complete tensors; types, shapes and bits must be equal, and all NaNs
+        are equal. A value that differs adds the text `NAME differs`, and one that `second` lacks
+        `NAME is missing`. States are called `state NAME`. Names of all values that were compared,
+        also of different ones, are added to `self.exact`.
+
+        The result has the differences, names and errors collected in this object so far, also by
+        `check_reduction`. Its number of masks is that of the second run.
         """
         for name in self.first.program.outputs:
             self._compare(name, name, name, second)

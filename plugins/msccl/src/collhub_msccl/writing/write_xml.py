@@ -94,13 +94,19 @@ def measure_fit(
 ) -> RuntimeFit:
     """Return the resources of the file that `write` would write, without creating it.
 
-    Maxima over ranks: thread blocks, operations (steps except nops), steps of one block. Also:
-    channels, `units` (the chunks of the file), and the largest size in bytes without a deadlock
-    (None without a limit). Above `_MAX_STEPS_FOR_EXACT_FIT` steps the first safe program is
-    measured, which can differ from the program of `write`. Raises as `write` does.
+    - `blocks`, `operations`, `block_operations`: thread blocks of a rank, steps of a rank except
+      nops, and steps of a thread block with nops. Each is the maximum over ranks or blocks.
+    - `channels`: channels in use. `units`: chunks of the file.
+    - `max_bytes`: the largest size in bytes for which the file may be used: the smaller one of the
+      limit of the options or the imported file, and of the largest size without a deadlock. `None`
+      if there is neither.
+
+    Above `_MAX_STEPS_FOR_EXACT_FIT` (1024) steps the first safe program is measured, which can
+    differ from the program of `write`. Raises the errors of `write`.
 
     With `limits`, another program within them may be measured instead, if it is found faster. Then
     a `LimitError` is raised before any attempt if a rank needs more thread blocks than they allow.
+    Results and errors are cached for repeated calls with `limits`.
     """
     coarse = _convert_to_larger_units(algorithm)
     if limits is None:
@@ -174,12 +180,21 @@ def _build_fit(coarse: Algorithm, target: Target, chosen: ChosenProgram) -> Runt
 
 
 def _create_task(coarse: Algorithm, options: WriteOptions) -> tuple[Target, WritingTask]:
-    """Create the header of the file, and the task, for an algorithm whose units fit the format.
+    """Return the header of the file, and the task of choosing its program.
 
-    The options `max_blocks`, `max_steps` and `max_channels` replace the limits of the runtime. With
-    the option `channels`, or if the extension declares the channels as not assigned, channels are
-    chosen freely within that number; otherwise the channels of the algorithm are kept. Raises
-    `InputError` (`runtime-limit`) for too many ranks or chunks, and the errors of `choose_target`.
+    `coarse`: an algorithm whose units fit the format. The options `max_blocks`, `max_steps` and
+    `max_channels` replace the limits of the runtime if they are given and not 0.
+
+    Channels, the first rule that applies:
+
+    1. With the option `channels`, they are chosen freely, at most that number and at most the limit
+       of channels.
+    2. If the extension `msccl` declares that channels are not assigned, they are chosen freely, at
+       most the limit of channels.
+    3. Otherwise the channels of the algorithm are kept.
+
+    Raises the errors of `choose_target`, then `InputError` (`runtime-limit`) for more ranks than
+    `MAX_CHILDREN`, then for more chunks than 2^31 - 1.
     """
     target = choose_target(coarse, options)
     # Sizes that no assignment of steps can fit into the runtime.
@@ -273,17 +288,20 @@ def find_losses(
 def _find_collective_losses(
     collective: Collective, coarse: Algorithm, target: Target
 ) -> Iterator[Loss]:
-    """Yield the properties of a collective that the file cannot express, as losses.
+    """Yield a loss for each property of a collective that the file cannot express.
 
-    `coarse`: the algorithm in the units of the file; `target`: the header of the file. In this
+    `coarse`: the algorithm in the units of the file. `target`: the header of the file. In this
     order:
 
-    - Mode: `collective` supports it and the file does not.
-    - Kind: `coll` is neither the runtime's name of the kind nor the imported name.
-    - Contract: it has an expected result or undefined inputs. A second loss: the declared buffer
-      sizes differ from those of the collective.
-    - Operator: it is not SUM.
-    - Root: the reader cannot infer it from the steps.
+    - `in_place`, then `out_of_place`: `collective` supports the mode and the file does not.
+    - `kind`: the `coll` of the file is neither the runtime's name of the kind nor the `coll` of the
+      imported file.
+    - `contract`: a custom collective has a contract with an expected result or with undefined
+      inputs.
+    - `contract`, separate from the previous one and for every kind: the input or output sizes that
+      the file declares differ from those of the collective.
+    - `reduce_op`: the operator is not SUM, also if the collective does not reduce.
+    - `root`: the collective has a root that the reader cannot infer from the steps of `coarse`.
     """
     written = target.collective
     where = f"a file for {target.runtime.title} or with -O mode serves one mode"
@@ -350,10 +368,13 @@ def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]
 
 
 def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
-    """Yield the losses of extensions and of attributes of the imported `<algo>`, at most one each.
+    """Yield at most two losses: one of extensions, then one of attributes of the imported `<algo>`.
 
-    All extensions except `msccl` are lost. The attributes that the target runtime does not support
-    are lost; `nthreads` is supported only by a runtime with one mode per file. Names are sorted.
+    The first names all extensions of the algorithm except `msccl`. The second names all attributes
+    of the imported `<algo>` that the target runtime does not know. It knows those of
+    `RUNTIME_ATTRIBUTES`; a runtime without `has_both_modes` (a file serves one mode) also knows
+    `nthreads`. Values of attributes are not compared. Names are sorted; without a name there is no
+    loss.
     """
     foreign = sorted(set(algorithm.extensions) - {"msccl"})
     if foreign:
