@@ -69,8 +69,9 @@ class _Simulation:
 
         A row (step) waits for its data and control dependencies. A receive also waits for its
         message; if no SEND matches it, neither it nor the rows that depend on it ever start.
-        `collective_bytes` and `occupancy` determine how long messages occupy links. No step is
-        executed yet.
+        `collective_bytes` and `occupancy` determine how long messages occupy links
+        (`_compute_paths`). No step is executed yet. An algorithm without steps has no events.
+        Raises `InputError` for a message without a route.
         """
         steps, rows = algorithm.steps, len(algorithm.steps)
         parents, children = steps.edges()
@@ -93,13 +94,15 @@ class _Simulation:
     def advance(self, now_ns: float, row: int, hop: int) -> None:
         """Process an event: row `row` starts (hop 0), or its message has arrived before link `hop`.
 
-        `now_ns`: time of the event. A message waits until link `hop` of its path is free, occupies
-        it, and arrives before the next link in a new event. An event after the last link releases
-        the receive of the row. Rows without a path, such as receives, have only the event of hop 0.
+        `now_ns`: time of the event. If the path of the row has a link `hop`, the message waits
+        until this link is free and occupies it. Then an event for the arrival before the next link
+        is added. Otherwise the message has arrived, and the receive that matches the row, if any,
+        is released now; for a SEND without links this is in the event of hop 0. Rows that are no
+        SEND have only the event of hop 0.
 
-        In the event of hop 0, the row finishes: a SEND when its message has left its first link,
-        any other row and a SEND without links now. `num_done` and `end_ns` count it, and its
-        children are released.
+        In the event of hop 0, the row finishes: a SEND with links when its message has left its
+        first link, any other row now. `num_done` and `end_ns` count it, and the rows that depend on
+        it are released at this time.
         """
         path = self.paths.get(row, [])
         departure_ns = now_ns
@@ -134,10 +137,10 @@ def _compute_paths(
     """Return the route of every SEND row: list of (link, busy ns, ns until arrival) by row.
 
     The route is that of `Topology.routes` for sender, receiver and channel, where rank r is NPU r;
-    it is empty for a message of a rank to itself. The transfer time is the size in bytes divided by
-    the bandwidth. The time until arrival also has the latency. A link is busy for the transfer time
-    or, with ALPHA_BETA, until the arrival. Times are not rounded. Raises `InputError` for a message
-    without a route.
+    it is empty for a message of a rank to itself. The transfer time is the size in bytes
+    (`message_bytes`) divided by the bandwidth. The time until arrival also has the latency. A link
+    is busy for the transfer time or, with ALPHA_BETA, until the arrival. Times are not rounded.
+    Raises `InputError` for a message without a route.
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
@@ -181,7 +184,8 @@ def check_routes(topology: Topology) -> None:
     """Assert that the route between every two NPUs is connected and has the minimum of links.
 
     It is meant for tests of topology builders. The time is quadratic in the number of NPUs. Raises
-    `AssertionError` if a route has a gap, leads to another NPU, or is not shortest.
+    `AssertionError` for the first pair whose route is not shortest, leads to another node, or has a
+    gap. Raises `InputError` if a pair has no route.
     """
     sources, destinations = np.divmod(np.arange(topology.num_npus**2), topology.num_npus)
     routes = topology.routes(sources, destinations)
@@ -212,13 +216,14 @@ def check_cabling(topology: Topology) -> None:
 def check_subset(topology: Topology, npus: Sequence[int], registry: Registry | None = None) -> None:
     """Assert that `topology.subset(npus)` preserves the links, rates and switch names.
 
-    The subset must have all links between these NPUs and the switches. Its name must be a topology
-    text from which the same subset is built, by the builders of `registry` (default: those of all
-    plugins).
+    Checked in this order: the subset has exactly the links between these NPUs and the switches, in
+    the same order and with the same bandwidths; the switches have the same names; the builders of
+    `registry` (default: those of all plugins) build the same name, links, bandwidths, groups and
+    latencies from the name of the subset. Latencies are compared only there.
 
     Raises:
-        AssertionError: A link is missing, additional or changed, a switch has another name, or the
-            text builds another topology.
+        AssertionError: The first check that fails.
+        HubError: `npus` is no valid subset, or the name of the subset is no topology text.
     """
     part = topology.subset(npus)
     switches = range(topology.num_npus, topology.num_nodes)

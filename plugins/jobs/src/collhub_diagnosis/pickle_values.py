@@ -120,10 +120,11 @@ class _Walker:
         opcode that is not allowed, and otherwise `invalid-pickle`:
 
         - An opcode is invalid, incomplete, or has too few values on the stack.
-        - There is no STOP within the file or within the first `MAX_OPCODES` opcodes. STOP leaves
-          not exactly one value.
-        - There are more than `MAX_CONTAINERS` lists and dicts, or as many as that of other
-          containers (`container`). Values are nested deeper than `MAX_DEPTH` levels.
+        - There is no STOP within the file or within the first `MAX_OPCODES` opcodes, or there is
+          not exactly one value at STOP.
+        - There are more than `MAX_CONTAINERS` (2^19) lists and dicts, or more than as many of the
+          containers that `container` counts.
+        - Values are nested deeper than `MAX_DEPTH` (64) levels.
         """
         content, memo, unfetched, position = self.content, self.memo, self.unfetched, 0
         fetched, depth_of, stack = self.fetched, self.depth_of, self.stack

@@ -168,10 +168,12 @@ def collectives_in_order(nodes: NodeColumns) -> Int64Array:
 
 
 def _issue_order(identity: list[int], pointer: list[int], children: list[int]) -> Int64Array:
-    """Return the rows of one rank in issue order; rows on or after a cycle are left out.
+    """Return the rows of one rank in issue order: int64; rows on or after a cycle are left out.
 
-    The next row is always the one with the lowest `identity` whose parents have all been issued.
-    Row i has the children `children[pointer[i] : pointer[i + 1]]`.
+    The next row is always the one with the lowest `identity` whose parents have all been issued; of
+    equal identities, the lowest row. Row i has the children `children[pointer[i] : pointer[i +
+    1]]`; repeated children are allowed. For example, with the identities 5, 3, 4 and no children,
+    the order is 1, 2, 0. Empty without rows.
     """
     missing = [0] * len(identity)
     for child in children:
@@ -252,12 +254,19 @@ def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
 
     `target`: int64[nodes], the row of the bucket of every node (`BucketPlanner.plan`), the node's
     own row if it is not joined. No member may depend on another member of its bucket; the bucket
-    would depend on itself. The node at the row of the bucket gets the sum of the bytes and the
-    dependencies of all members, each once; its other columns stay. The other members are removed,
-    and nodes that depended on them depend on the bucket. Preserved records of buckets, and of nodes
-    that depended on a removed member, are dropped. The remaining rows keep their order. The result
-    also has the new row of every old node (of its bucket for a removed one), the number of
-    collectives in buckets (the kept ones included), and the number of buckets.
+    would depend on itself.
+
+    - The node at the row of the bucket gets the sum of the bytes and the dependencies of all
+      members. Its other columns stay.
+    - The other members are removed; nodes that depended on them depend on the bucket.
+    - Data and control dependencies stay separate. In each kind, equal dependencies are merged to
+      one, in the entire job.
+    - Preserved records of buckets, and of nodes that depended on a removed member, are dropped.
+    - The remaining rows keep their order. `workload` itself is not changed.
+
+    The result also has the new row of every old node (that of its bucket for a removed one), the
+    number of collectives in buckets (the kept ones included), and the number of buckets. Both
+    numbers are 0 if nothing is joined. Raises `InputError` if a dependency would connect two ranks.
     """
     nodes = workload.nodes
     joined = target != np.arange(len(nodes))

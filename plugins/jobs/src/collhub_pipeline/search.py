@@ -74,14 +74,19 @@ def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
     """Search the schedule with the minimum objective that fits the memory.
 
     The objective is the makespan of one step, or the time per step of many steps
-    (`shape.is_steady`); among equal ones the minimum peak of memory decides. Named schedules such
-    as 1F1B are tried first. Then the placements (with their sets of recomputed stages) that can fit
-    the memory are searched one after the other, without those whose lower bound is not below the
-    best objective so far. The search ends early when the lower bound of all fitting placements is
-    reached. `budget` (None: no limit) counts the passes of all candidates; at its limit the cut is
-    recorded in it, and the best schedule so far is returned. Raises `UsageError` (`memory`) if no
-    placement, or no schedule that was searched, fits the memory, and `BudgetReached` if the limit
-    is reached before a candidate fits.
+    (`shape.is_steady`). Among equal ones the minimum peak of memory decides, then the first
+    schedule.
+
+    1. All named schedules such as 1F1B, and variants of 1F1B, are tried.
+    2. The placements (with their sets of recomputed stages) that can fit the memory are searched
+       one after the other, by ascending number of chunks. A placement is left out if its lower
+       bound is not below the best objective so far. The search ends when the best objective is the
+       lower bound of all fitting placements.
+
+    `budget` (None: no limit) counts the passes of all candidates. At its limit the search ends in
+    either step, the cut is recorded in it, and the best schedule so far is returned.
+    `BudgetReached` is raised if there is none yet. Raises `UsageError` (`memory`) if no placement,
+    or no schedule that was searched, fits the memory.
     """
     budget = budget or SearchBudget()
     best = _Best(shape, budget)

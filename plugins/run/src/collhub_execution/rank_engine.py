@@ -176,9 +176,11 @@ def _run_once(
 ) -> None:
     """Run all levels of a task once: fill the memory, wait for all ranks, then run level by level.
 
-    `run`: number of the run. Its start and end (`perf_counter`, in s, without the filling) are
-    written to `log.times`. With `is_timed` the times of every record are logged too. At the end
-    `log.at[0]` becomes `DONE`.
+    `run`: number of the run from 0, warm-ups included. Its start and end (`perf_counter`, in s) are
+    written to `log.times[:, run]`. They include queued work of the levels, but neither the filling
+    nor the wait for other ranks before the first level. With `is_timed` the times of every record
+    are logged too (`_run_level_timed`). At the end `log.at[0]` becomes `DONE`. If a call raises an
+    exception, it is passed on, and `log.at[0]` stays at the last record that was waited for.
     """
     engine.memory.fill(task)
     # Filling may only be queued; it must not be measured.
@@ -246,9 +248,11 @@ def _run_level(level: _BoundLevel, at: Int64Array) -> None:
 def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> None:
     """Run a level as `_run_level` does, and log the start and end of every record in ns.
 
-    All messages start before the level is posted; each ends when its wait returns. Copies and
-    reductions are timed one by one. `first_record`: number of the rank's first record, which has
-    index 0 in the log.
+    The messages are posted together, then the rank waits for the receives, then for the sends, in
+    their order. The start of every message is before they are posted; its end is when its wait
+    returns, so it includes the waits before it. Copies and reductions follow and are timed one by
+    one. Before each wait, `log.at[0]` is set to the record. Record r is written to column r -
+    `first_record` of `log.record_times`. Times are those of `perf_counter_ns`.
     """
     starts, ends = log.record_times
     for record in level.records:
@@ -267,9 +271,10 @@ def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> Non
 def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
     """Run the library's own collective, if the engine has it, and log the times of its repeats.
 
-    There are as many warm-ups and repeats as for the task. Before each run the input is filled in
-    and all ranks wait for each other. Start and end of each repeat, in s, are stored in
-    `log.native_times`.
+    There are `task.warmups` runs that are not logged, then `task.repeats` runs. Before each run the
+    input is filled in and all ranks wait for each other; both are not timed. Start and end of
+    repeat r (`perf_counter`, in s, with queued work) are stored in `log.native_times[:, r]`.
+    Without a collective of the library nothing happens.
     """
     native = engine.native(task)
     if native is None:

@@ -196,14 +196,13 @@ def choose_group_messages(
 def build_group_grains(size: int, num_ranks: int, grain: int) -> Int64Array:
     """Return the chunks of a message to each rank of `find_group_trees`: int64[2 * size, ranks].
 
-    Rank r is member r % size of its group. In the trees 2 m and 2 m + 1, the entries of member m of
-    every group are 1, because this member receives the data over links between groups. All other
-    entries are `grain`. There are two exceptions in meaning, not in value. In the root's group,
-    member m receives the data from the root, but its entry is 1 too. The root receives no messages,
-    but has an entry like the other ranks.
+    Rank r is member r % size of its group. In the trees 2 m and 2 m + 1, member m of every group
+    has the entry 1, all other ranks have `grain`. For example, with size 3 the row of trees 2 and 3
+    is `grain, 1, grain` in each group. `num_ranks` must be a multiple of `size` (not checked).
 
-    For example, for size 3 the row of trees 2 and 3 is `grain, 1, grain` in each group. `num_ranks`
-    must be a multiple of `size` (not checked).
+    Member m receives the data of these trees from another group; in the group of the root, it is
+    the root or receives them from the root. The root receives no messages, so its entries have no
+    meaning.
     """
     # Trees 2 m and 2 m + 1 use the links of rank m of every group.
     sender = np.repeat(np.arange(size), 2)[:, None]

@@ -43,11 +43,19 @@ def statements(program: Program) -> list[str]:
 
 
 def text(program: Program) -> str:
-    """Format a program as text, one line each, with a line end after the last one.
+    """Return a program as text, one item per line, with a line end after the last one.
 
-    The order is: the name, the axes of the mesh if they have names, all arguments (those that are
-    states as `state`), the statements, one line with all outputs, one `fuse` line per stage (name,
-    family, members), and one `overlap` line per chain.
+    The lines are, in this order:
+
+    1. `program NAME`
+    2. `mesh AXIS, AXIS`, if the axes of the mesh have names
+    3. `argument NAME: TYPE`, or `state NAME: TYPE`, per argument
+    4. the statements (`statements`)
+    5. `output NAME, NAME` with all outputs
+    6. `fuse NAME (FAMILY): MEMBER, MEMBER` per stage
+    7. `overlap MEMBER, MEMBER` per chain
+
+    Sizes of symbols are not in the text. Within each kind, the order is that of the program.
     """
     lines = [f"program {program.name}"]
     if program.mesh:
@@ -109,14 +117,20 @@ class _ExpressionWriter:
         return expression if binding >= min_binding else f"({expression})"
 
     def _expression(self, operation: Operation) -> tuple[str, int]:
-        """Format the expression of an operation; also return how strongly its operator binds.
+        """Return the expression of an operation as text, and how strongly its operator binds.
 
-        Arithmetic is infix, with parentheses around an operand that binds less, a right operand
-        that binds equally, and an equally binding left operand of a power. An opaque operation is a
-        call of its operator with its operands only. All other kinds are calls: the reduction (`+`
-        for a sum), the operands, then dimension, root, element type, rate, start, count, shape in
-        brackets, counts in parentheses, axes, order of dimensions, seed, and signed offset.
-        Attributes that are None are omitted.
+        The binding is 1 for comparisons, 2 for `+` and `-`, 3 for `*` and `/`, 4 for `**`, and 5
+        for calls. Operands are names, numbers, or expressions of operations that are shown within
+        their reader.
+
+        - Arithmetic and comparisons are infix: `a - (b + c)`. Parentheses are put around an operand
+          that binds less, a right operand that binds equally, and the left operand of `**` that
+          binds equally.
+        - An opaque operation is a call of its operator with its operands only: `aten::relu(x)`.
+        - All other operations are calls of their kind, such as `ReduceScatter(+, g, 0)`. The
+          arguments are the reduction (`+` for a sum), the operands, then dimension, root, element
+          type, rate, start, count, shape in brackets, counts in parentheses, axes, order of
+          dimensions, seed, and offset with its sign. Attributes that are None are omitted.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]

@@ -131,16 +131,16 @@ def build_draft(
 ) -> Draft:
     """Make all choices of a plan: order of steps, thread blocks, channels, arrival ranges.
 
-    `topology`: if given, it replaces `options.topology`, which is otherwise read, if given. With
-    neither, the ranks are divided into `options.nodes` hosts of consecutive ranks. Switches add
-    only with the option `pull` and without packets; otherwise the ranks add.
+    `topology` is used in place of `options.topology`; if it is None, `options.topology` is read. If
+    both are None, the ranks are divided into `options.nodes` hosts of consecutive ranks. Switches
+    add only with the option `pull` and without packets; otherwise the ranks add.
 
     Errors, in the order of the checks:
 
     - `UsageError` for options that contradict each other or the number of ranks.
     - The errors of `read_topology`, for example `UsageError` for an unknown builder and
-      `InputError` for an unreadable file. `UsageError` if the topology does not have one NPU per
-      rank.
+      `InputError` for an unreadable file.
+    - `UsageError` if the topology does not have one NPU per rank.
     - `InputError` if no plan can express the algorithm (`order_work`).
     - `UsageError` for packets if any message leaves its memory domain.
     - `UsageError` for packets of an algorithm that is only in place, if they would be wrong because
