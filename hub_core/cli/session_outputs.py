@@ -60,9 +60,11 @@ class SessionOutputs(SessionState):
     ) -> ChosenOutput:
         """Choose the writer of OUT by `--to`, else by suffix; nothing is written yet.
 
-        `is_workload`: choose among writers of workloads. Raises `UsageError` if OUT is standard
-        output and that is closed or is needed for the JSON report, and if no writer or several
-        writers fit.
+        `is_workload`: choose among writers of workloads. If OUT ends with a slash, its suffix
+        is ignored. The rule for a suffix is that of `find_writer`. Raises `UsageError` if OUT
+        is standard output and that is closed or is needed for the JSON report, and if no writer
+        or several writers fit the suffix. Raises `HubError` for a name in `--to` that no writer
+        or several writers have.
         """
         from hub_core.cli.arguments import check_stdout
         from hub_core.pipeline.outputs import choose_writer
@@ -153,9 +155,12 @@ class SessionOutputs(SessionState):
     ) -> Written:
         """Write a network to `out` and report the losses; return the written paths and the losses.
 
-        `target_format`: name of the writer, None to choose it by the suffix of `out`. `options`:
-        those of the writer. Losses are printed as warnings; if `strict`, `LossyError` is raised for
-        them instead.
+        `out`: a file, which is replaced if it exists, or `-` for standard output.
+        `target_format`: name of the writer. None chooses the only writer with the suffix of
+        `out`; if none or several have it, the hub's topology document. `options`: those of the
+        writer. Losses are printed as warnings; if `strict`, `LossyError` is raised for them
+        instead, and nothing is written. Raises `HubError` for an unknown format, wrong options,
+        or an output that cannot be written.
         """
         from hub_core.pipeline.outputs import write_topology
 

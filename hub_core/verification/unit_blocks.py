@@ -127,9 +127,14 @@ def _select_units(
 ) -> tuple[Collective, Int64Array]:
     """Return the collective on some units of the full buffer, and where they start.
 
-    The units are `first` to `stop` - 1. The collective counts in blocks of `unit` units; it becomes
-    an uneven one if its kind has equal parts per rank. The starts are the first of these units in
-    each buffer: int64[ranks, 3].
+    The units are `first` to `stop` - 1, in units of the given collective. The result counts in
+    blocks of `unit` units, which must divide the limits. An all-gather or reduce-scatter
+    becomes the uneven kind; the part of a rank is then the intersection of its part with the
+    units, perhaps empty.
+
+    The starts are int64[ranks, 3], the first of these units in each buffer, counted in the full
+    buffer in units of the given collective. They are `first`. In the buffer that is only the
+    part of a rank, they are the larger one of `first` and the first unit of this part.
     """
     starts = np.full((collective.num_ranks, 3), first)
     count = (stop - first) // unit

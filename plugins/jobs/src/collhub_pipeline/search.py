@@ -209,9 +209,14 @@ def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[f
 def _generate_named(shape: Shape) -> Iterator[Schedule]:
     """Yield the named schedules that the shape permits, then variants of 1F1B.
 
-    With recomputation `auto`, all schedules come without recomputation first, then all with that of
-    every stage. Warm-ups and delayed weight gradients of the shape are ignored. The variants
-    (`_generate_variants`) need one token slice, and are left out if recomputation is `all`.
+    Named schedules come by recomputation, then by number of chunks per device (`_list_chunks`,
+    ascending), then in the order of `NAMED`. The recomputation is that of the shape; for `auto`
+    it is `none` first, then `all`. A schedule that does not support the numbers of chunks,
+    microbatches or slices is left out. Warm-ups and delayed weight gradients of the shape are
+    ignored. Memory limits are not checked.
+
+    The variants (`_generate_variants`) recompute nothing. They are yielded once, and only if
+    the shape has one token slice and its recomputation is not `all`.
     """
     plain = replace(shape, warmups=(), delayed=False)
     modes = ("none", "all") if shape.recompute == "auto" else (shape.recompute,)
@@ -267,11 +272,14 @@ def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
 
 
 def _refuse_memory(shape: Shape, spaces: list[Space]) -> UsageError:
-    """Create (not raise) the error for a memory limit that no placement fits.
+    """Create (not raise) the `UsageError` (`memory`) for a memory limit that no placement fits.
 
-    It names the device with the largest excess over its limit, in the placement where this excess
-    is smallest, and the minimum that it needs. Of equal ones, the lowest device and the first
-    placement are named. The remedy mentions recomputation if the shape does not use it.
+    In each of `spaces` the device with the largest excess of its minimum memory over its limit
+    counts, of equal ones the lowest. Of these devices, the error names the one with the
+    smallest excess (of equal ones that of the first space), its limit and its minimum, in
+    microbatches. Without limits all limits count as 0. The remedy is a limit of this minimum;
+    if the shape does not recompute (`none`), it also mentions recomputation. `spaces` must not
+    be empty.
     """
     limits = shape.limits or (0,) * shape.devices
     gaps = []

@@ -75,9 +75,11 @@ def main(folder: Path, device: str, batch: bool) -> None:
 def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
     """Fork one process per rank and wait for all of them; return the exit status for the program.
 
-    It is 0 if all exit with status 0, or `FAILED` as soon as one does not, without waiting for the
-    other processes. Then its signal or status is stored in the job's folder, unless a rank has
-    already stored a reason. Limits torch to one thread in all these processes.
+    The ranks are the tasks of the job. The status is 0 if all processes exit with status 0. It
+    is `FAILED` (70) as soon as one process does not; the other processes are neither awaited
+    nor ended. Then the signal or status of this process is stored in the job's folder, unless a
+    rank has already stored a reason. Limits torch to one thread in all these processes. Only
+    the parent returns; a forked process exits after its task.
     """
     # One thread per rank: there may already be more ranks than cores.
     torch.set_num_threads(1)

@@ -128,12 +128,19 @@ def _limit_steps(
 
 
 def find_chunks(algorithm: Algorithm) -> Int64Array | None:
-    """Return which unit of the collective's data every step moves first: int64, -1 if unknown.
+    """Return the first unit of the collective's data that every step moves: int64, -1 if unknown.
 
-    A region in INPUT or OUTPUT determines the unit. A receive moves the unit of its send. A row
-    that reads SCRATCH moves the unit of the row that wrote this region, if it depends on that row.
-    Units are numbered as in the full buffer; in an all-to-all, unit u of rank r has the number r *
-    unit_count + u. Returns None for a custom collective and for steps without contents.
+    The first rule that applies:
+
+    - A step that reads INPUT or OUTPUT and is no receive: the first unit that it reads.
+    - A step that writes OUTPUT, also a receive: the first unit that it writes.
+    - Otherwise the unit of the row from which its data come (`_find_sources`), plus the offset.
+      For a receive this is its send, for other rows the row that wrote the region that it
+      reads. Unknown if there is none.
+
+    Units are numbered as in the full buffer. In an all-to-all, unit u of the INPUT of rank r
+    has the number r * unit_count + u. Returns None for a custom collective and for steps
+    without contents.
     """
     steps, collective = algorithm.steps, algorithm.collective
     if collective.kind is CollectiveKind.CUSTOM or not algorithm.has_contents:
@@ -186,11 +193,13 @@ def _number_units(
 
 
 def _find_sources(algorithm: Algorithm) -> tuple[Int64Array, Int64Array]:
-    """Return for each row the row from which its data comes (-1 for none), and an offset.
+    """Return for each row the row from which its data come, and an offset; both int64.
 
-    For a receive it is its send, with offset 0. For another row it is the last row on which it
-    depends (by data) and which wrote the first unit that it reads; the offset is counted in units
-    from the first unit that this row wrote.
+    The row is -1 if there is none. For a receive it is its send, -1 if it is unmatched, with
+    offset 0. For another row, its data dependencies are considered that wrote the first unit
+    that it reads, in the same buffer. The one with the highest row is chosen. The offset is the
+    number of units from the first unit that this row wrote to the first unit that is read; 0
+    without a row.
     """
     steps = algorithm.steps
     source, shift = np.full(len(steps), -1, np.int64), np.zeros(len(steps), np.int64)
@@ -220,10 +229,16 @@ def list_critical_path(
 ) -> dict[str, object] | None:
     """Return the steps that determine when the run ends, in order of time; None if none is shown.
 
-    The result has the numbers of the steps (`steps`) and an entry for each, with start, duration,
-    text and reason. The reason is `message` for communication, `compute` for local work at the
-    start of the path or after a step of the same rank, and `order` for local work after a step of
-    another rank. Steps outside the shown part, and all after the first `MAX_LISTED`, are omitted.
+    The path is that of `trace_critical_path`; rows that never ended do not count. Only its
+    first `MAX_LISTED` (20000) nodes are considered, and nodes that the page does not show are
+    omitted. The result is a dictionary: `steps`, the numbers of the steps, and `entries`, one
+    dictionary per step in the same order. An entry has `step`, `reason`, `start` and `duration`
+    in ns, and `text`.
+
+    The reason is `message` for rows that are not in `is_local`. For local rows it is `compute`
+    if the previous node of the path has the same rank or there is none, otherwise `order`.
+
+    `partner`: send of each receive (row), -1 without one. `is_local`: bool per row.
     """
     started_by = subject.partners(run.start, run.end)
     is_receive = subject.is_message & (partner >= 0) & (started_by != np.arange(len(partner)))
@@ -257,10 +272,16 @@ def compute_rank_totals(
 ) -> dict[str, object]:
     """Add columns with the times of every rank to `lines`, and return their references by name.
 
-    The times are ns as float64, one per rank: `compute`, `communication`, its `exposed` part
-    (while the rank does not compute), and `idle`. Overlapping rows of a rank count once. A
-    receive counts from the start of its message, so waiting before it is idle; so is the time
-    until the end of the run.
+    The times are ns as float64, one per rank. Rows that started count until their end, or the
+    end of the run if they never ended. Overlapping rows of a rank count once:
+
+    - `compute`: time covered by rows of `is_computation`
+    - `communication`: time covered by other rows
+    - `exposed`: time covered by any row, minus `compute`
+    - `idle`: time from 0 to the end of the run that no row covers
+
+    A receive counts from the start of its message, and a member of a collective from the start
+    of the last member, so waiting before it is idle.
     """
     from collhub_drawing.subjects import ShownTimes
 
@@ -288,11 +309,16 @@ def list_collectives(
 ) -> list[dict[str, object]] | None:
     """Return the calls of a job's collectives with the longest exposed times; None without calls.
 
-    At most `_MAX_COLLECTIVES` are returned, the longest first. Every call is a dictionary with
-    name, bytes, number of members (`ranks`), `start`, `duration` and `exposed` in ns, and
-    `first_step`, -1 if it is not shown. A member is exposed while its rank's device does not
-    compute; the exposed time of the call is the maximum over its members. A call lasts from the
-    first start to the last end of its members. Members that never ended do not count.
+    At most `_MAX_COLLECTIVES` (1000) are returned, the longest exposed time first, ties by the
+    row of the last member. Members of a call are collectives with the same last member (the one
+    that began last). Members that never ended do not count. A call is a dictionary:
+
+    - `name` and `bytes` (0 if unknown) of the last member
+    - `ranks`: number of members
+    - `start`, `duration`: from the first start to the last end of the members, in ns
+    - `exposed`: maximum over the members of the time in ns from its own start to its end in
+      which no computation of its rank runs on the device; waiting for other members is included
+    - `first_step`: step of the last member, -1 if it is not shown
     """
     nodes = workload.nodes
     last = run.subject.partners(run.start, run.end)

@@ -48,18 +48,19 @@ def find_disjoint_rings(
 ) -> list[Int64Array]:
     """Return up to `max_rings` rings through all ranks that share no link, at least one.
 
-    A ring is int64[ranks], the ranks in their order. The first rule that applies:
+    `npus`: NPU of each rank. A ring is int64[ranks], the ranks in their order. Links are
+    directed; only links between NPUs with a rank count. The first rule that applies:
 
-    - If all pairs of at least 3 ranks are linked: the ranks 0, s, 2 s, ... (modulo n) for each
-      stride s that has no common divisor with n.
-    - More than `_MAX_RANKS` ranks: one ring in the order of numbers.
-    - A depth-first search for rings on the direct links. A link as fast as k times the slowest one
-      serves k rings.
-    - One ring per member number of the equal groups. It enters each group at this member and leaves
-      at the one before, as NCCL's rings use one network card each; links may be shared. With a
-      single group it is one ring in the order of numbers.
-
-    Arrays of the third rule are read-only.
+    - If at least 3 ranks are linked in all ordered pairs: the ranks 0, s, 2 s, 3 s (modulo n),
+      and so on, for each stride s that has no common divisor with n, the smallest strides
+      first.
+    - More than `_MAX_RANKS` (256) ranks: one ring in the order of numbers.
+    - The rings of a depth-first search on the links (`_find_ring_set_cached`), if it finds any.
+      A link that is k times as fast as the slowest one serves k rings. These arrays are
+      read-only.
+    - One ring per member number of the equal groups (`find_equal_groups`). It enters each group
+      at this member and leaves at the one before, as NCCL's rings use one network card each.
+      Links may be shared. With a single group it is one ring in the order of numbers.
     """
     ranks = len(npus)
     # Count the rings that fit on the links between ranks: int64[ranks, ranks].
