@@ -134,11 +134,17 @@ def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
 
 
 def network_object(topology: Topology, with_links: bool = True) -> dict[str, JsonValue]:
-    """Build the JSON object `network` (`CertifiedNetwork`) of a certificate.
+    """Return the JSON object `network` (`CertifiedNetwork`) of a certificate.
 
-    It has the name, the numbers of NPUs and nodes, the digest `sha256`, and with `with_links` the
-    links. The digest covers everything but the name, even if the links are omitted. Switches that
-    multicast or reduce are listed only if there are any.
+    Its members are, in this order:
+
+    - `name`, `npus` and `nodes` (NPUs and switches)
+    - `multicast`, `reduce`: the switches that can multicast or reduce; each is omitted if there are
+      none
+    - `sha256`: digest of all other members except the name; it always covers the links
+    - `links`, only with `with_links`: [source, destination, bandwidth] in the order of the
+      topology. The bandwidth in bytes/s is an exact fraction as text. With several planes, the
+      plane follows.
     """
     head: dict[str, JsonValue] = {
         "npus": topology.num_npus,
@@ -227,11 +233,14 @@ def directed_partition_rate(
 ) -> Fraction:
     """Return an upper bound of the rate of an all-reduce, in bytes of the collective per second.
 
-    `blocks`: two or more disjoint sets of nodes, each with a rank. The first `senders` of them
-    are sending blocks, the other blocks are receiving ones. The bound is the capacity of the links
-    that leave a sending block or enter a receiving one, each counted once, divided by the number of
-    blocks minus 1. Links within a block, and between nodes outside of all blocks, do not count.
-    `capacities`: in bytes/s by (source node, destination node).
+    `blocks`: two or more disjoint sets of nodes, each with a rank. The first `senders` of them (0
+    to all) are sending blocks, the other blocks are receiving ones. `capacities`: in bytes/s by
+    (source node, destination node).
+
+    A link counts if it leaves a sending block, or enters a receiving one; a link that does both
+    counts once. The other end may be in any other block or in none. Links within a block, or with
+    both ends outside of all blocks, do not count. The bound is the capacity of all links that
+    count, divided by (number of blocks - 1). One block raises `ZeroDivisionError`.
     """
     # For every element, consider the first moment at which the nodes of a receiving block together
     # have all contributions (without receiving blocks: the end). Until then, a message has left

@@ -74,13 +74,15 @@ def verify_input(
     *,
     claimed_only: bool = False,
 ) -> VerifyReport:
-    """Verify an algorithm whose messages and regions the caller has already prepared.
+    """Return the report on an algorithm whose messages and regions the caller has already prepared.
 
-    `expected`: the result to compare with, None for that of the collective. `fifo_capacity`: if
-    given, deadlocks are also searched with buffers of this many transfers per connection, of at
-    most `fifo_units` units each (None: one transfer per step), unless there is a deadlock with
-    unlimited buffers. Both modes, in place and out of place, are verified; with `claimed_only`,
-    only those that the algorithm claims. Defects are findings of the report.
+    `expected`: the result to compare with, None for that of the collective. Deadlocks are searched
+    with unlimited buffers. If there is none and `fifo_capacity` is given, they are also searched
+    with this many transfers per connection, of at most `fifo_units` units each (None: one transfer
+    per step). These findings and notes are added to `verification_input.findings`. Then races and
+    contents are checked in place and out of place, also after a deadlock; with `claimed_only`, only
+    in the modes that the algorithm claims. Defects, and checks that are too large, are findings of
+    the report, not exceptions.
     """
     steps = verification_input.algorithm.steps
     findings = verification_input.findings
@@ -154,12 +156,14 @@ class _Task:
 
 
 def _build_task(verification_input: VerificationInput, expected: Contributions | None) -> _Task:
-    """Build the task: the collective in the largest possible blocks of units, and its contents.
+    """Return the task: the collective, counted in blocks of units, and its expected contents.
 
-    `expected` replaces the expectation of a contract. With either, a block has one unit.
-    Otherwise the expected contents are those of the collective (none for a custom one that
-    defines none). No contents are expected of a timing-only algorithm, which has blocks of one
-    unit, and if the memory of all ranks has more than `MAX_CELLS` (2^25) blocks.
+    1. Timing-only algorithm: blocks of one unit, nothing expected.
+    2. `expected` is given, or else the contract of the collective has an expectation: it is
+       expected, in blocks of one unit.
+    3. Otherwise blocks have the largest possible size (`common_unit`). Expected are the contents of
+       the collective; none for a custom one, nor if the memory of all ranks exceeds `MAX_CELLS`
+       (2^25) blocks.
     """
     algorithm, collective = verification_input.algorithm, verification_input.algorithm.collective
     if not verification_input.has_contents:
@@ -221,11 +225,10 @@ def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
 def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
     """Add findings on races and contents in one mode; return the comparison of contents.
 
-    Races are searched unless the task is known to be free of them. Contents are compared in one
-    sequential run, in which races are ordered, so that a race is not also a wrong result. Large
-    algorithms whose units are independent are checked completely by `_judge_ranges`. Raises
-    `InputError` (code `too-large`) if memory or work exceed the limits, which are lower for
-    contents than for races.
+    Raises `InputError` (`too-large`) for 2^61 blocks of memory or more. If `task.blocks` is not 0
+    (large algorithms with independent units), `_judge_ranges` does the check, otherwise
+    `_judge_regions` for all units at once. Both raise `too-large` at lower limits for contents.
+    Findings that were added before remain. Without expected contents the result is `NOT_COMPARED`.
     """
     verification_input, units = task.given, task.memory_units
     # Races need addresses only, contents a value per address: the limits differ.
@@ -244,15 +247,17 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
 def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
     """Check races and contents of an algorithm whose units are independent; add the findings.
 
-    A check by ranges of units that all steps treat alike proves most correct algorithms. If it
-    does not, all units are checked at once if they fit the limits of contents; otherwise they
-    are checked in blocks, one after another until one has a defect. With more than `MAX_BLOCKS`
-    blocks, only the block for which the proof failed is checked, and `InputError` (`too-large`)
-    is raised if it has no defect. A note states how the units were checked, unless it was at
-    once; findings about units in blocks count them in their block.
+    1. If `check_ranges` proves the algorithm correct, the note `checked-by-ranges` is added, and
+       its comparison is returned.
+    2. If `task.blocks` is at most 1, all units are checked at once (`_judge_regions`), without a
+       note.
+    3. Up to `MAX_BLOCKS` (128) blocks of units: the note `checked-in-blocks` is added, and the
+       blocks are checked one after another, up to the first with an error.
+    4. More blocks: only the block in which the proof failed is checked, without a note. If it has
+       no error, `InputError` (`too-large`) is raised.
 
-    Returns how contents were compared: over all blocks "fingerprint" if any used it, with the
-    sum of the error probabilities.
+    In 3 and 4, findings count units within their block. The method is "fingerprint" if any checked
+    block used it; the error probabilities are added.
     """
     verification_input, algorithm = task.given, task.given.algorithm
     layout = task.collective.memory_layout(in_place, task.scratch_units)
@@ -306,11 +311,11 @@ def _judge_regions(
 ) -> ContentsComparison:
     """Add findings on races and contents of these regions; return the comparison of contents.
 
-    Races are searched only without `task.is_race_free`; their findings are added first. Contents
-    are those after one sequential run, in which the two steps of every race have a fixed order; so
-    a race is not reported as a wrong result, too. Raises `InputError` (`too-large`), after the
-    findings on races were added, for more than `MAX_CELLS` units of memory, and for the limits of
-    `check_contents`.
+    Races are searched only without `task.is_race_free`; their findings are added first. Then one
+    sequential run, in which the two steps of every race have a fixed order, gives the contents; so
+    a race is not reported as a wrong result, too. Without `task.expected` they are not compared
+    (`NOT_COMPARED`). Raises `InputError` (`too-large`), after the findings on races, for more than
+    `MAX_CELLS` (2^25) blocks of memory and for the limits of `check_contents`.
     """
     verification_input, units = task.given, task.memory_units
     algorithm = verification_input.algorithm
@@ -356,13 +361,18 @@ def _count_blocks(task: _Task) -> float:
 def _build_report(
     claims: Mapping[str, bool], findings: Findings, outcomes: Mapping[str, _Outcome]
 ) -> VerifyReport:
-    """Build the report from the common findings and the findings of each mode.
+    """Return the report from the common findings and the findings of each mode.
 
-    `outcomes`: at least one mode. The verdict of a mode is `ok`, `wrong`, `race` or `wrong+race`; a
-    common error makes every mode wrong. Findings of a mode that is not claimed are only in the
-    report of the mode. If both modes are claimed, messages in the common list start with the mode.
-    The method of the report is the weakest of all modes (none, fingerprint, exact); error
-    probabilities are added.
+    `claims`: whether the algorithm claims each mode. `outcomes`: at least one mode, `in_place` or
+    `out_of_place`.
+
+    - The verdict of a mode is `ok`, `wrong`, `race` or `wrong+race`. It is wrong if there is any
+      common error, or an error of the mode other than `race`. Warnings and notes have no effect.
+    - The report lists the common findings, then those of the claimed modes in the order of
+      `outcomes`. If both modes are claimed, these messages begin with `in place: ` or `out of
+      place: `. Findings of other modes are only in the report of the mode.
+    - The method is the weakest of all modes: none, then fingerprint, then exact. Error
+      probabilities are added.
     """
     modes = {}
     for name, (mode_findings, _) in outcomes.items():

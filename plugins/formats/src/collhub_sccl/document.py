@@ -185,16 +185,26 @@ class ScclValue:
 
 
 def parse(content: bytes, file: str) -> StepDocument:
-    """Parse a file to a document; equal chunks are counted.
+    """Parse a file to a document with its name, ranks, chunks, sends and rounds.
 
-    The dialect is TACCL's if the tag `sccl_type` is used and, in addition, a send has more than
-    three fields or the topology has the member `node_links`. In the other dialect, times and
-    reductions of sends are ignored.
+    Equal chunks are counted. The sends are in TACCL's dialect if two things hold: the tag is
+    `sccl_type` (without `msccl_type`), and a send has more than three fields or the topology has
+    the member `node_links`. In the other dialect times are 0 and `reduces` is None, whatever the
+    sends contain.
 
-    Raises `InputError` (`sccl-schema`) with the JSON path of the first defect: content that the
-    strict JSON parser refuses (such as repeated keys), a document whose tag is missing or not
-    `algorithm`, an `instance` whose `pipeline` is not null, fewer than 2 ranks, and missing,
-    invalid or out-of-range values.
+    Raises `InputError` (`sccl-schema`), with the JSON path, for the first defect in this order:
+
+    1. content that the strict JSON parser refuses, such as repeated keys
+    2. no tag `msccl_type` or `sccl_type` that is `algorithm`
+    3. missing `instance`, `collective` or `instance.pipeline`, or a pipeline that is not null
+    4. fewer than 2 ranks in `collective.nodes`
+    5. invalid steps (`_parse_steps`)
+    6. a missing `topology`, if it decides the dialect
+    7. chunks: a rank of `pre` or `post` outside of the ranks, or an address outside of 0 to 2^31 -
+       1
+    8. a missing `name` (any value is converted to text), or `instance.chunks` below 1
+
+    Wrong types and missing members within these are defects, too.
     """
     try:
         members = parse_json_object(content, file)
@@ -243,15 +253,21 @@ def parse(content: bytes, file: str) -> StepDocument:
 
 
 def find_sends(algorithm: Algorithm) -> list[StepSend]:
-    """Convert an algorithm to sends in numbered steps, one send per unit.
+    """Return the sends of an algorithm in numbered steps, one send per unit of each message.
 
-    The address of a unit is its number in SCCL's order, which copies and messages carry along. A
-    message of which no unit was received before (the sender's own input) has step 0. Any other
-    message has the latest step of a message that brought one of its units, plus 1; a unit that was
-    reduced counts from the later of its two operands. Local copies and sums take no step. The
-    result is a new list, sorted by step, source rank and address. Raises `InputError` with all
-    errors for messages that do not match. Messages in a cycle of dependencies, and after one, are
-    left out without an error.
+    The address of a unit of INPUT is that of `_list_input_addresses`; copies and messages carry it
+    along. Steps are numbered by the data:
+
+    - Data that no message has brought are available in step 0.
+    - A message has the latest step in which any of its units is available at the sender. Its units
+      are available at the receiver one step later. A reducing receive also waits for the local
+      operand.
+    - Local copies and sums take no step: their result is available when all operands are.
+
+    The result is sorted by step, source rank and address. `reduces` is true for a reducing receive.
+    Buffers are those out of place, unless the algorithm only claims to work in place. Messages in a
+    cycle of dependencies, and after one, are left out without an error. Raises `InputError` with
+    all findings if sends and receives do not match.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
@@ -277,17 +293,17 @@ def iterate_chunks(
 ) -> Iterator[ScclChunk]:
     """Yield all chunks of a collective in SCCL's form, by ascending address.
 
-    Undivided addresses are 0 to `count_addresses` - 1. Each is divided into `parts` parts; part i
-    of address a has the address a * parts + i. A missing root is 0.
+    A collective of n ranks has n * n addresses for an all-to-all, 1 for broadcast, reduce and
+    all-reduce, otherwise n. Each address is divided into `parts` parts; part i of address a has the
+    address a * parts + i. A missing root is rank 0.
 
-    - `before`: one rank. For a reducing collective there is one chunk per contributing rank,
-      ascending, at each address. Otherwise it is the root for a collective from a root, such as a
-      broadcast, and else the source of the address.
-    - `after`: the root for a collective to a root; else the target of the address, if the result is
-      divided by targets; else all ranks.
+    - `before` is one rank: the root for broadcast and scatter, rank a for all-gather and gather,
+      rank a mod n for all-to-all. For reduce, all-reduce and reduce-scatter, each address has n
+      chunks, one for each rank, ascending.
+    - `after`: the root for reduce and gather; rank a for scatter and reduce-scatter; rank a // n
+      for all-to-all; all ranks for broadcast, all-gather and all-reduce.
 
-    For an all-to-all of n ranks, address a is from rank a mod n to rank a // n; for other
-    collectives that are divided, source or target of address a is rank a.
+    For 2 ranks and 1 part, an all-gather gives ({0}, {0, 1}, 0) and ({1}, {0, 1}, 1).
     """
     # Compared as sets: files list ranks in any order.
     all_ranks = frozenset(range(ranks))
@@ -359,13 +375,17 @@ class _AddressTracing:
             self._address[first : first + len(addresses)] = addresses
 
     def execute_step(self, row: int) -> None:
-        """Execute a step after its predecessors: track the address of each unit, and its step.
+        """Execute a step after its predecessors: track address and availability of each unit.
 
-        - A send stores the addresses that it reads, and the latest step of its data.
-        - A receive appends one send per unit to `sends`, in that step. Its units are available one
-          step later; those of a reducing receive not before the local operand.
-        - A copy keeps address and step.
-        - A local sum takes no step: its units are available when both operands are.
+        A unit is available from a numbered step on, 0 for the initial data.
+
+        - Send: remembers the addresses that it reads, and the latest step in which one of these
+          units is available (0 without units). This is the step of the message.
+        - Receive: appends one send per unit to `sends`, in the step of the message. The written
+          units get its addresses and are available one step later. For a reducing receive they are
+          available at the earliest when all units of the local operand are.
+        - Copy: the written units get addresses and steps of the units that are read.
+        - Local sum: each written unit keeps its address and is available when both operands are.
         - Other kinds do nothing.
         """
         kind = StepKind(int(self._steps.kind[row]))
@@ -412,9 +432,15 @@ class _AddressTracing:
 def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
     """Return the address of every unit of a rank's INPUT, int64 in the order of units.
 
-    With p units per address, unit u of an all-gather or gather has the address rank * p + u. For an
-    all-to-all, unit i of the data for the target t has the address (t * ranks + rank) * p + i. For
-    other kinds the address is the number of the unit.
+    p is `units_per_rank`: the units of one rank's part, or all units if the collective has no
+    parts.
+
+    - all-gather, gather: unit u has the address rank * p + u.
+    - all-to-all: unit i of the part for rank t has the address (t * ranks + rank) * p + i. On rank
+      1 of 2 with p = 2, the result is [2, 3, 6, 7].
+    - other kinds: the address is the number of the unit, from 0.
+
+    Raises `InputError` (`uneven-parts`) for an uneven collective.
     """
     kind, ranks = collective.kind, collective.num_ranks
     parts = collective.units_per_rank
@@ -432,11 +458,14 @@ def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
 
 
 def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
-    """Parse all steps; returns their sends as columns, and the rounds of every step.
+    """Return the sends of all steps as columns, and the list of the rounds of every step.
 
-    The sends are in the order of the file. The column `step` is the number of the step, from 0, and
-    `time` is 0 if it is omitted. The column `reduces` is None if no send has more than three
-    fields. Raises `InputError` with the JSON path for values of a wrong type or out of range.
+    The sends are in the order of the file. The column `step` is the position of the step, from 0.
+    `time` is 0 where it is omitted. `reduces` is None if no send has more than three fields;
+    otherwise it is True for each send with the reduction `rrc`, and False for others. Without sends
+    the columns are empty. Raises `InputError` (`sccl-schema`), with the JSON path, for the first
+    defect in the order of the file: `rounds` that are no integer from 0 to 2^31 - 1, a missing
+    member, or a send that `_parse_send` refuses.
     """
     rows: list[tuple[int, int, int, int, float, bool]] = []
     rounds, has_times = [], False

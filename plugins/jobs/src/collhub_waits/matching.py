@@ -81,12 +81,15 @@ class Matching:
         return {self.records.rank(int(entry)): int(entry) for entry in rows}
 
     def participants(self, row: int) -> tuple[Partner, ...]:
-        """Return the ranks that take part in the operation of a row, sorted, each with its state.
+        """Return the ranks that take part in the operation of a row, ascending, with their state.
 
-        For a collective these are all ranks of the group, including the rank of the row itself; for
-        a batch of messages only the ranks at the other ends. A rank without a record of a
-        collective has no row, and an arrival that gives the reason (`_arrival`). The result is
-        cached; all rows of a collective share one tuple.
+        - Collective: all ranks of the group (`Records.members`), including the rank of the row. A
+          rank that recorded the collective has its row and the state of that row; of several rows,
+          the last. Any other rank has no row, and the state that `_arrival` infers.
+        - Batch of messages: only the ranks at the other ends (`_message_partners`).
+
+        The result is cached; all rows of a collective give the same tuple. Raises `KeyError` if the
+        members of a group are unknown and no dump names it.
         """
         if self.records.columns["is_p2p"][row]:
             if row not in self._partners_of_message:
@@ -120,9 +123,14 @@ class Matching:
     def mismatches(self) -> Iterator[Mismatch]:
         """Yield the operations whose calls differ between ranks or contradict themselves.
 
-        Collectives come first, ordered by group and number, then messages (sends and their
-        receives). There is at most one mismatch per collective, of the first difference; entries
-        named `coalesced`, which end a batch, are not compared.
+        Collectives come first, ordered by group and sequence number, with at most one mismatch
+        each: the first difference that `_compare` reports.
+
+        Messages follow, ordered by group, sender and receiver, then by send: each send whose
+        receive has another number of elements or another dtype. A send is not compared if no
+        receive is recorded for it or its receive is unknown (`_offset`). If ring buffers may have
+        lost messages of the pair, a send and receive are compared only if both have started and are
+        not completed. Without operations nothing is yielded.
         """
         calls = self.records.columns["calls"][self._order]
         is_p2p = self.records.columns["is_p2p"][self._order]
@@ -141,12 +149,13 @@ class Matching:
         yield from self._message_mismatches()
 
     def _suspicious_calls(self) -> Int64Array:
-        """Return the keys of calls that must be compared one by one, ascending.
+        """Return the keys of calls that must be compared one by one: int64, ascending, distinct.
 
-        A key is a group and a list of calls: the number of the group is in its upper 32 bits, that
-        of the calls in the lower 32. Suspicious are calls that contradict themselves, for example
-        sizes that do not fit the group, and all all-to-alls, whose segments may differ although the
-        calls look equal.
+        A key is a group and a list of calls. The number of the group is in its upper 32 bits, that
+        of the list (in `tables.calls`) in the lower 32. A key is returned if the list has an
+        all-to-all, or if a call contradicts itself for the size of the group
+        (`find_contradiction`). The segments of all-to-alls may differ although the calls look
+        equal. The result is empty if there are none.
         """
         columns = self.records.columns
         keys = np.unique(_pack(columns["group"], columns["calls"]))
@@ -173,15 +182,17 @@ class Matching:
     def _arrival(self, rank: int, group: int, sequence: int) -> Arrival:
         """Return the state of a collective on a rank that has no entry for it.
 
-        `sequence`: number of the collective in `group`. The first rule that applies:
+        `sequence`: number of the collective in `group`. An entry is a recorded collective of the
+        group on this rank. The status is that of the group in the dump. The first rule that
+        applies:
 
-        - `NO_DUMP`: the rank has no dump
-        - `UNRECORDED`: the rank has an entry of a later collective of the group
-        - `LATE`: the rank has entries of the group, and its dump has some completed operation
-        - If the dump has a status of the group: `COMPLETED` if the last completed number is at
-          least `sequence`, else `UNRECORDED` if the last enqueued one is, else `LATE`
-        - `UNKNOWN`: the rank has no entries of the group, and its buffer was overwritten
-        - otherwise `LATE`, because a ring buffer loses only its oldest entries
+        1. The rank has no dump: `NO_DUMP`.
+        2. It has an entry with a higher number: `UNRECORDED`.
+        3. It has an entry, and its dump has any completed operation, of whichever group: `LATE`.
+        4. The dump has a status: `COMPLETED` if the last completed number is at least `sequence`.
+           Otherwise `UNRECORDED` if the last enqueued number is at least `sequence`, else `LATE`.
+        5. It has no entry, and its ring buffer was overwritten: `UNKNOWN`.
+        6. Otherwise `LATE`, because a ring buffer loses only its oldest entries.
         """
         dump = self.records.dumps.get(rank)
         if dump is None:
@@ -292,17 +303,21 @@ class Matching:
         return self._offsets[key]
 
     def _find_offset(self, key: tuple[int, int, int]) -> int | None:
-        """Compute by how many positions the recorded sends of a pair are ahead of its receives.
+        """Return by how many positions the recorded sends of a pair are ahead of its receives.
 
-        `key`: (group, sender, receiver). Send number i of the recorded ones belongs to receive
-        number i minus the result. It is 0 if neither side has lost messages. Otherwise the last
-        completed send and the last completed receive are taken to belong together. There is one
-        exception: if `_is_partner` shows by the creation times that the last completed end of one
-        side belongs to the first incomplete end of the other side, these two belong together.
+        `key`: (group, sender, receiver). Recorded send number i belongs to recorded receive number
+        i minus the result. The first rule that applies:
 
-        None if the dumps do not decide it: a dump of one of both ranks omits completed operations;
-        a side that may have lost messages has no recorded one, or its oldest one has not started;
-        or the creation times are not clear.
+        1. The dumps have lost no messages of the pair (`_has_lost_messages`): 0.
+        2. None in these cases: the dump of a rank omits completed operations; a rank that may have
+           lost messages has no recorded end of the pair, or its oldest one is only scheduled.
+        3. Let s and r be the numbers of recorded sends and receives up to the last completed one, 0
+           without any. `_is_partner` decides by the creation times whether the last completed end
+           of one side belongs to the first incomplete end of the other side. If it cannot decide
+           for one of the sides: None.
+        4. If send s belongs to receive r + 1: s - r - 1. Otherwise, if receive r belongs to send s
+           + 1: s + 1 - r.
+        5. Otherwise s - r: the last completed send and the last completed receive belong together.
         """
         if not self._has_lost_messages(key):
             return 0
@@ -335,13 +350,16 @@ class Matching:
     ) -> bool | None:
         """Check whether the last completed end belongs to the other side's first incomplete end.
 
-        `completed`: completed ends of one side; `partners`: all ends of the other side, of which
-        the first `position` are up to its last completed one. This is possible since a send may
-        complete before its receive, and a message of a batch before the batch. Both ends of a
-        message are created at nearly the same time: the incomplete end is the partner if it is
-        nearer in time than the end before it. True if these two belong to one batch. False if
-        `completed` is empty, or no end is incomplete. None if there is no end before it, or neither
-        is `CLEAR_RATIO` times nearer.
+        This is possible because a send may complete before its receive. `completed`: ends of one
+        side up to its last completed one. `partners`: all ends of the other side, of which the
+        first `position` are up to its last completed one. The first rule that applies:
+
+        1. `completed` is empty, or there is no end at `position`: False.
+        2. The ends at `position` and before it are in one batch (row): True.
+        3. There is no end before `position`: None.
+        4. Compare the creation times (ns) of both ends with that of the last of `completed`. If the
+           distances are equal, or the larger is below 4 (`CLEAR_RATIO`) times the smaller: None.
+        5. True if the end at `position` is nearer, False if the end before it is.
         """
         if not completed or position >= len(partners):
             return False
@@ -359,10 +377,13 @@ class Matching:
         return distance < previous
 
     def _message_partners(self, row: int) -> tuple[Partner, ...]:
-        """Return the ranks at the other ends of the messages of an operation, sorted.
+        """Return the ranks at the other ends of the messages of an operation, ascending.
 
-        If there are several messages with one rank, the least advanced one decides. Messages with
-        unknown ends, and messages of a rank to itself, are left out.
+        Each rank occurs once, with the state and row of its end of the message (`_other_end`). For
+        several messages with one rank, the least advanced end is returned, of equal ones that of
+        the first message. The order is LATE, then NO_DUMP and UNKNOWN (equal), SCHEDULED,
+        UNRECORDED, STARTED, COMPLETED. Messages of a rank to itself and messages whose ranks are
+        unknown are omitted. Without other messages the result is empty.
         """
         partners: dict[int, Partner] = {}
         group = int(self.records.columns["group"][row])
@@ -378,11 +399,17 @@ class Matching:
         return tuple(partners[rank] for rank in sorted(partners))
 
     def _other_end(self, end: _End, key: tuple[int, int, int]) -> Partner:
-        """Return the partner of one message: the message at the same position in the other list.
+        """Return the rank at the other end of a message, with the state and row of that end.
 
-        `key`: (group, sender, receiver). The position is shifted by `_offset` to account for lost
-        entries. The arrival is NO_DUMP if the partner has no dump, UNKNOWN if the offset is
-        unknown, UNRECORDED before the first recorded message, and LATE after the last.
+        `key`: (group, sender, receiver). The first rule that applies:
+
+        1. The other rank has no dump: NO_DUMP, without a row.
+        2. `_offset` of the pair is None: UNKNOWN, without a row.
+        3. A send at position i of the recorded sends belongs to the receive at i minus the offset.
+           A receive at position i belongs to the send at i plus the offset. A position below 0
+           gives UNRECORDED, one after the last recorded end gives LATE, both without a row.
+        4. Otherwise the recorded end at this position gives the row, and its state: SCHEDULED,
+           STARTED or COMPLETED.
         """
         sends, receives = self._messages[key]
         same_side, opposite_ends = (sends, receives) if end.call.is_send else (receives, sends)
@@ -431,8 +458,13 @@ class Matching:
     def _compare(self, rows: Mapping[int, int]) -> Mismatch | None:
         """Return the first difference between the calls of ranks in an operation, or None.
 
-        `rows`: row by rank, at least one. Calls named `coalesced` are ignored. The rows of the
-        result begin with those of the culprits, and are otherwise ordered by rank.
+        `rows`: row by rank, at least one. Calls named `coalesced`, which end a batch, are left out.
+        Then `compare_calls` compares the names of the operations, the sizes and the dtypes between
+        the ranks, in this order. If they agree, it looks for calls that contradict themselves, and
+        for all-to-alls whose sent and received data differ. It also determines the culprits.
+
+        The rows of the result are all of `rows`: first those of the culprits, then the others, both
+        by ascending rank. `is_completed` tells whether all of them are completed.
         """
         tables, columns = self.records.tables, self.records.columns
         calls = {

@@ -392,12 +392,16 @@ def _list_chunks(
 
 
 def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, first: int) -> None:
-    """Add a file and a note about it to the folder.
+    """Append a file and its note to `folder`, and a loss if its steps are not those of each size.
 
-    The file has the steps for `task.size_of_steps`. If the steps for the smallest or largest
-    measured size of the window differ from them, or cannot be built, a loss is recorded, because
-    the algorithm was measured with the steps of each size. `first`: smallest size in bytes that the
-    file serves.
+    The artifact is `<name of the runtime>/<file name>` (`build_file_name`) with the content of
+    `program_file`. The note gives the file name, the algorithm `name` and the size of its steps,
+    `task.size_of_steps`.
+
+    The algorithm was measured with steps for each size. The steps for the smallest and for the
+    largest measured size of the window are therefore synthesized too. If one of them differs from
+    the steps for `task.size_of_steps`, or cannot be built (`HubError`), one loss `steps` is added.
+    `first`: smallest size in bytes that the file serves.
     """
     file = task.build_file_name(first, program_file.largest)
     folder.files.append(Artifact(f"{folder.runtime.name}/{file}", program_file.content))
@@ -442,12 +446,16 @@ def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """List the calls served by the files of a folder, whose subfolders are named after runtimes.
+    """Return the calls that files of a folder serve, one record per file, in the order of parts.
 
-    Returns one record per file, in the order of the parts of `source`; but of a runtime that reads
-    files by name, files for the same calls are one record (`_join_remainders`). A file is reported
-    as an error to `source.report`, and gives no record, if its folder is no runtime, if its runtime
-    refuses it, uses it for no call or warns of it, or if its steps are incorrect.
+    A part has a name such as `rccl/ring.xml`, and its first folder must be a runtime (`RUNTIMES`).
+    Of a runtime that reads files by name, files for the same calls become one record, at the place
+    of the first by name (`_join_remainders`).
+
+    A file gives no record if its folder is no runtime (`unknown-file`) or if `_read_served_calls`
+    raises `InputError`. This happens if the runtime refuses the file, uses it for no call or warns
+    of it, or if its steps are incorrect. All diagnostics of that error are then reported to
+    `source.report` as errors of this file, and the other files are read. The result may be empty.
     """
     served_calls: dict[str, ServedCalls] = {}
     for part in source.parts:
@@ -473,13 +481,19 @@ def read(source: Source) -> Sequence[ServedCalls]:
 
 
 def _join_remainders(served_calls: dict[str, ServedCalls], name: str) -> None:
-    """Join the calls of a file with those of later files of its folder for the same calls.
+    """Join the record of a file with those of later files of its folder that serve the same calls.
 
-    Later files are taken in the order of their names, in which the runtime tries them. A later file
-    is joined if it serves the same collective, modes and sizes, and its number of chunks is smaller
-    than that of the record so far and divides it. The records of joined files are removed; the
-    record of `name` gets the smallest number of chunks and names all files. Other files stay
-    unchanged. `served_calls`, by file, is changed; nothing happens if `name` was removed before.
+    `served_calls`: records by file, such as `executor/a.xml`; it is changed. Later files are those
+    of the same folder whose name sorts after `name`. They are examined in the order of their names,
+    in which the runtime tries them. A later file is joined if both hold:
+
+    - It serves the same collective, modes and sizes.
+    - Its number of chunks is smaller than that of the record of `name` so far, and divides it.
+
+    The record of a joined file is removed. The record of `name` then has the number of chunks of
+    the joined file, and its text `by` names both, separated by `else`. For files with 8, 3 and 4
+    chunks, in this order of names, the files with 8 and 4 are joined. Nothing happens if `name` has
+    no record.
     """
     calls = served_calls.get(name)
     if calls is None:
@@ -500,10 +514,17 @@ def _join_remainders(served_calls: dict[str, ServedCalls], name: str) -> None:
 def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:
     """Return the calls that one file serves, as one record.
 
-    It has the kind of the collective, the modes, the sizes in bytes, and the number that must
-    divide the number of elements. `max_bytes` is None if the file has no limit or one of at least
-    `_NO_LIMIT`. `by` names `file`, the program and its number of ranks. Raises `InputError` if the
-    runtime does not use the file without warnings, or if the verification of its steps fails.
+    It has these values:
+
+    - kind of the collective; whether any call is in place, and whether any is out of place
+    - `min_bytes` and `max_bytes` of the file; `max_bytes` is None without a limit, and for a limit
+      of at least 2^62
+    - `element_multiple`: number of chunks, which must divide the number of elements of a call
+    - `by`: `file`, the name of the program, and its number of ranks
+
+    Raises `InputError` with all diagnostics in these cases, in this order: the runtime refuses the
+    file, uses it for no call or warns of it (`judge_file`); its steps cannot be read; its
+    verification fails.
     """
     # Imported lazily: a check of the header reads no steps.
     from collhub_msccl.plugin import ReadOptions

@@ -71,17 +71,19 @@ class ScheduleClaim:
 
 
 def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> ScheduleClaim:
-    """Read the proof document of a schedule, with all times and rates as exact fractions.
+    """Return the claims of a proof document of a schedule, with times and rates as exact fractions.
 
-    The tasks are built again from the moves of the proof, and compared with those that the proof
-    lists. The makespan is the largest end of a piece, 0 without pieces. Raises `FlawError` for the
-    first of these flaws that is found, and `KeyError`, `TypeError`, `ValueError` or `HubError` for
-    another malformed value:
+    Members are read and checked in the order moves, hosts, rates, cards, topology, tasks, schedule.
+    The tasks are built from the moves and must be those that the proof lists. The makespan is the
+    largest end of a piece in seconds, 0 without pieces. Raises `FlawError` for the first flaw:
 
-    - "form": a value has another type or range, or the hosts do not fit the moves
-    - "topology": `topology` is given, and its network cards, one per host, are not those of the
-      proof
-    - "tasks": the tasks are not those that follow from the moves
+    - "form": a value has another type or range, or the hosts do not fit the moves.
+    - "topology": `topology` is given, and the proof has other rates than its hosts, or more than
+      one card per host.
+    - "tasks": a task has a work below 1, or the tasks are not those that follow from the moves.
+
+    Raises `KeyError` for a missing member, `TypeError` if a list is missing, and `ValueError` or
+    `HubError` for text that does not parse.
     """
     moves = [
         parse_move_object(cast("Mapping[str, JsonValue]", entry))
@@ -149,12 +151,18 @@ def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
 
 
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
-    """Raise `FlawError` (`tasks`) unless the proof has the tasks that follow from its moves.
+    """Raise `FlawError` (`tasks`) unless a proof has the tasks that follow from its moves.
 
-    The tasks must be in the same order, and have equal unit task, bytes, senders and receivers
-    (lists of hosts, in order). Raises `FlawError` (`form`) for bytes and hosts of a task that are
-    no integers from 0 on, and `KeyError` for a missing member; the tasks are checked one after the
-    other.
+    `task_entries`: as in the proof; `tasks`: as they follow from the moves. First their numbers are
+    compared. Then each entry, in order, is checked as follows:
+
+    1. `unit_task` equals that of the task at this position, otherwise `tasks`.
+    2. `bytes`, then each host in `senders` and `receivers`, is an integer from 0 on, otherwise
+       `FlawError` (`form`). 1024.0 and true are refused.
+    3. Bytes, senders and receivers equal those of the task, otherwise `tasks`. Hosts must have the
+       same order.
+
+    Raises `KeyError` for a missing member, and `TypeError` if `senders` or `receivers` is no list.
     """
     if len(task_entries) != len(tasks):
         raise FlawError(

@@ -75,9 +75,13 @@ class SharedBoard:
 def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, rank: int) -> None:
     """Run the task of a rank on its range of the shared memory: the main function of its process.
 
-    `board`: arrays and semaphores that all processes share; outputs and times are written there.
-    Ctrl-C is ignored, because the starting process ends the ranks. Any exception is put as text
-    into `board.failures`, and the process exits at once with the status `FAILED`.
+    `board`: arrays and semaphores that all processes share. The OUTPUT of the rank is left in
+    `board.memory`; the times are written to the board. Each run begins when the starting process
+    releases the rank. The function returns after all ranks have finished.
+
+    Ctrl-C is ignored from now on, because the starting process ends the ranks. For any exception,
+    also `SystemExit`, the text `TYPE: MESSAGE` is put into `board.failures`. The process then exits
+    at once with the status `FAILED`, without cleanup; so no exception is raised.
     """
     # Ctrl-C reaches all processes of a terminal: the starter ends the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -131,12 +135,18 @@ class SharedMemoryTransport:
         self._starts = log.record_times[0] if task.wants_step_times else None
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Prepare the messages of a level, and return the function that starts them in each run.
+        """Return a function that starts the messages of a level in a run; none is started yet.
 
-        The function signals the receivers that all sends are ready, and returns the messages to
-        wait for: receives before sends. Waiting for a receive waits for the sender's signal and
-        then copies (or reduces) its data. Waiting for a send waits until the receiver has done
-        that.
+        Each call of this function signals to the receivers of all `sends` that their data are
+        ready. It returns the same objects to wait for each time: those of `receives`, then those of
+        `sends`, both in the given order; an empty list without messages. Their `wait` does:
+
+        - receive: waits for the signal of the sender, then copies the data from the sender's memory
+          (or reduces its own data with them), and acknowledges this to the sender
+        - send: waits for the acknowledgement of the receiver; then its memory may change
+
+        There is no time limit. If the starting process has ended, `wait` ends this process with the
+        status `FAILED`.
         """
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._make_arrival(post) for post in receives]

@@ -47,11 +47,15 @@ def main(algorithm: str, as_json: bool, **values: Any) -> None:
 
 
 def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool) -> int:
-    """Run this rank and return its exit status; on an error during the run, abort all ranks.
+    """Run this rank and return its exit status: 1 on rank 0 for a wrong result, otherwise 0.
 
-    `name`: algorithm file; `values`: options of the run. Errors of reading these are raised without
-    an abort, because they are the same on all ranks. Any later error is printed before the abort.
-    Without it, MPI would wait for the other ranks.
+    `name`: algorithm file; `values`: options of the run. Rank 0 prints the report, as JSON with
+    `as_json`.
+
+    Errors of reading the algorithm and the options are raised without an abort, because all ranks
+    have them. For any later exception, also `SystemExit`, the diagnostics of a `HubError`, or one
+    with the code `rank-died`, are printed. Then all ranks are aborted with status 1, because they
+    would wait for this one. The same happens with the diagnostics of an exceeded time limit.
     """
     run = StartedRun.read(name, values, world.size)
     try:

@@ -332,12 +332,15 @@ class CollhubGroup(_ProcessGroup):
     def _run_on_stream(
         self, source: torch.Tensor, target: torch.Tensor, count: int, op: str
     ) -> FinishedWork:
-        """Enqueue a call on the CUDA stream of the group, after all previous work of the caller.
+        """Enqueue a call on the CUDA stream of the group, after the caller's previous work.
 
-        The stream is created at the first call, on the device of `source`. `count`: elements; `op`:
-        name of the operator. The function does not wait. The future of the result contains
-        `[target]` and makes later work of the caller wait for the stream. The memory of both
-        tensors is kept until the stream has finished.
+        The stream is created at the first call, on the device of `source`. `source` is the input,
+        and the result is written to `target`. `count`: elements, as the session counts them; `op`:
+        name of the operator. Errors of the session are raised.
+
+        The function does not wait for the GPU. It returns a handle whose future already contains
+        `[target]`. Waiting for it makes later work of the waiting stream wait for the call. The
+        memory of both tensors is not reused before the stream has finished with it.
         """
         if self._stream is None:
             new_stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream

@@ -89,11 +89,13 @@ def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
 
 
 def has_calls(source: Source) -> bool:
-    """Check whether a log has calls of all ranks of its largest communicator.
+    """Return whether a log has calls of all ranks of its largest communicator.
 
     Such a log can be read as a job; other logs only describe rings and trees. The largest
-    communicator has the most ranks; of equal ones it is the first in the log. False without
-    calls, and for a log with an error. The entire log is read.
+    communicator of the log has the most ranks, whether or not it has calls; of equal ones it is the
+    first. The ranks that recorded a call on it are counted, each once; the result is True if their
+    number is that of its ranks. False for a log without calls, and if reading raises `InputError`.
+    All files of `source` are read to the end.
     """
     log, ranks = NcclLog(), defaultdict[str, set[int]](set)
     try:
@@ -113,12 +115,20 @@ def has_calls(source: Source) -> bool:
 def workload_of(
     files: Sequence[TraceFile], options: ClockOptions, provenance: Provenance
 ) -> Workload:
-    """Read files of NCCL records as a workload; `provenance.producer` is the format.
+    """Return the calls of all files of NCCL records as one workload.
 
-    Ranks are numbered by `find_job_ranks`. Unused lines and assumptions are notes in the extension.
-    With times, clocks are aligned; without start times they count as one clock. Without times,
-    calls that do not match between ranks are an error only if `options.mismatches` is `refuse`.
-    Raises `InputError` if no file has a valid record, or if records contradict each other.
+    `provenance.producer` is the format, a key of `_READERS`. Ranks are numbered by
+    `find_job_ranks`. The extension has `assumptions` (empty), `notes` and, if known,
+    `ranks_per_node`. Notes are in the order: numbering of ranks; matching and placement of calls
+    (`CallGraph`); assumptions of the reader; the first 10 unused lines and the number of the
+    others; rounded sizes of DeepSpeed; missing start times or durations.
+
+    With durations, clocks are aligned as the options request (`align_clocks`); without start times
+    all ranks count as having one clock. Without durations no clocks are aligned, and calls that
+    differ between ranks are an error only if `options.mismatches` is `refuse`.
+
+    Raises `InputError`: `empty` if no file has a valid record, `communicator` for contradicting
+    records, and the errors of `join_ranks` (such as missing ranks) and `align_clocks`.
     """
     calls, skipped, assumptions = RecordedCalls(), list[str](), list[str]()
     file_of_process: dict[str, str] = {}

@@ -103,17 +103,23 @@ class _Assembly:
         self._restart(attempt.lanes)
 
     def build_program(self) -> ThreadBlockProgram:
-        """Build a program (thread blocks and their steps) within the limits of the runtime.
+        """Return a program (thread blocks and their steps) within the limits of the runtime.
 
         A lane is a sequence of steps of a rank, which becomes one thread block or, if it is cut,
-        several. A round cuts the lanes, chooses channels and writes the steps. If a block then has
-        too many steps, its lane is cut into more blocks for the next round. A round in which lanes
-        must be separated to choose channels counts, too. Each round changes the state of this
-        object.
+        several. At most 12 rounds (`_MAX_ROUNDS`) are made, and each changes the state of this
+        object. A round is:
 
-        Raises `NoProgramError` with the reason: if `_MAX_ROUNDS` rounds do not suffice (empty text
-        if all of them separated lanes); if a block is too long and `may_cut` is False; if another
-        limit is exceeded; without enough channels; or if cuts or lanes lead to a cycle of waits.
+        1. Cut the lanes into thread blocks (`_cut_blocks`).
+        2. Choose channels (`_choose_channels`). If lanes had to be separated for that, the round
+           ends, and the next one begins without cuts.
+        3. Write the program. If it exceeds a limit of `_find_excess`, raise its error.
+        4. If no thread block has more than `max_steps` steps, return the program.
+        5. With `may_cut`, cut the lanes that are too long into more thread blocks (`_cut_more`).
+
+        Raises `NoProgramError` for steps 1 to 3: cycles of waits, too few channels, another limit.
+        It is also raised, with the resource `block_operations` and the number of steps, if a thread
+        block is too long without `may_cut`, or still in the last round in which a program was
+        written. Its text and resource are empty if all rounds separated lanes.
         """
         reason = ""
         for _ in range(_MAX_ROUNDS):
@@ -156,13 +162,16 @@ class _Assembly:
         self._arrangement = arrangement
 
     def _cut_blocks(self) -> Blocks:
-        """Build the thread blocks of the current cuts; if any lane is cut, arrange the steps again.
+        """Return the thread blocks of the current cuts; if a lane is cut, arrange steps again.
 
-        A lane is a sequence of steps of a rank. After a cut, only pairs of fusable steps within one
-        block are fused. In lanes that the producer gave, the order is then kept only within each
-        block. Local steps are distributed over the blocks in the order of the previous arrangement.
-        Sets the arrangement. Raises `NoProgramError` if the cuts make steps wait for each other in
-        a cycle.
+        A lane is a sequence of steps of a rank; `self._cuts` has the numbers of its thread blocks.
+        Local steps are distributed over them in the order of the previous arrangement
+        (`cut_lanes`).
+
+        If no lane is cut, the arrangement stays as it is. Otherwise a new one is stored in
+        `self._arrangement`. In it, two fusable steps become one only if both are in one thread
+        block. Lanes of the producer keep the order of their steps within each thread block, not
+        between them. Raises `NoProgramError` if the cuts make steps wait for each other in a cycle.
         """
         draft, lanes = self._draft, self._lanes
         blocks = cut_lanes(draft, lanes, self._cuts, self._arrangement.position)
@@ -198,15 +207,22 @@ class _Assembly:
         return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
     def _choose_channels(self, blocks: Blocks) -> Int64Array | None:
-        """Return the channel of every connection part of the blocks: int64; None after a restart.
+        """Return the channel of every connection part: int64; None if lanes were separated instead.
 
-        The producer's channels are kept if the lanes are the producer's, no lane is cut, and the
-        runtime accepts the channels (`_are_usable`). Otherwise `find_channels` chooses. If some
-        blocks cannot use one channel for both directions, or if channels do not suffice while
-        blocks both send and receive, the sends of these lanes are separated (`_restart`, without
-        cuts), and None is returned: the caller must begin again. Raises `NoProgramError` if the
-        channels do not suffice and no block both sends and receives, or if the restart finds no
-        order.
+        Connection parts are numbered as in `blocks`. The first rule that applies:
+
+        1. The lanes are the producer's, no lane is cut, and its channels are usable
+           (`_are_usable`): they are returned.
+        2. `find_channels` reports lanes with a thread block that cannot use one channel for its
+           receives and its sends: the sends of these lanes are separated.
+        3. Channels below `max_channels` do not suffice, and some thread blocks both send and
+           receive: the sends of all lanes with such a block are separated.
+        4. Channels do not suffice otherwise: `NoProgramError` is raised.
+        5. The channels of `find_channels` are returned.
+
+        After a separation the lanes are new and uncut, the steps are arranged again (`_restart`),
+        and the result is None: the caller must begin again. `NoProgramError` is also raised if the
+        new lanes would wait for each other in a cycle.
         """
         max_channels = self._limits.max_channels
         if self._lanes.is_given and not self._cuts.is_any and _are_usable(blocks, max_channels):
@@ -225,10 +241,12 @@ class _Assembly:
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:
         """Increase the number of thread blocks of every lane that has a block with too many steps.
 
-        `length`: int64, steps per block. The steps of a lane are attributed to messages and to
-        local steps in proportion to their rows. The new numbers (`_increase_cuts`) suffice for
-        blocks of 2 steps less than the limit (at least 1), because cuts add waits. Only
-        `self._cuts` changes; the next round applies it.
+        `length`: int64, steps per thread block; too many are more than `max_steps`. The steps of
+        all blocks of such a lane are added, and divided into messages and local steps in proportion
+        to the rows of the lane. Each of both numbers is divided by `max_steps` - 2 (at least 1),
+        because cuts add waits, and rounded up. This gives the required numbers of blocks, which
+        `_increase_cuts` may increase further. Other lanes keep their numbers. Only `self._cuts`
+        changes; the next round applies it.
         """
         is_local = self._draft.partner < 0
         of_row, size = self._lanes.of_row, self._lanes.size
@@ -293,13 +311,18 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
 
 
 def _find_excess(program: ThreadBlockProgram, limits: Runtime) -> NoProgramError | None:
-    """Return an error about the first limit that a program exceeds; None if it exceeds none.
+    """Return (not raise) an error about the first limit that a program exceeds; None otherwise.
 
-    It is returned, not raised. The rules in order: thread blocks of a rank (limit of the runtime),
-    XML elements that a rank reads (`MAX_NODES`), number of the thread block that a step waits for
-    (`MAX_DEPENDENCY_BLOCK`), end of an accessed range or of the scratch (`MAX_OFFSET` chunks). The
-    first two name the rank with the highest number, the first of equal ones. The number of steps of
-    a block is not checked.
+    A value that equals its limit is allowed. The limits in order:
+
+    1. Thread blocks of a rank: that of the runtime (`max_blocks`, resource `blocks`).
+    2. XML elements that a rank reads: `MAX_NODES`. They are 1 + the number of ranks + the thread
+       blocks and the steps of this rank.
+    3. Number of the thread block that a step waits for: `MAX_DEPENDENCY_BLOCK`.
+    4. End of a range that a step accesses, and of the scratch of a rank, in chunks: `MAX_OFFSET`.
+
+    Errors of 1 and 2 name the rank with the highest value, of equal ones the lowest rank. The
+    number of steps of a thread block is not checked.
     """
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)

@@ -56,14 +56,20 @@ def place_switch_stores(
     """Choose the ranges that multicasts and sums of switches write on all their members.
 
     Sums whose messages are not all pulled (read from the senders' memory) are first removed from
-    `work.switches`. A multicast stores at the destination of its receives if all of this holds: no
-    packets are used, the receives do not reduce, all of them have the same range, and this range is
-    free on all members in every mode. Otherwise it stores in new scratch. The result of a sum is
-    stored where the multicast of the sum stores, otherwise in new scratch. If any range is in
-    scratch, all ranks get the scratch of the rank with the most.
+    `work.switches`. If no multicast or sum remains, `landing` itself and no ranges are returned.
+    Otherwise the result has the arrival ranges of the multicasts, as a copy of `landing`, and the
+    chosen ranges.
 
-    Returns `landing` with the new arrival ranges of messages, as a copy, and the chosen ranges. If
-    no operation of a switch remains, `landing` itself and no ranges are returned.
+    1. Multicasts, by number. Members are the sender and all receivers. A multicast stores at the
+       destination of its receives if all of this holds: no packets are used, no receive reduces,
+       all receives have the same buffer and offset, and this range is free on all members in every
+       mode. Otherwise it stores in new scratch.
+    2. Sums, by number. The result of a sum is stored where the multicast that sends this sum
+       stores. Without such a multicast it is stored in new scratch.
+
+    New scratch begins at the same chunk on all members, after the scratch of each. If any range
+    that is read or written is in scratch, all ranks then get the scratch size of the rank with the
+    most.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps
@@ -198,9 +204,15 @@ class _Mode:
     def _is_free_at_sender(self, number: int, rows: list[int], receive: int) -> bool:
         """Return whether a multicast may also store at its destination on the sender.
 
-        True if the range there is the source of the multicast. Otherwise it must lie inside the
-        buffer, no step may read it, and either it has no data and no writer, or its only writer is
-        the copy of the same data.
+        `receive`: one of its receives, which gives buffer, offset and size. The first rule that
+        applies to this range on the sender:
+
+        1. It does not end within the buffer of the sender: False.
+        2. It begins at the source of the multicast: True.
+        3. Any step reads a part of it: False.
+        4. No step writes it and it contains no INPUT data: True.
+        5. Its only writer is the local copy of the multicast's data (`switches.copies`): True.
+        6. Otherwise False.
         """
         work, layout, regions = self._work, self._layout, self._regions
         rank, buffer = int(work.steps.rank[rows[0]]), int(work.steps.dst_buffer[receive])
