@@ -38,13 +38,14 @@ class UnitCounts:
         """Check a table of integers and return its counts.
 
         `table`: lists, tuples, ranges or an array. With `is_per_pair` it has n rows of n integers;
-        row i has the units that rank i sends to each rank. Otherwise it has n integers. `name`: the
-        origin of the table, for errors. Raises `InputError` (`invalid-counts`) for:
+        row i has the units that rank i sends to each rank. Otherwise it has one integer for each
+        of n ranks. `name`: the origin of the table, for errors. Raises `InputError`
+        (`invalid-counts`) for the first of these faults:
 
-        - a table of another form, or an empty one (checked for all rows first)
-        - a row with another length than n, or an entry that is not an integer (also a boolean) or
-          is negative; the first such row
-        - a sum outside 1..2^62
+        - a table that is empty or has another form (`_to_rows`)
+        - row by row: another length than n, else an entry that is no integer (such as a boolean, a
+          float, or a numpy integer in a list), or is negative
+        - a sum of all counts outside 1..2^62, so that counts of only 0 are refused
         """
         rows = _to_rows(table, is_per_pair, name)
         # Python's integers do not overflow.
@@ -160,9 +161,9 @@ def has_equal_counts(first: UnitCounts | None, second: UnitCounts | None) -> boo
 def _check_counts(values: list[object], prefix: str) -> list[int]:
     """Return the row of a table unchanged if all its entries are integers of 0 or more.
 
-    Raises `InputError` (`invalid-counts`) for the first other entry; a boolean is not accepted as
-    an integer. `prefix`: start of the message, such as `counts: rank 3 to `, which is followed by
-    the position of the entry.
+    An empty row is returned too. Raises `InputError` (`invalid-counts`) for the first other entry.
+    Booleans and integers of numpy are not accepted as integers. `prefix`: start of the message,
+    such as `counts: rank 3 to `, which is followed by the position of the entry, from 0.
     """
     counts = cast(list[int], values)
     # The usual case: tables of many ranks have millions of entries.
@@ -184,12 +185,13 @@ def _check_counts(values: list[object], prefix: str) -> list[int]:
 
 
 def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
-    """Convert a table to lists: one list per row, a single one for counts per rank.
+    """Convert a table to new lists: one list per row, a single one for counts per rank.
 
-    Lists, tuples, ranges and numpy arrays are accepted. With `is_per_pair` the table has rows,
-    otherwise it has counts. Lengths and counts are not checked. Raises `InputError`
-    (`invalid-counts`) for anything else: no sequence, an empty table, a row that is no
-    sequence, or rows in a table of counts per rank. `name`: origin of the table, for errors.
+    Lists, tuples, ranges and numpy arrays are accepted; entries of arrays become Python numbers.
+    With `is_per_pair` the table has rows, otherwise it has counts. Lengths of rows (0 is possible)
+    and entries of rows are not checked. Raises `InputError` (`invalid-counts`) for a table that is
+    no such sequence or is empty, for the first row that is none, and for a sequence among counts
+    per rank. `name`: origin of the table, for errors.
     """
     values = table.tolist() if isinstance(table, np.ndarray) else table
     sequence = (list, tuple, range)

@@ -31,8 +31,8 @@ class DlrmSizes:
         - `samples`: batch / ranks
         - `bottom`: widths of the layers of the bottom MLP, from input to output: the option
           `bottom`, then the dimension of the embeddings.
-        - `top`: widths of the top MLP: dimension + pairs, then the option `top`. There are v (v
-          - 1) / 2 pairs among v = tables + 1 vectors.
+        - `top`: widths of the top MLP: dimension + pairs, then the option `top`. With v = tables +
+          1 vectors there are v * (v - 1) / 2 pairs.
         - `interaction_operations`: 2 x samples x v^2 x dimension, forward.
         - `interaction_bytes`: bytes of v x dimension + `top[0]` elements per sample.
 

@@ -105,7 +105,10 @@ def _node_counts(profile: MachineProfile) -> str:
 @json_flag
 @click.pass_obj
 def show(context: CommandContext, machine: str, as_json: bool) -> int:
-    """Show the constants, tables, errors and sources of a profile.
+    """Show the constants, errors and sources of a profile.
+
+    NAME_OR_FILE is the file of a profile if it exists, otherwise the name of a shipped profile or
+    a text that names its GPU. The tables of the profile are only in the JSON.
 
     --json prints the profile itself, schema collhub-machine/1.
     """
@@ -181,6 +184,9 @@ def _print_errors(context: CommandContext, profile: MachineProfile) -> None:
 @click.pass_obj
 def check(context: CommandContext, machine: str, results: tuple[str, ...], as_json: bool) -> int:
     """Check a profile: its document and, with RESULT, its predictions of measured times.
+
+    The error is that of the model, or of the tables if the model predicts no result. Results of
+    other machines are left out; at least one result must be of this machine.
 
     Exit 1 if the median error on the results exceeds 15 %.
     """

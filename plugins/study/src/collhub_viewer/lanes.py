@@ -64,11 +64,20 @@ def arrange_steps(
 ) -> LanedSteps:
     """Arrange the rows of a run in lanes, each of one rank and kind, in which they do not overlap.
 
-    `sort`: int64 per row, its kind of work or thread block. Rows of a rank and kind that overlap
-    are in several lanes. A receive begins when its message is sent, a collective when its last
-    member begins. A step before it shows the wait from the row's own start until then, as far as
-    the lane is free. At most `max_steps` steps are kept (`_limit_steps`). Raises `UsageError` if no
-    step would be shown.
+    `sort`: int64 per row, its kind of work or thread block. Rows in the `excerpt` are shown. A row
+    of a receive begins when its message is sent, one of a collective when its last member begins;
+    other rows begin at their start. Lanes are sorted by rank, then by sort, then by number. Rows
+    of equal rank and sort are taken by begin, then by end, then by row. Each one is in the lowest
+    lane that is free at its begin; if all `MAX_TRACKS` lanes are occupied, rows overlap.
+
+    The steps are sorted by lane, then by begin; a row has one step from its begin to its end.
+    Before it there is a second step, a wait, if the row starts before its begin and the lane is
+    then free. The wait lasts from the start of the row, or the end of the row before it in the
+    lane if that is later, to the begin.
+
+    `max_steps`: maximum number of steps. If there are more, the rows that begin last are omitted;
+    their number and the first begin among them are in the result (`_limit_steps`). Raises
+    `UsageError` (`nothing-to-show`) for an invalid excerpt, and if no row is in it.
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)

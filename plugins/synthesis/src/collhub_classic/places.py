@@ -206,12 +206,17 @@ class MessagePieces:
 
     @classmethod
     def of(cls, accesses: BlockAccesses, places: EntryPlaces) -> MessagePieces:
-        """Divide every message into pieces: runs of its blocks that one step can transfer.
+        """Divide every message into the longest pieces that one step can transfer each.
 
-        An entry is a block of a message. Within a piece the offsets of source, target and operand
-        (and of staging, if any) increase by one per entry, and all buffers and flags are equal. A
-        piece never extends over two messages. Returns the first entry and the number of entries of
-        each piece, and the piece of every entry; pieces are in the order of the entries.
+        An entry is a block of a message. A piece is a run of consecutive entries of one message.
+        From one entry to the next, the offsets of source, target and operand increase by one, and
+        that of staging too if there is one. The three buffers, the presence of staging,
+        `is_copied` and `needs_copy` are equal. A new piece begins wherever one of these conditions
+        fails.
+
+        The columns are int64: first entry and number of entries per piece, in the order of the
+        entries, and for every entry the number of its piece, from 0. Without entries all three are
+        empty.
         """
         rows = np.arange(len(accesses.message))
         offsets = (places.source_offset, places.target_offset, places.operand_offset)
@@ -249,14 +254,19 @@ class BlockAccesses:
 
     @classmethod
     def of(cls, plan: MessagePlan) -> BlockAccesses:
-        """Find for every entry the neighbouring writes of its block.
+        """Find for every entry of a plan the neighbouring writes of its block.
 
-        An entry is a block of a message. It reads the block at the sender and writes it at the
-        receiver. Per rank and block, accesses are ordered by round, reads before writes, then as in
-        the plan. The result has per entry: the entry of the last write before its read, of the last
-        write before its write, and of the first write after its read (-1 if there is none); whether
-        its write is the last one there; and whether the receiver also reads the block in the same
-        round.
+        An entry is a block of a message, in the order of the plan. It reads the block at the
+        sender and writes it at the receiver. All accesses to a block of a rank are ordered by
+        round, in a round reads before writes, then by entry. In this order:
+
+        - `read_after`: entry of the last write at the sender before the read of this entry
+        - `write_after`: entry of the last write at the receiver before the write of this entry
+        - `read_before`: entry of the first write at the sender after the read of this entry
+        - `is_last`: no write at the receiver follows the write of this entry
+        - `crosses`: in the round of this entry, the receiver also sends the block
+
+        The first three are int64, -1 without such a write.
         """
         message = group_of_entry(plan.indptr)
         entries = len(message)

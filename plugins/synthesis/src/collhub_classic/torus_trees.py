@@ -60,11 +60,20 @@ def compute_heights(parent: Int64Array) -> Int64Array:
 def _find_mesh_trees(sizes: Sequence[int], is_ring: Sequence[bool], root: int) -> Int64Array:
     """Return the trees of `find_grid_trees` for any mixture of lines and rings.
 
-    A tree begins along dimension a. On a ring, it has the ranks of one direction from the root
-    first, on a line those of both. There, a rank receives along the last dimension with a
-    displacement, in the cyclic order of the dimensions from a on, from the rank that is nearer to
-    the root. Ranks without a displacement along a receive from a neighbour with one. On a ring, the
-    ranks of the other direction receive along a from those of the first, all the way around.
+    A tree begins along one dimension a. The trees are in the order of the dimensions; a ring of
+    more than two ranks has two trees, for the directions d = +1 and then d = -1, and every other
+    dimension has one without direction. The displacement of a rank is its signed distance from the
+    root along a dimension, on a ring the shorter way (positive for the opposite rank of an even
+    ring). The parent of a rank is given by the first rule that applies:
+
+    1. The root has -1.
+    2. Displacement 0 along a: the next rank in direction d along a. In a tree without direction,
+       it is the next rank along a, or the previous one at the end of the line.
+    3. On a ring, displacement against d along a: the next rank along a in direction -d, farther
+       from the root, around the ring.
+    4. Of the dimensions after a, in cyclic order, the last one with a displacement: the next rank
+       along it towards the root.
+    5. The next rank along a towards the root.
     """
     count, ranks = len(sizes), np.arange(prod(sizes))
     strides = [prod(sizes[:axis]) for axis in range(count)]
@@ -102,8 +111,12 @@ def _find_mesh_trees(sizes: Sequence[int], is_ring: Sequence[bool], root: int) -
 def _find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
     """Return the trees of `find_grid_trees` for rings and dimensions of two ranks.
 
-    The trees of the two longest rings are built together, and extended by one dimension after
-    another, the longest first.
+    The dimensions are sorted by descending size, ties in their order. If two of them have more
+    than two ranks, the first two give the four trees of `_build_plane_trees`. Otherwise the first
+    one gives two trees: each rank receives from the previous one, or each from the next one. If it
+    has only two ranks, there is one tree. `_extend_trees` then adds the other dimensions in this
+    order: two trees more for each ring of more than two ranks, one for each of two ranks. At the
+    end, positions relative to the root are converted to ranks. `sizes` must not be empty.
     """
     order = sorted(range(len(sizes)), key=lambda axis: -sizes[axis])
     lengths = [sizes[axis] for axis in order]
@@ -131,13 +144,21 @@ def _find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
 
 
 def _build_plane_trees(width: int, height: int) -> Int64Array:
-    """Return four trees of a torus of two rings of more than two ranks: int64[4, ranks].
+    """Return the parents in four trees of a torus of two rings of more than two ranks.
 
-    Position x + width * y; the root is position 0. The first two trees move along the lines of
-    constant x last: the first one from y = 0 outwards, the second one from y = height // 2 inwards.
-    The third and fourth do the same along the lines of constant y. The paths to these lines use the
-    links of x = 0 and y = 0, all the way around. Ranks whose link another tree needs receive from a
-    neighbour outside of such a line.
+    The result is int64[4, ranks], with position x + width * y for column x and row y. The root is
+    position 0, with parent -1. X = width // 2, Y = height // 2; coordinates are modulo width and
+    height. Four moves have a name:
+
+    - outward x: from x - 1 if x <= X, else from x + 1; outward y in the same way with Y
+    - inward x: from x + 1 if x < X, else from x - 1; inward y in the same way with Y
+
+    The parent of (x, y) is given by the first rule that applies:
+
+    - Tree 0: (x - 1, y) if y = 0; (-1, y) if x = 0; (x + 1, y) if x = X; else outward y.
+    - Tree 1: (0, y + 1) if x = 0; outward x if y = Y; else inward y.
+    - Tree 2: (0, y - 1) if x = 0; (x, -1) if y = 0; (x, y + 1) if y = Y; else outward x.
+    - Tree 3: (x + 1, 0) if y = 0; outward y if x = X; else inward x.
     """
     y, x = np.divmod(np.arange(width * height), width)
     middle_x, middle_y = width // 2, height // 2
@@ -167,18 +188,28 @@ def _build_plane_trees(width: int, height: int) -> Int64Array:
 
 
 def _extend_trees(trees: Int64Array, size: int) -> Int64Array:
-    """Return the trees of a torus with one more dimension: int64[trees + 1 or + 2, ranks * size].
+    """Return the parents in the trees of a torus with one more dimension.
 
     `trees`: int64[trees, ranks] of the torus so far, with the root at 0, in each of which the root
     has one child, the head. `size`: ranks of the new dimension; position p of plane z is p + ranks
-    * z. The result has the same properties: two trees more, one if `size` is 2.
+    * z. The result has the same properties: int64[trees + 2, ranks * size], with one tree more
+    instead of two if `size` is 2. The given trees are first sorted by depth (ties in their order);
+    `a` is the first, `b` the second.
 
-    The shallowest tree `a` moves within plane 0 and then along the new dimension outwards. The next
-    one, `b`, moves along the root's line to the opposite plane, within it, and then inwards. All
-    trees, also `a` and `b`, move within all planes in a further tree each. They reach a plane along
-    the line of their head, but that of `a` along the root's line, against the direction of `b`. On
-    the line of a head, the first tree receives from the root's line instead; planes 0 and
-    `opposite`, where `a` and `b` use the links, are reached from a neighbouring plane.
+    The opposite plane is o = size // 2. Outward is the plane z - 1 if z <= o, else z + 1; inward
+    is z + 1 if z < o, else z - 1; planes are modulo `size`. The root of a plane is its position 0,
+    and its head the head of the given tree. "Within" is the parent in the given tree, in the same
+    plane. The root has -1; otherwise the first rule that applies gives the parent:
+
+    1. Tree of `a` outwards. Plane 0: within. Plane o, head of `b`: outward (only if `size` > 2).
+       Head of a tree other than `a`: the root of its plane. Root of a plane: its head of `a`. Else
+       outward.
+    2. Copy of `a`. Plane 0: the same position in plane size - 1. Root of a plane: that of plane z
+       + 1. Else within.
+    3. Tree of `b` inwards, only if `size` > 2. Root of a plane: that of plane z - 1. Plane o:
+       within. Else inward.
+    4. One copy of each given tree from `b` on. Root of a plane: its head. For `b`, if `size` > 2,
+       plane o: the same position in plane o + 1. Head in a plane above 0: outward. Else within.
     """
     count, ranks = trees.shape
     trees = trees[np.argsort([compute_depths(tree).max() for tree in trees], kind="stable")]

@@ -95,13 +95,20 @@ def without_switches(
 ) -> DirectNetwork:
     """Replace all switches by direct links, so that compute nodes can send as much as before.
 
-    Each node v can still send `sent[v]` to all other compute nodes. The result has the direct
-    links, each with its physical route. It is exact: flows to all compute nodes are maintained and
-    repaired. Switches near compute nodes are removed first. `spread`: at which switches the
-    capacity is distributed evenly among pairs of neighbours (nowhere, everywhere, or at those of
-    `_connects_widest_links`); at all other switches every pair takes as much as possible. Raises
-    `InputError` if the demand does not fit (`no-room`), and for some switches whose links differ by
-    direction (`unbalanced-switch`).
+    `sent`: one amount per compute node, in units of the capacities. The network must have room for
+    this demand: if node v sends `sent[v]` to all other compute nodes, all at once, each node can
+    receive the sum. The result still has room for it. Its links are arcs between compute nodes,
+    each with its physical route as arc numbers of `graph`; arcs without capacity are dropped.
+
+    Switches are removed one by one: first those with the fewest arcs from a compute node, ties by
+    number. A switch without links in or out is dropped with its other links. `spread`: at which
+    switches the capacity is distributed evenly among pairs of neighbours (nowhere, everywhere, or
+    at those of `_connects_widest_links`). At all other switches every pair takes as much as
+    possible.
+
+    Raises `InputError` (`no-room`) if the network has no room for the demand,
+    (`unbalanced-switch`) if capacity remains both into and out of a switch, and `InputError` for
+    capacities that add up to 2^60. Without switches nothing is checked.
     """
     demand = np.asarray(sent, np.int64)
     # Map (source, destination) to the capacity of every arc with capacity, routed over itself.
@@ -145,10 +152,11 @@ def remove_switches(
 def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
     """Build a network from links between compute nodes, with one arc per route.
 
-    `links`: capacities with their routes by (source, destination). Arcs are sorted by source,
-    destination and route, so parallel arcs remain if routes differ. The network has only the
-    compute nodes of `graph`. The row of an arc is that of the first link of its route, the
-    capacity unit that of `graph`.
+    `links`: capacities with their routes by (source, destination), only between compute nodes.
+    Arcs are sorted by source, destination, route and capacity, so parallel arcs remain if routes
+    differ. The network has only the compute nodes of `graph`, with the same numbers. The row of an
+    arc is that of the first arc of its route, and the capacity unit is that of `graph`. Without
+    links the network has no arcs.
     """
     arcs = []
     for (source, destination), routed in links.items():
@@ -264,12 +272,18 @@ def _split_off(
     demand: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Compute how much capacity through a switch becomes a direct link, by pair.
+    """Return how much capacity through a switch becomes a direct link, by pair of neighbours.
 
-    The result is int64[senders, receivers]. Afterwards every compute node must still receive the
-    entire demand. With `is_spread` every pair is first limited to an even share; links back to the
-    sender come last. Raises `InputError` if the demand does not fit (`no-room`), and if capacity
-    remains on both sides of the switch (`unbalanced-switch`).
+    The result is int64[senders, receivers], in the order of both lists; `links` is not changed. A
+    pair takes as much as possible, as long as every compute node can still receive the entire
+    demand from all compute nodes together. The order of pairs is that of `senders`, then
+    `_order_neighbours`, in each round of `_compute_round_limits`: with `is_spread`, the first
+    rounds limit pairs to even shares. Capacity from a node back to itself is taken only in the
+    last round.
+
+    Raises `InputError` (`no-room`) if the network has no room for the demand before the removal,
+    and (`unbalanced-switch`) if afterwards capacity remains both into and out of the switch. If it
+    remains only on one side, it is not in the result.
     """
     # numba takes a second to import.
     from collhub_packing import kernels
@@ -301,13 +315,18 @@ def _build_junction(
     graph: CapacityGraph,
     demand: Int64Array,
 ) -> tuple[Junction, Int64Array]:
-    """Build the arrays of a switch for the compiled functions; also the capacity of every wire.
+    """Return the arrays of a switch for the compiled functions, and the capacity of every wire.
 
-    Wires are directed links of the flow network, in which every compute node is a sink, and a
-    common source feeds each by its `demand`. `links`: capacities by pair of nodes. `senders`,
-    `receivers`: neighbours with a link to and from the switch. The links that may be created, from
-    each sender to each other receiver, get wires with capacity 0 unless they exist. The flows of
-    the result are not initialized.
+    Wires are directed links of the flow network: one more node, the source, has a link to every
+    compute node with the capacity of its `demand`. Every compute node is a sink; the value of each
+    flow is the sum of `demand`. `links`: capacities by pair of nodes; routes of a pair add up.
+    `senders`, `receivers`: neighbours with a link to and from the switch.
+
+    The links that may be created, from each sender to each other receiver, have wires too: with
+    capacity 0 unless the link exists. In `across[i, j]` a sender and receiver that are the same
+    node have -1. `capacity_in` and `capacity_out` are the capacities from each sender and to each
+    receiver. The flows of the result are not initialized. Raises `InputError` if all capacities
+    add up to 2^60 or more.
     """
     from collhub_packing import kernels
 
@@ -348,14 +367,16 @@ def _compute_round_limits(
     leaves: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Compute how much capacity each pair may move in each round of splitting off a switch.
+    """Return how much capacity each pair may move in each round of splitting off a switch.
 
-    A pair is a sender to and a receiver from the switch, with the capacities `enters` and `leaves`.
-    The result is int64[rounds, senders, receivers]. With `is_spread` there are four rounds. In the
-    first, a pair may take a fraction of the sender's capacity in proportion to the receivers'
-    capacities, rounded down; in the second, rounded up; then two rounds have no limit. Otherwise
-    there are two rounds without a limit. Pairs of a node with itself are allowed only in the last
-    round.
+    A pair is a sender to and a receiver from the switch; `enters` has the capacity of each sender,
+    `leaves` that of each receiver. The result is int64[rounds, senders, receivers]. A limit counts
+    for its round only; no limit is 2^60.
+
+    With `is_spread` there are four rounds. In the first, the limit of a pair is enters * leaves /
+    (the sum of `leaves` of all receivers except the sender itself), rounded down. In the second it
+    is rounded up. The third and fourth have no limit. Without `is_spread`, there are two rounds
+    without limit. A pair of a node with itself has the limit 0 in all rounds but the last one.
     """
     # Traffic back to its sender is useless.
     is_different = np.asarray(senders)[:, None] != np.asarray(receivers)
@@ -378,12 +399,19 @@ def _order_neighbours(
     receivers: list[int],
     endpoints: Iterable[_Pair],
 ) -> Int64Array:
-    """Order the receivers of a switch for each of its senders: int64[senders, receivers].
+    """Return the order of the receivers of a switch for each of its senders.
 
-    Pairs are tried in this order when direct links are created. Entries are indices of `receivers`.
-    Receivers in other components of the network without the switch come first; of these the one
-    with the same rank in its component as the sender, then cyclically, so that senders have
-    different partners. Ties go to the next component, then to the order of `receivers`.
+    Pairs are tried in this order when direct links are created. The result is int64[senders,
+    receivers]; row i has the indices of `receivers` in the order for sender i. The neighbours of
+    the switch are divided into the components that are connected without it (`_find_components`).
+    The rank of a neighbour is its position in its component, by ascending node. Receivers are
+    sorted by these keys:
+
+    1. those in other components than the sender first
+    2. (rank of the receiver - rank of the sender) modulo the neighbours in the receiver's
+       component: equal ranks first, so that senders have different partners
+    3. (component of the receiver - component of the sender) modulo the number of components
+    4. the order of `receivers`
     """
     part = _find_components(switch, sorted({*senders, *receivers}), endpoints)
     # Count, for every neighbour, the previous neighbours in its component.

@@ -183,14 +183,15 @@ def compute_lower_bounds_ps(
     """Return lower bounds in ps, by name, for algorithms whose messages all carry one unit.
 
     A unit has `chunk_bytes` bytes. `node_sets`: further sets of nodes (bool[nodes]). The network
-    must be connected. A link carries only entire messages. Bounds of 0 are omitted, except `fluid`:
+    must be connected. A link carries only entire messages. Bounds of 0 are omitted, except
+    `fluid`:
 
     - `ingress`, `egress`: messages that must enter or leave some node
     - `cut`: messages that must leave a slab along a dimension, a group of the topology, one of
       `node_sets`, or the complement of one of these
     - `diameter`: the longest shortest path that data must take
-    - `bandwidth`: messages on all links together: those of an all-to-all on shortest paths, and 2(n
-      - 1) per chunk of an all-reduce between n blocks
+    - `bandwidth`: messages on all links together: those of an all-to-all on shortest paths, and
+      2(n - 1) per chunk of an all-reduce between n blocks
     - `fluid`: the maximum of all these except `diameter`, for messages of any size, without
       latency, rounded down
     """

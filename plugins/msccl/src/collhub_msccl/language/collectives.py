@@ -117,10 +117,11 @@ class _TabulatedCollective(Collective, ABC):
     def check(self, prog: HasBuffers) -> bool:
         """Return whether every required slot contains exactly its required chunks, each once.
 
-        A slot is the place of one chunk in a buffer. Chunks are identified by (rank of origin,
-        index of origin); their order in a sum does not matter. A slot that is empty, lacks a chunk
-        or has an additional one is wrong. Slots without a requirement are not checked. Prints one
-        line per wrong slot.
+        A slot is one position (rank, buffer, index). Chunks are identified by (rank of origin,
+        index of origin); their order in a sum does not matter. A slot is wrong if it is empty,
+        lacks a chunk, has an additional chunk, or has a chunk twice. Slots without a requirement
+        are not checked. Prints one line to standard output per wrong slot, by ascending rank, then
+        index. Raises `KeyError` or `IndexError` if `prog` lacks a required slot.
         """
         is_right = True
         for rank, buffer, index, origins in self._iterate_expected():

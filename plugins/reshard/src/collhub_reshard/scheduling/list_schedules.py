@@ -40,15 +40,20 @@ class Assignment:
 def assign_senders(tasks: HostTasks) -> Assignment | None:
     """Choose a sender for every task so that the busiest sender finishes earliest, with a bound.
 
-    A task is not divided: five equal tasks on three senders take two rounds, not 5/3. So this
-    solves a mixed-integer program (HiGHS): of each class of tasks with equal senders and durations,
-    it chooses how many tasks each sender takes. The bound is a lower bound on the makespan in
-    ticks.
+    The time of a sender is the sum of the ticks of its tasks, divided by the cards of a host. A
+    task is not divided: five equal tasks on three senders take two rounds, not 5/3. So this solves
+    a mixed-integer program (HiGHS): for each class of tasks with equal senders and durations, it
+    chooses the number of tasks of each sender. In task order, the first tasks of a class get the
+    first sender. Release and due times and receivers do not count. At the limit of 2000 nodes of
+    the search, the best choice so far is returned.
 
-    If hosts have one card, tasks that all receiving hosts receive exclude all other tasks. They are
-    not part of the program, keep their first sender, and their shortest times are added to the
-    bound. Returns `None` if every task has only one sender, if there are no other tasks than these,
-    or if no solution is found within `_MAX_NODES` (2000) nodes of the search.
+    If hosts have one card, tasks that all receiving hosts receive exclude all other tasks. They
+    are not part of the program and keep their first sender. `lower_bound` is a lower bound on the
+    makespan in ticks: the bound that HiGHS has proven for the program, rounded up, plus the
+    shortest times of these tasks.
+
+    Returns `None` if every task has only one sender (also without tasks), if there are only tasks
+    that exclude all others, or if HiGHS has no solution at the limit of nodes.
     """
     if all(len(senders) == 1 for senders in tasks.senders):
         return None
@@ -158,12 +163,14 @@ class _ListScheduler:
     left_in: dict[int, float] = field(default_factory=dict)
 
     def order(self) -> Order:
-        """Order the tasks by list scheduling: next is always the task that can start first.
+        """Return the tasks as (task, sender), ordered by list scheduling.
 
-        Returns (task, sender) in this order. Tasks with equal sender and receivers form a queue:
-        earliest release first, then earliest due time, then longest task. Of queues that can start
-        equally early, the one whose cards have the most remaining load wins; this load is raised at
-        random by up to the fraction `noise`. The remaining loads are changed, so call it once.
+        The task that can start first is always next. Every task has the sender in `senders`. Tasks
+        with equal sender and receivers form a queue: earliest release first, then earliest due
+        time (tasks without one are last), then longest task, then highest number. `_next` chooses
+        the queue of the next task. This task occupies one card of its sender and one of each
+        receiver for its duration. Its ticks are then subtracted from the remaining load of these
+        hosts. The loads are state of this object, so call it once. Without tasks the result is [].
         """
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)
@@ -223,10 +230,12 @@ class _ListScheduler:
     def _next(self, queues: Mapping[_Class, list[int]], sending: Cards, receiving: Cards) -> _Class:
         """Choose the queue, by its (sender, receivers), whose next task can start first.
 
-        A task can start when it is released and the sender and all receivers have a free card. Of
-        equal starts, the queue with the most load wins. This load is the largest remaining load of
-        its sender and receivers, plus a quarter of the smaller one of its sender and first
-        receiver; it is raised at random by up to the fraction `noise`. `queues` must not be empty.
+        The last entry of a queue is its next task. It can start when it is released and the sender
+        and all receivers have a free card, in ticks. Of equal starts, the queue with the most load
+        wins, then the first in `queues`. The load is the largest remaining load (ticks of tasks
+        that are not ordered yet) of its sender and receivers, plus a quarter of the smaller one of
+        its sender and first receiver. For each queue it is multiplied by a random factor of 1 to 1
+        + `noise`. `queues` must not be empty. Nothing but the random generator changes.
         """
         best: tuple[float, float] | None = None
         chosen: _Class | None = None

@@ -63,13 +63,17 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
 def choose_ladder(setting: Setting) -> list[int]:
     """Return the numbers of chunks per rank's part that are tried, ascending.
 
-    Each collective has a fixed list: all-gather, reduce-scatter and all-reduce 1 to 8, or 1, 2, 4,
-    8, 16 with switches; broadcast and reduce (pipelines) powers of two to 1024, with switches also
-    (NPUs
-    - 1) times powers of two; gather and scatter 1 to 8; all-to-all 1 to 4.
-      `setting.choose_piece_counts` replaces the list by a requested number, and omits numbers that
-      do not fit. For pipelines, numbers too small to fill the pipeline are omitted; if all are too
-      small, the largest one remains. Empty if the limits of units allow no number.
+    Each collective has a fixed list:
+
+    - all-gather, reduce-scatter and all-reduce: 1, 2, 3, 4, 6, 8; with switches 1, 2, 4, 8, 16
+    - broadcast and reduce (pipelines): powers of two from 1 to 1024; with switches also n - 1 (at
+      least 1) times powers of two, up to 1024, for n NPUs
+    - gather and scatter: 1, 2, 4, 8
+    - all-to-all: 1, 2, 4
+
+    `setting.choose_piece_counts` replaces the list by a requested number, and omits numbers that
+    do not fit. For pipelines, numbers too small to fill the pipeline are omitted; if all are too
+    small, the largest one remains. Empty if the limits of units allow no number.
     """
     kind = setting.collective.kind
     ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)

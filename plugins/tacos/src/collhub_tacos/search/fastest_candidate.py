@@ -43,13 +43,21 @@ _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
 def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
-    """Find the fastest candidate over all forms (methods) and chunk counts.
+    """Return the fastest candidate over all forms (methods) and chunk counts.
 
-    `_BestCandidate` defines how candidates are compared. Ctrl-C ends the search and returns the
-    best candidate so far, marked as interrupted; without one, `KeyboardInterrupt` is raised
-    again. A candidate whose own search was interrupted ends the search after its form. Raises
-    `UsageError` for a method that belongs to another collective, and `InputError` if the limits
-    of units allow no candidate, or if the network does not suit the form that the method names.
+    The forms are searched in the order of `_list_searches`. `_BestCandidate` compares candidates
+    of few messages by simulated time, if that decides, and other candidates by planned time within
+    their form. A candidate with more messages must be faster by 0.1 %; of equal candidates the
+    first one is returned.
+
+    Ctrl-C ends the search and returns the best candidate so far, marked by `is_interrupted`.
+    Without a candidate, `KeyboardInterrupt` is raised again. If the search of a candidate itself
+    was interrupted, the remaining candidates of its form are still tried, then the search ends,
+    and the result is marked too.
+
+    Raises `UsageError` (`option-range`) for a method that belongs to another collective. Raises
+    `InputError` if the limits of units (`setting.units`) allow no candidate. Errors of the forms,
+    such as `InputError` for an unsuitable network, pass through.
     """
     best = _BestCandidate(setting, request)
     is_interrupted = False
@@ -174,12 +182,16 @@ class _BestCandidate:
 
 
 def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
-    """Return the searches to run, one per form.
+    """Return the searches to run, one per form, in the order in which they shall run.
 
-    Collectives other than all-reduce have one search. For an all-reduce it is the form that the
-    method names or, for `auto`, all forms, in the order fused, two-phase, latency, one-shot. Then
-    "fused" and "latency" are omitted if trees are impossible, and "fused" if trees are not
-    promising. Raises `UsageError` (`option-range`) for a method that belongs to another collective.
+    Collectives other than all-reduce have one search, over chunk counts. They raise `UsageError`
+    (`option-range`) for any method except `auto`. For an all-reduce:
+
+    - A method that names a form: only the search of this form, without checking that it suits.
+    - `auto`: fused, two-phase, latency, one-shot. If trees are impossible (`_has_trees`), "fused"
+      and "latency" are omitted. If trees are possible, but cannot be faster than two phases
+      (`_is_promising`), only "fused" is omitted. With `auto`, the searches two-phase and latency
+      themselves yield nothing if their lower bound exceeds the time of `best` so far.
     """
     kind, method = setting.collective.kind, setting.method
     climb = partial(_search_chunk_counts, setting, best)
@@ -294,16 +306,23 @@ def _search_one_shot(
 def _search_chunk_counts(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield candidates by increasing chunk count.
+    """Yield candidates by increasing chunk count, until more chunks are not expected to help.
 
-    `best`: the caller adds the yielded candidates to it before the next one. Of two neighbouring
-    counts, only the kind (multiple of the other NPUs or power of two) is tried that was faster in
-    an earlier such pair. The search stops at the first of these conditions:
+    The counts are those of `choose_ladder`; each may give several candidates. `best`: the caller
+    adds the yielded candidates to it before it requests the next one. Two neighbouring counts that
+    differ by less than 25 % are a pair: a multiple of the other NPUs, and a power of two. After
+    both counts of a pair were tried, the slower kind is skipped in all later pairs (of equal
+    times, the smaller count).
 
-    - a count gives no candidates
-    - candidates are compared by simulation, and the best one is within 0.1 % of the lower bound
-    - neither of the last two counts is faster than the best one before; if candidates are compared
-      by simulation, both must be slower by the factor `_PRUNING_FACTOR` (1.1)
+    After each count, the search stops at the first of these conditions:
+
+    1. The count gave no candidates.
+    2. The candidates are compared by simulation (`setting.is_compared`), and the best one takes at
+       most 1.001 times the lower bound of the network (`_compute_bound_ps`).
+    3. At least three counts were tried, and neither of the last two was faster than the best count
+       before. The time of a count is the planned time of its first candidate. If candidates are
+       compared by simulation, both must instead be slower by at least the factor `_PRUNING_FACTOR`
+       (1.1).
     """
     kind = setting.collective.kind
     ladder = choose_ladder(setting)
@@ -354,10 +373,14 @@ def _find_redundant_counts(
 
 
 def _compute_bound_ps(setting: Setting) -> int:
-    """Return a lower bound in ps for messages of any size; 0 if none is known.
+    """Return a lower bound in ps on the time of any algorithm for the request; 0 if none is known.
 
-    It is compared with times that include the fractions of ns that simulators drop. 0 if the
-    members are not all NPUs in order.
+    It is the larger one of two bounds: that of `lower_bound_ns` (in full ns), and the bound
+    `fluid` of `compute_lower_bounds_ps`, by the bytes that links must carry, without latency. The
+    second one holds only if the bytes are a multiple of the number of units; otherwise it is left
+    out. The chunk count does not limit either bound. It is compared with times that include the
+    fractions of ns that simulators drop. The result is 0 if the members are not all NPUs in order.
+    The NPUs must reach each other.
     """
     topology, collective = setting.network.topology, setting.collective
     all_npus = np.arange(topology.num_npus)
