@@ -267,14 +267,14 @@ def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
     The ratio of bus and algorithm bandwidth is (n - 1) / n; both are rounded to 0.01 Gbit/s. Only
     operations of `_SCALED` (AllReduce, AllGather, ReduceScatter and AlltoAll) with an algorithm
     bandwidth of at least 100 times the rounding error (0.5 Gbit/s) are used. Each one limits n from
-    below and above, within 1 to 2^14. A bus bandwidth above that of the algorithm limits nothing.
+    below and above, within 1 to 2^14.
 
     If several numbers fit all entries, the one that is divisible by the highest power of two is
     assumed: 96 of 90 to 100. The note names the range; it is "" if only one number fits.
 
     Raises `InputError` with the code `rank-range` at the first entry that needs more than 2^14
-    ranks. The code is `ranks` at the first entry that contradicts the earlier ones, and if no entry
-    can be used.
+    ranks. The code is `ranks` at the first entry that contradicts the earlier ones, or whose bus
+    bandwidth is at least that of the algorithm by more than rounding, and if no entry can be used.
     """
     lowest, highest = 1.0, float(_MAX_RANKS)
     line = 0
@@ -285,8 +285,12 @@ def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
         line = line or entry.line
         smallest = (bus - _ROUNDING_GBPS) / (algorithm + _ROUNDING_GBPS)
         largest = (bus + _ROUNDING_GBPS) / (algorithm - _ROUNDING_GBPS)
-        if smallest < 1:
-            lowest = max(lowest, 1 / (1 - smallest))
+        if smallest >= 1:
+            message = f"the bus bandwidth {bus} is not below the algorithm bandwidth {algorithm}"
+            cure = "correct the line: on n ranks their ratio is (n - 1) / n"
+            location = Location(file, entry.line)
+            raise InputError(message, location=location, cure=cure, code="ranks")
+        lowest = max(lowest, 1 / (1 - smallest))
         if largest < 1:
             highest = min(highest, 1 / (1 - largest))
         if lowest > _MAX_RANKS:

@@ -424,6 +424,10 @@ def test_of_several_numbers_of_ranks_that_fit_the_most_even_one_is_assumed() -> 
         (logged("barrier", "1.00", "0B", 0.0, 0.0), "there is no valid record: 'barrier'"),
         (logged("all_reduce", "1.00", "1.0 MB", 1e6, 999980.0), "more than 16384 ranks"),
         (
+            logged("all_reduce", "1.00", "1.0 MB", 8.39, 16.78),
+            "the bus bandwidth 16.78 is not below the algorithm bandwidth 8.39",
+        ),
+        (
             deepspeed_logs()[1].content().decode().replace(" 2  ", " 999999  "),
             "ranks together; at most 4194304 are read",
         ),
