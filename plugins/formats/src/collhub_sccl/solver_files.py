@@ -69,10 +69,16 @@ def read(source: Source, options: TacclReadOptions) -> Topology:
 
     NPUs are numbered node by node. The units of times are those of the file (`chunk_bytes`,
     `units_per_second`) or, if it lacks them, of the options, otherwise they are assumed with a
-    warning (`_read_units`). All links within nodes have the
-    latency `alpha`. With several nodes, each GPU is also linked with the GPU of the same number in
-    every other node, with the latency `remote_alpha`. Raises `InputError` with file and path of the
-    first defect, for several GPUs without any link, and for a sketch of TACCL, which has no times.
+    warning (`_read_units`). Links within nodes come first, node by node, in the order of
+    `_iterate_pairs`; all have the latency `alpha`.
+
+    With several nodes, each GPU is also linked with the GPU of the same number in every other
+    node, with the latency `remote_alpha`. The bandwidth is that of `remote_beta` times
+    `nics_per_node` divided by the GPUs of a node.
+
+    Raises `InputError` (`invalid-taccl-topology`) with file and path of the first defect, for
+    more than 1024 GPUs, for several GPUs without any link, and for a sketch of TACCL, which has
+    no times.
     """
     root = document_of(source, CODE)
     if root.get("intranode_sketch") is not None:
@@ -180,9 +186,10 @@ class _Units:
     def to_bandwidth(self, beta: Value) -> float:
         """Convert the time of one chunk to a bandwidth in bytes per second.
 
-        `beta`: the time in the profile's units of time. Rates of at least 1e6 bytes/s are rounded
-        to an integer. Raises `InputError` for a time that is not a positive number, or that gives a
-        rate outside `_MIN_RATE`..`_MAX_RATE`.
+        `beta`: the time in the profile's units of time. The rate is the bytes of a chunk
+        divided by the time in seconds. Rates of at least 1e6 bytes/s are rounded to an integer.
+        Raises `InputError` for a time that is not a positive number, or that gives a rate below
+        1 or above 1e18 bytes/s.
         """
         units = float(beta.number())
         if units <= 0:
@@ -225,11 +232,16 @@ def _iterate_pairs(
 ) -> Iterator[_Pair]:
     """Yield the links within a node: from the file's matrices if it has them, else from its times.
 
-    A time is that of one chunk over a link. One time in `node_betas_list` joins all pairs of GPUs
-    by one link per direction. Two times describe an NDv2 of eight GPUs: the first is for pairs that
-    NVLink joins twice, the second for pairs that it joins once. Each such pair becomes one link per
-    direction with the bandwidth of its time. Raises `InputError` for any other list of times, and
-    for invalid values.
+    If the file has `links`, the result is that of `_iterate_matrix_pairs`. Otherwise
+    `node_betas_list` has the times of one chunk over a link:
+
+    - One time: one link from each GPU to each other GPU, by source, then by destination.
+    - Two times and eight GPUs (an NDv2): the first time is for the pairs `_DOUBLE`, which
+      NVLink joins twice, the second for the pairs `_SINGLE`. Each pair becomes one link in
+      either direction with the bandwidth of its time, in the order of these constants. Other
+      pairs have no link.
+
+    Raises `InputError` for any other list of times, and for invalid values.
     """
     if root.get("links") is not None:
         yield from _iterate_matrix_pairs(root, gpus, units)

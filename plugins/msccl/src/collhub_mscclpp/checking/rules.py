@@ -43,13 +43,15 @@ def check_header(
 ) -> None:
     """Report invalid chunk counts, channels of a rank to itself, and inconsistent switch groups.
 
-    "Refused" findings mark the plan as not loadable.
+    "Refused" findings mark the plan as not loadable. The order is: the first two rank by rank,
+    then the others.
 
     - `zero-chunks`: an input or output of 0 chunks, by which the executor divides (refused)
-    - `channel-to-itself`: a channel of a rank to itself (refused)
+    - `channel-to-itself`: a channel of a rank to itself, once per kind of channel (refused)
     - `switch-order`: see `_check_group_lists` (refused)
-    - `chunk-counts`: counts that contradict the collective; only without `zero-chunks`
-    - `no-contract`: a note that the collective is unknown
+    - `chunk-counts`: counts that contradict the collective (`counts_defect`); only without
+      `zero-chunks`
+    - `no-contract`: a note that the name of the collective is not in `_COLLECTIVES`
     """
     for rank, gpu in enumerate(plan.gpus):
         for name, count in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):

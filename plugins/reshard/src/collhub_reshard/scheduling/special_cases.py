@@ -259,9 +259,10 @@ def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[
 def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
     """Take `length` ticks of work from the end of a queue; return the pieces.
 
-    The pieces follow one another from `start` on (ticks). Parts that are used up leave the queue. A
-    part that is too long is divided, and its rest stays in the queue. If the queue has less work,
-    less is taken.
+    The last part of the queue comes first. The pieces follow one another from `start` on
+    (ticks). A part that is used up leaves the queue. A part that is too long is divided: the
+    piece has its first fractions of the task, and the part with the rest stays at the end of
+    the queue. If the queue has less work, less is taken. `queue` and its parts are changed.
     """
     pieces = []
     while length and queue:
@@ -328,10 +329,12 @@ def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fractio
 def _find_covering_matching(pairs: Sequence[_Pair], tight: set[tuple[str, int]]) -> list[_Pair]:
     """Find a matching of (sender, receiver) pairs that covers every tight card.
 
-    `tight`: ("out" or "in", host) of cards without slack. Such a matching exists if no card has
-    more work than the remaining time. First every tight sender is matched, then every tight
-    receiver by a path that frees no tight card (Mendelsohn and Dulmage 1958). Pairs are returned in
-    ascending order.
+    The pairs are ascending. `tight`: ("out" or "in", host) of cards without slack. Once they
+    are covered, no further pairs are added. First every tight sender is matched, then every
+    tight receiver by a path that frees no tight card (Mendelsohn and Dulmage 1958).
+
+    A covering matching exists if no card has more work than the remaining time. Otherwise some
+    tight cards may be missing in the result, without an error. Empty without tight cards.
     """
     to_receivers: dict[int, list[int]] = {}
     to_senders: dict[int, list[int]] = {}
