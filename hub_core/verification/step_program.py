@@ -82,13 +82,19 @@ class UndefinedReads:
 def compile_steps(
     steps: StepTable, messages: Messages, order: Order, regions: Regions
 ) -> StepProgram:
-    """Compile the steps that run to a program on memory cells.
+    """Return the steps that run as operations on memory cells, in the order of `order`.
 
-    COMPUTE steps and steps with invalid regions are omitted. Each entry computes `target` =
-    `first`, or `first` op `second` (-1 without a second operand). A send writes to a slot of memory
-    that is reserved for its message after the buffers, and the receive reads it. The levels of
-    `order` become batches; within a batch all reads precede all writes, so `order` must order all
-    conflicting accesses.
+    COMPUTE steps and steps with invalid regions are left out. Each message has a slot of cells
+    after the buffers. The operation of a step is:
+
+    - send: slot := source
+    - receive: destination := slot
+    - receive with a reduction: destination := slot op source
+    - copy: destination := source
+    - REDUCE: destination := source op destination
+
+    The levels of `order` become batches; levels without operations are left out. All reads of a
+    batch precede its writes, so `order` must order all conflicting accesses.
     """
     sends, receives = steps.sends, steps.receives
     slot, cells = _reserve_messages(messages, sends | receives, regions)
@@ -135,11 +141,15 @@ def _reserve_messages(
 
 
 def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:
-    """Run the program on `memory`; return the reads of undefined cells.
+    """Run the program on `memory`; return the number of reads of undefined cells, and the first 64.
 
-    `memory`: [cells, width], changed in place; a cell is undefined if its last column is 0. All
-    reads of a batch precede its writes. An entry copies `first`, or combines `first` and `second`
-    by `values.combine`. Undefined values are passed on.
+    `memory`: [cells, width], changed in place. A cell is undefined if its last column is 0. Entries
+    of a batch read before any of them writes. An entry copies `first`, or writes the combination of
+    `first` and `second` by `values.combine`. Undefined values are copied too; the run goes on.
+
+    Reads of message slots are not counted, because the send has read the undefined cell before. The
+    first 64 reads are listed as (row of the step, cell), by batch; within a batch, those of `first`
+    precede those of `second`.
     """
     undefined = UndefinedReads()
     for part in _generate_operations(program):
@@ -215,12 +225,13 @@ def _generate_operations(
 
 
 def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _UnitOperations:
-    """Expand the entries `borders[0]:borders[-1]` of a program to operations on single cells.
+    """Return the entries `borders[0]:borders[-1]` of a program as operations on single cells.
 
     `borders`: entries at which batches begin, and the end of the last batch. `stops`: number of
-    cells before each entry. An entry of `count` cells becomes `count` operations on consecutive
-    cells. An operand that is missing (below 0) is -1. In the result, `batches` are numbers of
-    operations that count from the first one, and `entry` are numbers of entries of the program.
+    cells before each entry. An entry with a `count` of n becomes n operations on consecutive cells;
+    `second` is -1 for all of them if the entry has no second operand (below 0). In the result,
+    `batches` are positions of operations, counted from the first operation of the result. `entry`
+    are numbers of entries of the whole program.
     """
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]
@@ -239,9 +250,11 @@ def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _Un
 def origins(program: StepProgram, cells: Int64Array) -> Float64Array:
     """Return how often each initial cell contributes to each of `cells` after the run.
 
-    The result is float64[all cells, len(cells)], with a column per entry of `cells`. The program is
-    executed backwards, and the contributions of a target are moved to its operands. Whether cells
-    are defined is ignored.
+    The result is float64[program.cells, len(cells)]: a row per cell of buffers and message slots, a
+    column per entry of `cells`. A cell that no operation writes contributes once to itself. A copy
+    hands on the contributions of its operand, and a combination those of both operands, added: for
+    `x := x op x` the initial x contributes 2.0. Overwritten contents contribute nothing. Whether
+    cells are defined is ignored.
     """
     shares = np.zeros((program.cells, len(cells)))
     shares[cells, np.arange(len(cells))] = 1.0

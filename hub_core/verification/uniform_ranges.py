@@ -75,11 +75,16 @@ def check_ranges(
 
 
 def _find_unproven_conflict(verification_input: VerificationInput, atoms: Atoms) -> int:
-    """Return the address of a conflict that is not proven to be ordered, -1 if all are.
+    """Return an address at which two accesses are not proven to be ordered, -1 if all are.
 
-    Conflicts of neighbouring accesses are examined. Proofs are a direct edge, the path of the data
-    (`are_ordered_by_data`), and, for at most `_MAX_SEARCHED` remaining pairs of steps, an exact
-    search. The address is the first block of the range of the conflict.
+    Conflicts are pairs of accesses to one range of units (atom), at least one of which writes: the
+    last write before an access and this access, or a read and the next write. A conflict is proven
+    by the first of these that succeeds: a direct edge between both steps, the path of the data
+    (`are_ordered_by_data`), an exact search. The search is omitted if more than `_MAX_SEARCHED`
+    (4096) different pairs of steps remain; then all of them count as not proven.
+
+    The address is the first block of the range of the first remaining pair. Pairs are ordered by
+    row of the earlier step, then by row of the later step.
     """
     graph = verification_input.graph
     steps, messages = verification_input.algorithm.steps, verification_input.messages
@@ -110,14 +115,17 @@ def _compare_contents(
 ) -> RangeCheck:
     """Run the steps on one value per range of units (atom), and compare OUTPUT with the result.
 
-    If the collective reduces, the value of an input unit depends only on its rank; otherwise it
-    is the same for all units. Only ranks with defined inputs have values. All OUTPUT is
-    compared; for collectives to a root, only that of the root.
+    If the collective reduces, each rank contributes one random number, the same for all of its
+    input units. Otherwise all input units of all ranks have the same value. Ranks without a defined
+    input contribute no values. The expected value is the sum of all contributions, or without a
+    reduction the one value. All OUTPUT is compared; for collectives to a root, only that of the
+    root (0 if None).
 
-    If contents are right, the result has the method: "exact" with probability 0.0 without a
-    reduction, otherwise fingerprints, with the probability of a wrong acceptance. If a step
-    reads a region of several values or without a value, or an output is wrong, it has the first
-    such address instead.
+    The result has a comparison if all values agree. Its method is "exact" with probability 0.0
+    without a reduction, otherwise "fingerprint" with an upper limit of the probability of a wrong
+    acceptance. Otherwise the result has an `address`. It is that of `_run_steps` if a step reads a
+    region without a value or with several ones, else the first atom of OUTPUT with a wrong or no
+    value.
     """
     traits = collective.kind.traits
     ranks = np.arange(collective.num_ranks)
@@ -153,15 +161,19 @@ def _run_steps(
     memory: _Array,
     atoms: Atoms,
 ) -> tuple[int, int]:
-    """Run all valid steps on the values in `memory`, uint64[atoms, 2], which is changed.
+    """Run the steps on the values in `memory`, uint64[atoms, 2], until one reads a wrong region.
 
-    An atom is a block of units that no step divides. Every receive must be matched with a send, and
-    the order of the steps must be complete. Every region that a step reads must have one value in
-    all of its atoms. The run ends at the first step for which this fails, or whose region has an
-    atom without a value. Returns (address, compared): `address` is the start of the first atom of
-    that region that has no value or another one than the region's start, or -1 if all steps run.
-    `compared`: number of atoms that were compared with the start of their region. COMPUTE steps and
-    steps with invalid regions are skipped.
+    An atom is a range of units that no step divides; its value is (fingerprint, count), undefined
+    if the count is 0. Steps run level by level of the order, which must be complete; every receive
+    must be matched with a send. COMPUTE steps and steps with invalid regions are skipped. Every
+    region that a step reads must have one defined value in all of its atoms. Within a level, all
+    sources are checked first, then the destinations that a REDUCE reads.
+
+    Returns (address, compared). `address` is -1 if all regions are right. Otherwise the run ends at
+    the first wrong region, before its level writes. `address` is then the first block of an atom:
+    the first atom of the region if that is undefined, else the first one with another value than
+    it. `compared` counts the atoms that were compared with the start of their region. `memory` is
+    changed.
     """
     steps = verification_input.algorithm.steps
     messages: Messages = verification_input.messages
@@ -201,11 +213,12 @@ def _run_steps(
 
 
 def _read(memory: _Array, operand: Operand, rows: Int64Array) -> tuple[_Array, Int64Array]:
-    """Return the value of the first range of each operand, and its first range with another value.
+    """Return the value of each operand, and the first atom that differs from it.
 
-    A range is an atom: blocks of memory with one value, uint64[2], undefined if the second number
-    is 0. Returns uint64[rows, 2] and int64[rows]. The other range is -1 if all have the same value,
-    and the first range if its value is undefined.
+    Both have one entry per entry of `rows`. An operand is a sequence of adjacent atoms (ranges of
+    units with one value), at least one. Its value, uint64[2], is that of its first atom; it is
+    undefined if its second number is 0. The second result is int64: the first atom of the operand
+    if the value is undefined, else the lowest atom with another value, or -1 if there is none.
     """
     first, length = operand.first[rows], operand.length[rows]
     read = memory[first]

@@ -120,10 +120,15 @@ def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> Syn
 
 
 def _synthesize_on_one(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize on a topology with one plane: the fastest schedule of all allowed packings.
+    """Return the fastest schedule of all allowed packings on a topology with one plane.
 
-    The algorithm has the statistics and the certificate of the packing as an extension. Raises
-    `InputError` (`size-too-small`) if there are too few bytes for any schedule.
+    The time is that of `_ScheduleTimer.time_ns`; of equal times the first schedule counts. The
+    algorithm has an extension with the statistics, and with the certificate of the packing of this
+    schedule. The bounds are that of the packing's rate and, if all NPUs are ranks in order, the
+    core's bound by links. The result is partial if the request names ranks.
+
+    Raises `InputError` (`size-too-small`) if there are too few bytes for any schedule. Errors of
+    `PackingTask.of` and `_choose_packings` for unsuitable requests and options pass through.
     """
     task = PackingTask.of(request, options)
     packings = _choose_packings(task)
@@ -156,11 +161,13 @@ class _ScheduleTimer:
     def time_ns(self, packing: PlacedPacking, schedule: PackingSchedule) -> int:
         """Return the time of a schedule in ns, and remember the fastest schedule so far.
 
-        The time is simulated; the planned time counts for a schedule with too many messages and for
-        a simulation without a result. Of equal times the first one counts. A new fastest schedule
-        replaces `_best_time_ns` and `_fastest`: its pipeline and algorithm, or None if it was not
-        simulated, so that no algorithm was built. The ratio to the planned time is reported to the
-        pace of the task. `packing` has no effect.
+        The time is simulated. The planned time, rounded up, counts for a schedule of more than
+        `_MAX_SIMULATED_MESSAGES` (2^20) messages, and if the simulation gives no time. A schedule
+        that is faster than all before it replaces `_best_time_ns` and `_fastest`; an equal time
+        does not. `_fastest` is its pipeline and algorithm, or None if it was not simulated, because
+        then no algorithm was built. The ratio to the planned time is reported to the pace of the
+        task. `packing` has no effect. Ctrl-C and limits of the search end the simulation by an
+        exception.
         """
         pipeline = schedule.pipeline
         built_algorithms: list[Algorithm] = []
@@ -199,11 +206,18 @@ class _ScheduleTimer:
 
 
 def _synthesize_on_planes(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize one algorithm over several planes, which share the data.
+    """Return one algorithm over several planes, among which the data are divided.
 
-    Each plane has its own packings. The result is the fastest division by the time of the joint
-    schedule. Its bound is that of the network of all planes. Raises `InputError` (`size-too-small`)
-    if there are too few bytes for any division.
+    Each plane on which all ranks reach each other has its own packings; other planes are not used.
+    A division assigns fractions of the data to planes. The result is the fastest division that the
+    search finds, by the time of the joint schedule; of equal times the first one counts. The time
+    is simulated if possible, otherwise planned. One division has all data on one plane. The bounds
+    are that of the network of all planes and, if all NPUs are ranks in order, the core's bound by
+    links.
+
+    Raises `InputError` (`size-too-small`) if there are too few bytes for any division, and
+    (`disconnected`) if no plane connects all ranks. Raises `UsageError` for an invalid option
+    `setup` and for trees that a plane does not have (`_choose_packings`).
     """
     planes = find_planes(request, options, _choose_packings)
     # The network of all planes, for the bound and for the joint algorithm.
@@ -288,10 +302,15 @@ def _collect_bounds_ns(
 
 
 def _choose_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Compute the packings of a task that the option `trees` allows, in the order of the search.
+    """Return the packings of a task that the option `trees` allows, in the order of the search.
 
-    `auto` allows all, `shallow` those that were built as shallow, `fewest` those of the remaining
-    packings that have the fewest trees among them. Raises `UsageError` if there are none.
+    The packings at the optimal rate come first. By `task.trees`:
+
+    - `auto`: all packings
+    - `shallow`: those that were built as shallow (`is_shallow`)
+    - `fewest`: of the packings that are not shallow, those with the minimum number of trees
+
+    Raises `UsageError` if there is no packing of the requested kind.
     """
     packings = find_packings(task)
     if task.trees == "auto":

@@ -118,18 +118,22 @@ def read_inspector(content: bytes, file: str) -> list[str]:
 
 
 def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> NcclEvidence:
-    """Combine all RAS queries, in the order of their files, to evidence on processes and ranks.
+    """Return the evidence of all RAS queries on processes and ranks of the job.
 
-    Ranks of the job are those of `_ranks_of_job`, in each query alone. A rank of the job that is
-    missing in any query is unresponsive, with the reason of the first such query; missing processes
-    without a rank of the job are ignored. Communicators of different queries are the same if their
-    names are equal. A communicator is `behind` if its counts of collectives differ by rank, and are
-    exactly those that its previous listing had; of several such queries the last one counts.
+    `reports`: queries in the order of their files. In each query, the rank of a process in the
+    largest communicator is taken as its rank in the job (`_ranks_of_job`). The fields are:
 
-    The notes are the given `notes`, then by query and communicator: problems of ranks, a
-    communicator that lists fewer ranks than its size, and counts that differ by rank but are not
-    those of the previous listing. Notes have the rank of the job, if it is unknown that of the
-    communicator.
+    - `unresponsive`: reason by rank of the job, for each rank that is missing in any query. The
+      first reason counts. Missing processes without a rank of the job are ignored.
+    - `behind`: one entry per communicator (by name) that was listed twice in succession with the
+      same counts of collectives, of which some differ between its ranks. Of several such listings
+      the last one counts, also if the counts are equal later. The order is that of the first such
+      listings.
+    - `notes`: the given `notes`, then by query and communicator: problems of ranks, by rank; fewer
+      listed ranks than the size; counts that differ between ranks, if the previous listing of the
+      communicator had other counts or there is none.
+
+    A note gives the rank of the job, or if that is unknown the rank in the communicator.
     """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)
@@ -237,15 +241,22 @@ class _RasParser:
         )
 
     def communicator(self, value: Mapping[str, object], where: str) -> Communicator:
-        """Convert a communicator: processes, counts of collectives and problems by rank.
+        """Return a communicator from its JSON object: processes, counts and problems by rank.
 
-        `where`: path of the communicator in the JSON. The count of a rank is the sum over all
-        kinds of collectives. Missing ranks have no counts, but the first text that applies: dead,
-        not responding, missing. Problems (errors, unfinished initialization) are only those of
-        ranks that are not missing. The name consists of both hashes (at most 40 and 80
-        characters), because communicators with the same ranks have the same first hash; the second
-        may be absent. Raises `InputError` for fields of wrong types, and for a rank that occurs
-        twice in the two lists.
+        `where`: path of the communicator in the JSON, for errors. Fields of the result:
+
+        - `name`: the first hash (at most 40 characters), then a space and the second hash (at most
+          80) if there is one. Communicators with the same ranks have the same first hash.
+        - `counts`: for each rank in `ranks`, the sum over all kinds of collectives.
+        - `problems`: errors and unfinished or failed initialization of ranks in `ranks`. Ranks
+          without a problem have no entry.
+        - `missing`: for each rank in `missing_ranks`, a text with process and host. It says that
+          the process is considered dead, else that it does not respond, else that it is missing.
+        - `processes`: for the ranks of both lists.
+
+        Raises `InputError` (`invalid-ras`) with the path for a field of a wrong type and a missing
+        first hash or host. It is also raised for a rank that occurs twice in both lists together.
+        Other missing fields count as empty or 0.
         """
         names = [value.get(key) for key in ("hash", "secondary_hash")]
         if not isinstance(names[0], str) or not isinstance(names[1], str | None):
@@ -277,12 +288,17 @@ class _RasParser:
     def ranks(
         self, value: Mapping[str, object], key: str, where: str, processes: dict[int, Process]
     ) -> Iterator[tuple[int, Mapping[str, object], str]]:
-        """Yield (rank, JSON object, path) for the ranks in a list, and add them to `processes`.
+        """Yield (rank, JSON object, path) for each rank in a list; add it to `processes`.
 
-        `key`: name of the list in `value`; `where`: path of `value`. A process is (host, pid,
-        device), with at most 200 characters of the host. Ranks are yielded in the order of the
-        list. Raises `InputError` with the path for fields of a wrong type, a rank that is already
-        in `processes`, and more than 2^20 ranks in all lists together.
+        `key`: name of the list in the object `value`, whose path is `where`; a missing list is
+        empty. The order is that of the list. A process is (host, pid, device), with at most 200
+        characters of the host; a missing rank, pid or device is 0. The entry is added before its
+        rank is yielded.
+
+        Raises `InputError` (`invalid-ras`) with the path: before the first rank for a list of a
+        wrong type, and if all lists of this parser have more than 2^20 ranks together. For each
+        rank it is raised for a wrong type, a missing host, and a rank that is already in
+        `processes`.
         """
         entries = self.objects(value, key, where)
         self.ranks_left -= len(entries)

@@ -90,12 +90,15 @@ class BlockPlaces:
         return np.ones(len(rank), np.bool_)
 
     def find_retained_blocks(self) -> tuple[Int64Array, Int64Array]:
-        """Return all data that a rank has at the start and requires at the end, as (rank, block).
+        """Return all blocks that a rank has at the start and requires at the end, as (rank, block).
 
-        Two int64 columns. In a broadcast these are all blocks of the root, in a scatter or gather
-        the root's own share, in an all-to-all the blocks from each rank to itself, else the own
-        share of every rank. The blocks of a share are adjacent and ascend. Both arrays are empty
-        for reductions.
+        Two int64 columns, by rank, then ascending by block. By collective:
+
+        - reductions: no blocks
+        - broadcast: all blocks, on the root
+        - scatter and gather: the blocks of the root's own share, on the root
+        - all-to-all: the blocks from each rank to itself
+        - others, such as an all-gather: the blocks of the own share of every rank
         """
         kind, ranks = self.collective.kind, self.collective.num_ranks
         traits, pieces = kind.traits, self.pieces
@@ -137,19 +140,24 @@ class EntryPlaces:
 
     @classmethod
     def of(cls, plan: MessagePlan, accesses: BlockAccesses, places: BlockPlaces) -> EntryPlaces:
-        """Choose the buffer and offset where every block of a message is read and written.
+        """Choose the buffer and the offset at which every block of a message is read and written.
 
-        An entry is a block of a message.
+        An entry is a block of a message. Offsets are in units of one block.
 
-        - A block is written to OUTPUT if the receiver requires it, else to SCRATCH, where the
-          blocks of a rank are packed. A reduce-scatter writes only the last sum of a block to
-          OUTPUT, because in place OUTPUT is a part of INPUT.
-        - A read takes the place of the last write of the block before it, or INPUT without one.
-        - A reducing message whose receiver also reads the block in the same round is received into
-          a separate SCRATCH slot (staged) and added later. If the receiver did not write the block
-          before, it is first copied from INPUT to OUTPUT, and added to there.
-        - Sends of such a copied block read the copy in OUTPUT. Messages of several blocks also read
-          blocks that the sender copies to OUTPUT anyway there.
+        - `target`: OUTPUT if the receiver requires the block, else SCRATCH. In a reduce-scatter
+          only the last write of a block is in OUTPUT, because in place OUTPUT is a part of INPUT.
+          SCRATCH slots of a rank count from 0, one per distinct block, ascending by block.
+        - `source`: the target of the last write of the block on the sender before, or INPUT without
+          one.
+        - `operand`: the target of the last write of the block on the receiver before, or INPUT.
+        - `staging`: a separate SCRATCH slot after the others, for a reducing message whose receiver
+          sends the same block in the same round. The message is received there and added later.
+          Otherwise -1.
+        - `needs_copy`: a staged message whose receiver did not write the block before. The block is
+          first copied from INPUT to OUTPUT, which is then the `operand`.
+        - `is_copied`: the `source` is OUTPUT instead of INPUT, because the sender copies the block
+          there. That is so for the copies of `needs_copy`. In messages of several blocks it is also
+          so for the blocks of `find_retained_blocks`.
         """
         message, block = accesses.message, accesses.block
         source, target = plan.source[message], plan.destination[message]

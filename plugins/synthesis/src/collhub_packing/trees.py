@@ -136,15 +136,20 @@ def pack_rooted_trees(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Pack trees so that those rooted at node v have the total weight `sent[v]`.
+    """Return spanning trees of which those rooted at node v have the total weight `sent[v]`.
 
-    All trees together stay within the capacities of the arcs. Each tree leads from its root to all
-    nodes. Weights are integers. Trees grow arc by arc; each arc must leave enough capacity for the
-    remaining weight (Lovasz 1976; Berczi and Frank 2010), which needs one flow per trial. One
-    packing is made for each of `seeds` random orders (at least one, numbered from `first_seed`).
-    The one with the fewest trees is returned, of several the one with the smallest sum of weight
-    times depth, then the first. Trees are sorted by `_tree_key`. Raises `InputError` if the weights
-    do not fit (`no-room`), and for networks with switches (`switches`).
+    Each tree leads from its root to all nodes and has an integer weight of at least 1. All trees
+    together stay within the capacities of the arcs. `sent`: one weight per node; if all are 0, the
+    list is empty.
+
+    One packing is made for each of `seeds` random orders (at least one), numbered from `first_seed`
+    (`_grow_trees`). The one with the fewest trees is returned. Of several it is the one with the
+    smallest sum of weight times depth, then the first. Its trees are sorted by root, then larger
+    weight, lower depth and arcs.
+
+    Trees grow arc by arc; each arc must leave enough capacity for the remaining weight (Lovasz
+    1976; Berczi and Frank 2010), which needs one flow per trial. Raises `InputError` for networks
+    with switches (`switches`), then if the weights do not fit (`no-room`).
     """
     weights = np.asarray(sent, np.int64)
     if graph.has_switches:
@@ -168,12 +173,14 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
-    """Pack trees in one random order until all weights are sent.
+    """Return trees that send all weights, in the order in which they were packed.
 
-    The next tree is always the widest one of the root with the most unsent weight; of equal roots
-    that with the lowest number. `sent`: total weight of the trees of each root. `seed` determines
-    the order of arcs of equal capacity. Returns the trees in the order of packing; the arguments
-    are not changed.
+    `sent`: total weight of the trees of each root. As long as a root has unsent weight, the next
+    tree has the root with the most, of equal ones the lowest. It grows as wide as possible: its
+    weight is the whole unsent weight of the root, unless the capacities, minus those for all other
+    unsent weights, permit only less. Arcs are tried by descending capacity; `seed` and the number
+    of the tree determine the order of equal ones. The arguments are not changed. The weights must
+    fit.
     """
     from collhub_packing import kernels
 
@@ -193,11 +200,13 @@ def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Spann
 
 
 def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
-    """Build the state in which the kernel grows the first tree, with copies of modified arrays.
+    """Return the state from which the kernel grows trees; arrays that it modifies are copied.
 
-    `sent`: capacity from the common source into every node, int64[nodes]. The residual capacity of
-    the wires is that of the arcs, and `sent` from the source. `first` and `out` list the arcs that
-    leave each node.
+    The network of the state is the graph with one more node, a common source, from which a wire
+    leads to every node. A wire joins all arcs with the same ends. Its residual capacity is their
+    total, and `sent[v]` for the wire from the source to node v. `unsent` is `sent`. `out` lists the
+    arcs by the node that they leave, and `first` is the position of each node's first arc in it.
+    Raises `InputError` if capacities and `sent` add up to 2^60 or more.
     """
     from collhub_packing.kernels import GrowthField
 

@@ -147,11 +147,17 @@ class StuckNodes:
         )
 
     def _describe_wait(self, node: int) -> str:
-        """Describe the event for which a started node waits, as a clause.
+        """Return a clause on the event for which a node waits that started and did not end.
 
-        For a RECV it is the SEND that never starts and its obstacle, or how the messages of the
-        peer differ from the expected one. Any other started node without an end is of a type that
-        no algorithm may contain.
+        A node of another type than RECV never ends; the clause says that its type has no place in
+        an algorithm. For a RECV the clause gives the bytes, tag and peer of the message. Then
+        follows:
+
+        - if a SEND of the peer with this size and tag has not started: the name of the first one,
+          and its obstacle. That is the step for which it waits, directly or through other steps, or
+          a cycle of dependencies.
+        - otherwise how the messages of the peer differ from the expected one
+          (`_describe_near_miss`)
         """
         # Sends and local work always finish; ASTRA-sim starts nodes of other types and never
         # finishes them.

@@ -43,11 +43,20 @@ _MAX_COUNT = 1 << 16
 
 
 def read(source: Source, options: MachineXmlOptions) -> Topology:
-    """Read a machine from topology XML; GPUs become NPUs by host and `dev`, others switches.
+    """Return the machine of NCCL's or RCCL's topology XML as a topology, or several equal machines.
 
-    Bandwidths are those of NCCL, per direction. Every link has the latency of the option, except
-    ports with a latency in the file. Findings are reported to `source.report`. Raises `InputError`
-    with file and line, and if there is no GPU.
+    GPUs are the NPUs. They are ordered by host (in file order), then by device number `dev`; GPUs
+    without one come last on their host, by bus id. All other devices become switches. Links between
+    GPUs are those of the file, otherwise those of the profile in `options` (`_join_gpus`). With
+    several machines, their network is added (`topology_of`).
+
+    Bandwidths are those with which NCCL or RCCL computes, per direction. Every link has the latency
+    of the options, except network ports with a latency in the file. Findings are reported to
+    `source.report` at the end.
+
+    Raises `InputError` with file and line for an invalid file, and if the file names no GPU
+    (`invalid-nccl-topology`). Raises `UsageError` for an invalid bus id in the options, and for a
+    profile whose wiring is for another number of GPUs.
     """
     fabric = Fabric.of(options)
     root = parse(source.content(), source.name)
@@ -133,12 +142,16 @@ def _refuse_empty(root: Element) -> None:
 
 
 def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
-    """Add the links of GPUs that the file has; if it has none, add those of the profile.
+    """Add the links of the GPUs: those in the file, or if it has none, those of the profile.
 
-    A profile has the properties of a GPU model, with its wiring. If any GPU has links in the file,
-    no link of the profile is used. Without a profile, the warning `partial-topology` is given if
-    neither the file nor the option `gpus` names GPUs. Raises `InputError` with the line of an
-    invalid link, and `UsageError` if the wiring is for another number of GPUs.
+    The links are added to `draft.machine`. `gpus`: all GPUs in the order of NPUs. If any GPU has a
+    link element (`nvlink`, `xgmi`, `c2c`) in the file, the profile's wiring is not used, not even
+    for other GPUs. Other elements in a `<gpu>` get the warning `unknown-link` and are left out.
+    Without a profile, the warning `partial-topology` is given if neither a `<gpu>` nor the option
+    `gpus` names GPUs. Without links in the file and without a profile, no link is added.
+
+    Raises `InputError` (`invalid-nccl-topology`) with the line of an invalid link. Raises
+    `UsageError` (`profile-size`) if the profile's wiring is used and is for another number of GPUs.
     """
     _warn_of_unknown_links(draft, gpus)
     links = _StatedLinks(draft, gpus)
@@ -161,11 +174,13 @@ def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
 
 
 def _join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
-    """Add the wiring of a profile to the machine, between the nodes `gpus` in this order.
+    """Add the wiring of a profile to the machine, in both directions, between the nodes `gpus`.
 
-    It has direct links of pairs, links of each GPU to one new NVSwitch, or both. Each link has the
-    rate of the profile. Raises `UsageError` (`profile-size`) if the wiring is for another number of
-    GPUs.
+    GPU i of the wiring is node `gpus[i]`. First come direct links: one between any two GPUs in a
+    full mesh, and the given numbers of links between pairs. If the wiring has `links`, one new
+    NVSwitch is added then, and each GPU gets that number of links to it. Each link has the rate of
+    one link of the profile, in GB/s. Raises `UsageError` (`profile-size`) if the wiring has pairs
+    and is for another number of GPUs; other wirings fit any number.
     """
     wiring = profile.wiring
     if wiring.gpus not in (None, len(gpus)):
@@ -241,11 +256,19 @@ class _StatedLinks:
         self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate, count=count)
 
     def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add `count` NVLinks or xGMI links of `rate` GB/s to the end that the target class gives.
+        """Add `count` NVLinks or xGMI links of `rate` GB/s each from a GPU to the link's target.
 
-        This is the CPU of the GPU, the machine's only NVSwitch, or another GPU. Links to another
-        GPU are added in one direction, all others in both. Raises `InputError` for a link without a
-        target class.
+        `link`: the element of the links. By its PCI class `tclass`:
+
+        - a CPU: links in both directions to the CPU above the GPU
+        - a GPU: links in one direction to the GPU at the bus address `target` on the same host. If
+          that device has partitions, each gets an equal part of the rate. Without such a GPU, no
+          link is added and the warning `link-target` is given.
+        - any other class: links in both directions to the NVSwitch. All links share one, which is
+          added at its first use.
+
+        Raises `InputError` (`invalid-nccl-topology`) with the line for a link without a class, and
+        for an invalid target.
         """
         if not link.text("tclass"):
             # NCCL looks the class up in the running machine, which a file cannot do.
@@ -309,11 +332,14 @@ class _StatedLinks:
         return profile.link
 
     def _xgmi_rate(self, element: Element) -> float:
-        """Return the GB/s of one xGMI link of the GPU in `element`.
+        """Return the bandwidth in GB/s of one xGMI link of the GPU in `element`.
 
-        A known architecture (`gcn`) determines it, else the profile. Without a profile, an unknown
-        architecture gets an assumed rate and the warning `unknown-gpu`; a missing one raises
-        `InputError`.
+        The first rule that applies:
+
+        1. The architecture (`gcn`) is known: its rate.
+        2. There is a profile: the rate of one link of the profile.
+        3. The architecture is given but unknown: an assumed rate, with the warning `unknown-gpu`.
+        4. Otherwise `InputError` (`invalid-nccl-topology`) is raised with the line of the element.
         """
         name = element.text("gcn")
         profile = self._draft.rates.profile
