@@ -101,14 +101,27 @@ def expand_workload(
 ) -> Expanded:
     """Replace the collectives of a workload by the messages of their algorithms.
 
-    The algorithm of a collective is that of the last matching rule, else the algorithm that the
-    workload names for it, else a native one (`_choose_algorithms`). `splits`: number of equal
-    concurrent pieces per collective; None: as the system of the job for native algorithms,
-    otherwise 1. `times`: simulated times of the workload, which fix durations and the order in
-    which nodes occupy their resources (frozen slots); with None, durations stay and there is no
-    such order. Calls of collectives on the host become computations. The new workload keeps only
-    nodes, names, groups and the source. Raises `HubError` for invalid rules and collectives without
-    an algorithm.
+    The algorithm of a collective is that of the last rule in `rules` that matches. Otherwise it is
+    the algorithm that the workload names for it; otherwise a native one (`_choose_algorithms`). A
+    rule that matches no collective is not checked. Calls of collectives on the host become
+    computations.
+
+    - `splits`: number of equal concurrent pieces per collective. None: for native algorithms, that
+      of the job's system if it is specified; otherwise 1. Algorithms that the workload names are
+      not divided.
+    - `times`: simulated times of the workload (frozen slots). Computations get their simulated
+      duration. The nodes of a rank that share a slot (device, host, communication) execute in the
+      order of their simulated starts. With None, durations stay and there is no such order.
+
+    The result: the new workload (nodes, names, groups and provenance only), the use of each rule
+    (`_summarize_uses`), all algorithm records of `maker`, and the losses. New templates and records
+    are added to `maker`; `workload` is not changed.
+
+    Raises `InputError` if the ranks of a group issue different collectives (`collectives-differ`)
+    or name different algorithms (`algorithm`), for a kind without an algorithm (`no-algorithm`),
+    for a node that never ends in `times` (`never-ends`), and for too many tags (`too-large`).
+    Errors of `maker` (a rule with an unknown name or a file that cannot be read, a synthesizer that
+    fails, an algorithm that does not fit) propagate as `HubError`.
     """
     workload = replace(workload, nodes=_convert_host_calls(workload.nodes))
     nodes = workload.nodes
@@ -162,21 +175,26 @@ def _choose_algorithms(
 
     The first of these that applies to a collective decides:
 
-    1. `choose_rule` finds a rule: its algorithm.
+    1. The last rule in `rules` that matches its kind, bytes and group name: the rule's algorithm.
     2. The workload names an algorithm for the collective: this algorithm, in one piece.
     3. `DEFAULT_RULE`.
 
-    By a rule, the collective is divided into the pieces of `_parts`; `splits`: their number, None
-    for that of the system, or 1. If `maker.streams` returns phases for these sizes, each phase is a
-    piece, and `order_streams` gives the dependencies of the pieces. Otherwise each size is a piece,
-    and dependencies only limit the number of concurrent pieces. Such a piece is built with an index
-    that selects one of two trees: 0 and 1 in turn for the pieces of one kind of collective, in the
-    order of `calls`. Pieces of groups smaller than the job get the index but do not advance it.
+    In cases 1 and 3 the collective is divided by `_parts` with `splits`. None means ASTRA-sim's
+    division for native algorithms of a specified system, and one piece for all others. If
+    `maker.streams` returns phases, each phase is a piece, and `order_streams` gives the
+    dependencies of the pieces. Otherwise each part is a piece, and dependencies only limit the
+    number of concurrent pieces.
 
-    The result has the pieces in the order of the collectives, and the number of the rule by
-    collective, -1 for the cases 2 and 3. New templates are added to `maker`. Raises `InputError`
-    (`no-algorithm`) for a collective whose kind `Workload.kind_of` does not know, the errors of
-    `find_named_algorithms`, and those of `maker`.
+    A piece that is no phase gets the index 0 or 1, which selects one of two trees. There is one
+    counter per kind of collective, from 0, and the index is the counter modulo 2. A piece of a
+    group of all ranks of the job advances the counter after it is counted; a piece of a smaller
+    group does not.
+
+    The result has the pieces in the order of the collectives in `calls`, and for each collective
+    the position of its rule in `rules`, -1 for the cases 2 and 3. New templates are added to
+    `maker`. Raises `InputError` (`no-algorithm`) for a collective whose kind `Workload.kind_of`
+    does not know; `InputError` (`algorithm`) if ranks name different algorithms for a collective;
+    and the errors of `maker`.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
@@ -266,11 +284,19 @@ def _summarize_uses(
 ) -> tuple[RuleUse, ...]:
     """Return the use of each rule in order, and at the end that of the default rule if it was used.
 
-    Collectives with an algorithm that the workload names, and no rule, count for the default rule.
-    A use consists of the numbers of collectives, bytes and new nodes, and the sorted names of the
-    algorithms' makers; all are zero or empty for a rule that no collective uses. `chosen`: the
-    number of the rule of each collective, -1 for the default rule. `origin`: row of the old node
-    for each new node.
+    Collectives with the rule number -1 in `chosen` count for the default rule. These are also the
+    collectives with an algorithm that the workload names. All arguments are only read.
+
+    A use has, over the collectives of the rule:
+
+    - their number; a collective counts once, not once per rank
+    - the sum of their bytes in `calls`, once per collective
+    - the number of new nodes on all ranks that replace their calls. `origin` has the row of the old
+      node for each new node.
+    - the names of the algorithms' makers from the records `algorithms` (by template number), each
+      once, sorted
+
+    The numbers are 0 and the names are empty for a rule that no collective uses.
     """
     rule_of = np.array(chosen.rule, np.int64)
     nodes = np.bincount(origin, minlength=int(calls.row.max(initial=-1)) + 1)

@@ -207,14 +207,19 @@ class Maker:
 
         A template has the nodes of an algorithm. The algorithm is synthesized and verified for the
         first group of the phase (ranks 0, stride, 2 x stride, ...), and its nodes are copied to all
-        groups of `job_request.members`. Phases with equal synthesizer, options, kind, size and
-        groups share a template; only the first one synthesizes, and adds a template and its record.
-        The time is that of `_estimate_time_ns`, by formula. Raises the errors of the synthesizer
-        and the `InputError` of `admit`.
+        groups of `job_request.members`. Phases with equal synthesizer, options, kind, bytes, first
+        group and `job_request.members` share a template. Only the first one synthesizes, and adds a
+        template and its record. The time in ns is that of the first rank: its durations, its sent
+        bytes divided by the bandwidth of the dimension, and one latency per sent message. It is 1
+        if the topology has no dimensions.
 
-        If `phase.choice.alternates`, the root of the tree is `tree_root(N)`, where N counts the
-        calls with the kind of `job_request` and this dimension from 0, also those that find an
-        existing template.
+        If `phase.choice.alternates`, the option `root` is added: "highest" in call 0, 2, ... and
+        "lowest" in call 1, 3, ... Calls are counted per kind of `job_request` and dimension, also
+        calls that find an existing template. So such phases have up to two templates.
+
+        Raises the errors of the synthesizer, the `InputError` of `admit`, and `UsageError`
+        (`invalid-subset`) if the topology does not have the ranks of the first group. Errors add no
+        template, but the call is counted.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)

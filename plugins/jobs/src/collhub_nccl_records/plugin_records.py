@@ -41,14 +41,25 @@ _THREAD = re.compile(r"[-_.]\d+(?:\.[A-Za-z]+)*\Z")
 def read_inspector_lines(
     lines: Iterable[tuple[int, bytes | None]], file: str
 ) -> Iterator[CallRecord | SkippedLine]:
-    """Yield a record per line of NCCL's Inspector, and a `SkippedLine` per unreadable line.
+    """Yield a record per call in NCCL's Inspector lines, and a `SkippedLine` per unreadable line.
 
-    `lines`: (line number, content); None as content for a line that is too long. Unreadable are
-    lines that are too long or no JSON object; they raise no exception. Empty lines and records of
-    proxies are ignored. A line with the counts of a dump (`dump_stats`) gives no record; if it
-    counts calls that the Inspector has overwritten, it gives a `SkippedLine`. Its header and
-    metadata are those of the following lines without a header, for as many lines as it announces.
-    Missing and invalid numbers are -1. The order is that of the lines.
+    `lines`: (line number, content); None as content for a line that is too long. `file`: name of
+    the file. Each line gives the first of these that applies, in the order of the lines:
+
+    1. Empty: nothing.
+    2. Too long, or no JSON object: a `SkippedLine`.
+    3. A non-empty object `dump_stats`: no record. If it counts overwritten calls, one `SkippedLine`
+       with their number. Its `header` and `metadata` are used for the next N lines that have no
+       `header`; N is the sum of its `coll_records`, `p2p_records` and `proxy_records`. A later
+       `dump_stats` line replaces it.
+    4. A member `proxy_trace`: nothing, but a line without `header` counts as one of the N lines.
+    5. No `header` object, or neither `coll_perf` nor `p2p_perf`: a `SkippedLine`.
+    6. Otherwise a `CallRecord`.
+
+    Missing and invalid numbers are -1, and missing texts "". The start is the latest kernel stop
+    minus the duration (`coll_exec_time_us` or `p2p_exec_time_us`); if one of them is unknown, the
+    earliest kernel start. The process is `HOST:PID`; without a pid the host, without both `file`.
+    Invalid lines raise no exception.
     """
     members: dict[tuple[object, ...], Member] = {}
     marker: dict[str, Any] = {}
@@ -165,14 +176,26 @@ def read_profiler_events(
 ) -> Iterator[CallRecord | SkippedLine]:
     """Yield the calls in a file of NCCL's profiler in the order of their ends, and skipped lines.
 
-    `lines`: (line number, content), None as content for a line that is too long. A kernel event
-    belongs to the last call that its process (host of the file name and `pid`) began. The times of
-    a call, in us, are the earliest begin and the latest end of its kernel events before the line of
-    the call's end; without both, those of the call; unknown (`timing_source`) if the end is before
-    the begin. Yielded as `SkippedLine` are lines that are no events, calls that cannot be read (at
-    their line), and at the end the calls without an end, in the order of their begins. At most
-    `_MAX_OPEN_CALLS` (2^16) calls are open at a time; further ones, and ends without an open call,
-    are ignored without a record.
+    `lines`: (line number, content), None as content for a line that is too long. Brackets of the
+    list and empty lines are ignored. A call is a pair of events b and e of category COLL or P2P
+    with equal category, `id` and process. The process is `pid` on a host; the host is the file name
+    without a final number (of a thread) and the extension after it. A kernel event (category GPU)
+    belongs to the last call that its process began.
+
+    Start and end of a call in us:
+
+    1. The earliest begin and latest end of its kernel events before the line of the call's end
+       (`timing_source` kernel_cpu), if both are known and the end is not before the begin.
+    2. Otherwise the times of the events b and e of the call (collective_cpu).
+    3. If these are unknown or the end is before the begin: no times (-1), `timing_source` unknown.
+
+    A `SkippedLine` is yielded, at its line, for a line that is no JSON object or too long, and for
+    the begin of a call without a valid `CommHash` or `Rank`. At the end there is one for each call
+    without an end, at the line of its begin, in the order of the begins.
+
+    Without a record are: a begin while `_MAX_OPEN_CALLS` (2^16) calls are open, an end without an
+    open call, and an open call whose key begins again (the new begin replaces it). No exception is
+    raised for invalid lines.
     """
     host = _THREAD.sub("", PurePath(file).name)
     open_calls: dict[tuple[str, str, str], _OpenCall] = {}

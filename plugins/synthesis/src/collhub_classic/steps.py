@@ -37,15 +37,28 @@ def build_steps(
 ) -> tuple[StepTable, Int64Array]:
     """Build the steps of a plan; return them with the SCRATCH units of every rank, int64[ranks].
 
-    A message becomes a SEND and a RECV, or a RECV_REDUCE if it is reduced, for every piece of
-    adjacent blocks. If the receiver of a reduction sends the same block in the same round (an
-    exchange of full vectors), the message is received into SCRATCH and then added by a REDUCE, so
-    that no send waits for a receive. Blocks that a rank keeps are copied from INPUT to OUTPUT. Data
-    dependencies order reads after writes, writes after reads, and writes after writes, for calls in
-    place and out of place. Steps of a rank are sorted by round.
+    A block is one unit. Every piece of a message (adjacent blocks) gives a SEND on the source and a
+    step on the destination:
+
+    - no reduction: RECV
+    - reduction, and the destination sends the same block in the same round (an exchange of full
+      vectors): RECV into SCRATCH, then REDUCE, so that no send waits for a receive
+    - other reductions: RECV_REDUCE
+
+    COPY steps copy from INPUT to OUTPUT the blocks that a rank has at the start and requires at the
+    end. They also copy a block to which a REDUCE adds, if the rank did not write the block before.
+
+    Steps are sorted by rank, then by round, then SEND, receives, REDUCE, and COPY, then in the
+    order of the messages in `plan`. A copy that messages read or add to is before all rounds, other
+    copies are after them. Data dependencies order reads after writes, writes after reads, and
+    writes after writes, for calls in place and out of place. A plan without messages gives only
+    copies.
 
     `is_synchronous`: control dependencies let a rank finish all steps of a round before its next
-    round, as with blocking calls. Their number is the product of a rank's steps in adjacent rounds.
+    round, as with blocking calls. There is one from every step of a round to every step of the
+    rank's next round, except copies. Otherwise there are none.
+
+    `plan` is not changed. Raises `InputError` for ranks that the collective does not have.
     """
     ordered = sort_blocks(plan)
     accesses = BlockAccesses.of(ordered)
@@ -103,11 +116,17 @@ class _Copies:
     ) -> _Copies:
         """Find the blocks that a rank copies from INPUT to OUTPUT, and join them into steps.
 
-        Copied are the blocks that a rank has and also requires (`find_retained_blocks`), and those
-        to which a message that was received into SCRATCH adds (`needs_copy`). A copy is early,
-        before all messages, if a message reads it or adds to it; otherwise late. A step has blocks
-        of one rank that are adjacent in both buffers and all early or all late. Steps are sorted by
-        rank and block.
+        Each pair (rank, block) is copied once. Two kinds of pairs are copied:
+
+        - The rank has the block at the start and requires it at the end (`find_retained_blocks`).
+        - `needs_copy` of an entry: a message that was received into SCRATCH adds to the block, and
+          the receiver did not write the block before. The rank is the destination.
+
+        A copy is early (before all messages) if an entry reads it (`is_copied`) or adds to it
+        (`needs_copy`); otherwise late. A step joins consecutive pairs of one rank whose offsets in
+        INPUT and in OUTPUT both increase by one per block, and which are all early or all late.
+        Steps are sorted by rank and first block. `place` has rank * number of blocks + block of
+        each pair, ascending. Without pairs all columns are empty.
         """
         blocks = plan.num_blocks
         copied_rank, copied_block = places.find_retained_blocks()
@@ -162,11 +181,20 @@ class _Rows:
     ) -> _Rows:
         """Build the columns of all steps: sends, receives, reductions, copies, in this order.
 
-        There is one send and one receive per piece (adjacent blocks of a message), and one REDUCE
-        from SCRATCH into its target per staged piece, which is received into SCRATCH first. `write`
-        is the step of each piece that writes the target: the REDUCE of a staged piece, else the
-        receive. Steps have the round of their message. Early copies have the round `_FIRST_ROUND`,
-        before all other steps, late ones `_LAST_ROUND`, after them. Steps are not yet sorted.
+        A piece (adjacent blocks of a message) has one send and one receive, both in the order of
+        `pieces`. A piece whose first entry has a staging slot (`where.staging` >= 0) is staged: it
+        is received into SCRATCH, and one REDUCE adds it to its target, in the order of `pieces`.
+        Copies are in the order of `_Copies.of`.
+
+        - `write`: for each piece the row of the step that writes the target. It is the REDUCE of a
+          staged piece, otherwise the receive. With P pieces, piece p has the send p and the receive
+          P + p.
+        - `round`: that of the message. Early copies have -1 (`_FIRST_ROUND`), late ones 2^40
+          (`_LAST_ROUND`).
+        - `phase`: 0 for sends, 1 for receives, 2 for reductions, 3 for copies.
+        - `staged`: the numbers of the staged pieces, ascending.
+
+        The steps are not sorted by rank or round.
         """
         copies = _Copies.of(plan, accesses, where, places)
         staged = np.flatnonzero(where.staging[pieces.entry] >= 0)
@@ -205,11 +233,19 @@ class _Rows:
     ) -> _Edges:
         """Return (parent rows, child rows) of all data dependencies, two int64; pairs may repeat.
 
-        - A send follows the last write of its blocks.
-        - The row that writes a piece follows the previous write and the sends of the old value.
-        - The REDUCE of a staged piece (received into SCRATCH first) follows its receive, and
-          precedes the next receive into the same SCRATCH slot.
-        - Copies are ordered by `_find_copy_edges`.
+        A child starts after its parent. An entry is a block of a message. The row that writes a
+        piece is the REDUCE of a staged piece (received into SCRATCH first), otherwise the receive.
+        Parent -> child, in this order:
+
+        1. last write of a block on the sender before the send -> the send
+        2. previous write of a block on the receiver -> the row that writes the piece
+        3. a send -> the row that writes the block on the sender next
+        4. receive of a staged piece -> its REDUCE
+        5. REDUCE of a staged piece -> the next receive, by round, into the same SCRATCH slot
+        6. the edges of `_find_copy_edges`
+
+        Rows are those before sorting. No row is its own parent. Without messages both arrays are
+        empty.
         """
         piece = self.pieces.of_entry
         writer, sender = self.write[piece], piece
@@ -262,9 +298,13 @@ class _Rows:
     ) -> list[_Edges]:
         """Return dependencies of copies as three pairs (parent rows, child rows); any may be empty.
 
-        The first lets sends that read an early copy follow it; the second, the steps that add to
-        such a copy. The third lets a late copy follow all sends that read the same block from
-        INPUT, since in place it overwrites that.
+        A child starts after its parent. There is one edge per entry (a block of a message), so that
+        edges may repeat.
+
+        1. early copy -> send that reads the copied block in OUTPUT (`is_copied`)
+        2. early copy -> REDUCE that adds to the copied block (`needs_copy`)
+        3. send that reads a block from INPUT -> late copy of the same block on the sender. In
+           place, the copy may overwrite the data of the send.
         """
         first = len(self.columns["rank"]) - len(self.copies.rank)
         blocks, piece = plan.num_blocks, self.pieces.of_entry
@@ -327,8 +367,17 @@ def _build_receives(
 ) -> dict[str, Int64Array]:
     """Return the columns of the receive steps, one per piece, in the order of `pieces`.
 
-    The kind is RECV_REDUCE if the message is reduced and not staged, else RECV. Staged data are
-    received into SCRATCH; a separate step adds them later.
+    The rank is the destination of the message and `peer` its source. `count` is the number of units
+    (blocks) of the piece; `channel` is that of the message. The names are those of
+    `_build_columns`.
+
+    - Staged piece (its first entry has a staging slot): RECV into this slot of SCRATCH; a separate
+      REDUCE adds the data later.
+    - Other piece of a message that is reduced: RECV_REDUCE; the source is the operand of `where`.
+    - Other piece: RECV.
+
+    Except for staged pieces, the target is that of `where`. RECV has the source UNKNOWN at offset
+    0.
     """
     entry = pieces.entry
     message = accesses.message[entry]
@@ -377,10 +426,13 @@ def _build_columns(
     peer: Int64Array | None = None,
     channel: Int64Array | None = None,
 ) -> dict[str, Int64Array]:
-    """Build the columns of a step table, by name, one entry per element of `rank`.
+    """Return the columns of a step table by name, one entry per element of `rank`.
 
-    `source` and `target`: (buffer, offset); a missing one becomes buffer UNKNOWN at offset 0. A
-    missing `peer` becomes -1, a missing `channel` 0.
+    The names in order: `rank`, `kind`, `peer`, `channel`, `src_buffer`, `src_offset`, `dst_buffer`,
+    `dst_offset`, `count`. Given arrays are used without a copy, and their lengths are not checked.
+
+    `source` (src) and `target` (dst): (buffers, offsets). If one is None, its buffers are UNKNOWN
+    and its offsets 0. `peer` None gives -1, `channel` None gives 0, for all entries.
     """
     unused = np.full(len(rank), Buffer.UNKNOWN), np.zeros(len(rank), np.int64)
     source_buffer, source_offset = unused if source is None else source

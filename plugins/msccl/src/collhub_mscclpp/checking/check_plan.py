@@ -78,15 +78,27 @@ def check_plan(
 ) -> PlanReport:
     """Check a plan by static rules, and by simulating `launches` consecutive launches.
 
-    The simulation detects races between operations of one and of different launches, and compares
-    the contents after every launch with the result of the collective. `launches`: at least 1. A
-    deadlock ends it.
+    `launches`: at least 1; fewer raise `IndexError`. Defects of the plan raise no exception: they
+    are diagnostics. The simulation ends after the first launch with a deadlock. Cost: linear in
+    operations and in transferred chunks.
 
-    `verdict` is that of the first launch, `verdict_relaunch` the most severe of all launches:
-    deadlock, then race, wrong, ok. Both are n/a if the plan breaks rules that the simulation needs,
-    or is too large. If the scratch halves are unequal, only one launch is simulated and the
-    relaunch verdict is deadlock. A plan without an expected result always has the relaunch verdict
-    n/a. Raises no exception. Cost: linear in operations and in transferred chunks.
+    The verdict of a launch is the first that applies:
+
+    1. deadlock: a thread block waits forever.
+    2. race: operations of this launch race with each other or with those of an earlier launch; or
+       the static rules report a missing block barrier (`missing-nop`) anywhere in the plan.
+    3. wrong: an output differs from the result of the collective; or the static rules report
+       `chunk-counts` or `buffer-offset`.
+    4. ok.
+
+    `verdict` is that of the first launch, `verdict_relaunch` the most severe of all launches.
+    Exceptions:
+
+    - Both are n/a, and `order` is empty, if an operation cannot be simulated (`check_operations`)
+      or the plan is too large (`plan-size`, see `prepare_plan`).
+    - If ranks that use each other's double scratch have unequal sizes of it, only one launch is
+      simulated, and `verdict_relaunch` is deadlock.
+    - A plan without an expected result always has `verdict_relaunch` n/a; `verdict` is as above.
     """
     findings = PlanFindings(plan)
     check_header(plan, findings)
@@ -133,13 +145,20 @@ def prepare_plan(
 ) -> PreparedPlan:
     """Check the rules of a plan that need its memory layout, and prepare its simulation.
 
-    Memory is divided into cells, the largest parts of chunks of which all ranges consist; a counter
-    is a semaphore or the signals of a channel. Violations are added to `findings`; the plan is not
-    simulated. The names and references of the plan must be valid (`check_operations`). Raises
-    `InputError` (`plan-size`) if the plan is too large to simulate: its buffers are too large, its
-    operations access more than 2^22 cells (counted once per range), or it has more than 8 192
-    actors (thread blocks, ranks, and port channels whose puts may be late). Findings recorded
-    before that are kept.
+    The names and references of the plan must be valid (`check_operations`). The plan is not
+    simulated, and its violations raise no exception. They are added to `findings` in this order:
+    counters that a launch leaves unbalanced, wrong offsets in place, barriers, pipelines, packets
+    in scratch, overlaps within an operation, unusual members, relaxed signals, missing block
+    barriers. The codes are in the functions `check_counters` to `check_block_barriers`. A plan with
+    violations is prepared, too.
+
+    Memory is divided into cells, the largest parts of chunks of which all ranges consist. A counter
+    is a semaphore or the signals of a channel.
+
+    Raises `InputError` (`plan-size`), with nothing added to `findings`, if the buffers of all ranks
+    have more than 2^24 cells, or if all ranges of operations together have more than 2^22 cells.
+    Raises it after the findings above were added if the plan has more than 8 192 actors. Actors are
+    thread blocks, ranks, and port channels whose puts may be late.
     """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
@@ -169,10 +188,14 @@ def prepare_plan(
 def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[LaunchResult]]:
     """Simulate consecutive launches of a plan, up to the first in which a block waits forever.
 
-    Returns the execution and the results of the launches, at least one and at most `launches`. If
-    thread blocks increment a counter (semaphore or signals of a channel) without an order, its
+    Returns the execution after the last launch, and the results of the launches in their order.
+    There are `launches` results, or fewer if a block waits forever in the last one. `launches` must
+    be at least 1; 0 gives an empty list.
+
+    If thread blocks increment a counter (semaphore or signals of a channel) without an order, its
     count does not identify the signal that a wait receives. All launches are then simulated again
-    from the beginning with these counters marked as late, until no further ones are detected.
+    from the beginning with these counters marked as late, until no further ones are detected. Only
+    the execution and the results of the last simulation are returned. `prepared` is not changed.
     """
     late: frozenset[int] = frozenset()
     while True:
@@ -244,9 +267,15 @@ _WORDS = {
 def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check whether MSCCL++ loads a plan and executes it correctly, also in repeated launches.
 
-    The options are ignored. A file that is not a plan gives a report with `ok=False`. The calls
-    that the plan serves are listed only if it is correct. Raises `UsageError` if the request has no
-    file.
+    The options are ignored. The check is `check_plan` with 3 launches. `ok` means that no
+    diagnostic is an error; warnings and notes do not matter. `calls` has the call that the plan
+    serves (`_list_calls`) if `ok`, also for a plan without an expected result; otherwise it is
+    empty. `facts` has `is_accepted` (the loader accepts the plan), `is_fragment`, `verdict`,
+    `verdict_relaunch` and `launches`.
+
+    A content that is not a plan gives a report with `ok=False`, the errors as diagnostics, and the
+    single fact `is_accepted` False. Raises `UsageError` if the request has no source, or a source
+    of several files.
     """
     del options
     if request.source is None:
@@ -296,15 +325,24 @@ def _describe_verdict(report: PlanReport) -> str:
 
 
 def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
-    """Yield the call of the collective that the plan can serve.
+    """Yield the call of the collective that the plan can serve: one, or none.
 
-    Yields no call if its range of sizes is empty. Sizes are in bytes: of the output for an
-    all-gather, otherwise of the input. The maximum is the lower one of the plan's maximum
-    (`MOST_BYTES` means none) and, if the plan has pipelines, of the size at which a pipeline on the
-    smallest buffer has the maximum number of slices (65 535); None is no limit. The conditions of
-    the call: the input bytes are divisible by `buffer_alignment` times the largest number of input
-    chunks of a rank; and the sizes are bytes of the output for an all-gather, or the operator is
-    sum for any other collective.
+    Sizes are in bytes: of the output for an all-gather, otherwise of the input. The minimum is that
+    of the plan. The maximum is the lower one of two limits; None if neither applies:
+
+    - the maximum of the plan, unless it is `MOST_BYTES`
+    - with pipelines: F x the smallest number of chunks of a rank (output chunks for an all-gather,
+      otherwise input chunks). F is the minimum of 65 535 x slice bytes // slice chunks over the
+      operations in pipelines, because a pipeline has at most 65 535 slices.
+
+    Yields nothing if the maximum is less than the minimum. The conditions of the call are texts. D
+    is `buffer_alignment` times the largest number of input chunks of a rank:
+
+    - all-gather: "bytes of the output", then "input bytes divisible by D"
+    - other collectives: "input bytes divisible by D", then "operator sum"
+
+    The name of the collective, the number of ranks and the mode (in place) are those of the plan.
+    The plan must have at least one rank.
     """
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes

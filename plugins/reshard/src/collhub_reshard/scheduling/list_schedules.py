@@ -270,16 +270,27 @@ def can_anneal(tasks: HostTasks) -> bool:
 
 
 def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
-    """Generate orders in which the senders serve the receivers in turn, shifted by one each.
+    """Return 16 orders of (task, sender) in which the senders serve the receivers in rotation.
 
-    In round t, sender i serves the receivers with number i + t (cyclically), so that senders follow
-    one another from receiver to receiver without contention, as in a Latin square. `senders`: the
-    sender of every task.
+    `senders`: the sender of every task. A receiver below is the full tuple `tasks.receivers[task]`.
+    The load of a sender or receiver is the sum of the durations of its tasks, in ticks.
 
-    Senders and receivers are each sorted by load, ascending or descending, and the rotation has
-    both directions: 8 cases. In each case there are two orders: all tasks of a pair one after
-    another, or one task of every pair per rotation. Tasks of a pair are sorted by descending
-    duration.
+    With S senders and R receivers there are N = max(S, R) rounds. In round t, the senders i = 0, 1,
+    ... in their order serve receiver (i + t) mod N, so that no two of them serve the same one.
+    Positions from R on are skipped. Example: two senders and three receivers give the pairs
+    (sender, receiver) (0, 0), (1, 1), (0, 1), (1, 2), (0, 2), (1, 0).
+
+    The 16 orders are nested loops, the outermost first:
+
+    1. The loads, lowest (+) or highest (-) first, of (senders, receivers): ++, +-, -+, --. Equal
+       loads are in ascending order of the host, or of the tuple.
+    2. The direction: receiver (i + t) mod N, then (i - t) mod N.
+    3. First all tasks of a pair one after another; then one task of every pair, pair by pair, then
+       the second task of every pair, and so on. The longest task of a pair is first, ties by
+       number.
+
+    Equal orders are not removed. Without tasks the 16 orders are empty. Raises `ValueError` if a
+    sender is no possible sender of its task.
     """
     out_load: dict[int, int] = {}
     in_load: dict[tuple[int, ...], int] = {}
@@ -334,13 +345,25 @@ def improve_order(
 ) -> Order:
     """Improve a schedule by simulated annealing; return the best order of (task, sender).
 
-    `pieces`: the schedule to start from, with one piece per task; there must be at least one
-    task. The result is never worse: first the lateness of the latest task counts, then the
-    makespan. There is one round per entry of `_TEMPERATURES`, each with an equal part of the
-    work, from the best schedule so far. `target`: a lower bound on the makespan in ticks, at
-    which the search ends. `max_placements`: limit of the work in placed tasks, so that the
-    result does not depend on elapsed time. At the time limit of `budget`, the search ends
-    between two rounds, which is recorded as a cut.
+    - `pieces`: the schedule to start from, with exactly one piece per task. The order of the pieces
+      is the initial order of the tasks.
+    - `target`: a lower bound on the makespan in ticks.
+    - `max_placements`: limit of the work, in placed tasks. A move places all tasks once, so each
+      round has `max_placements` // (8 x tasks) moves. Random numbers have a fixed seed: without a
+      limit of `budget`, equal inputs give equal results.
+
+    Of two schedules the one with the lower lateness is better, then the one with the lower
+    makespan. Lateness is the largest time by which a task ends after its due time, at least 0; 0
+    without due times. If no move is better than `pieces`, their order is returned.
+
+    There are 8 rounds, one per entry of `_TEMPERATURES`. Each starts from the best schedule so far.
+    Further rounds have no effect once the best lateness is 0 and the best makespan is at most
+    `target`.
+
+    Before each round, the limits of `budget` (work and time) are checked. If one is reached, the
+    search ends, and a cut with the number of missing rounds is recorded. All moves of a round that
+    starts count as work of `budget`, even if the round ends early. Raises `ValueError` for a piece
+    whose sender is no possible sender of its task, and without tasks.
     """
     budget = budget or SearchBudget()
     # Imported here: numba takes a second, and most tasks need no search.

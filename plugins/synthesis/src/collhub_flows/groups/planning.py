@@ -144,14 +144,27 @@ def plan_groups(
 ) -> GroupPlan:
     """Return the fastest plan for process groups that communicate at the same time.
 
-    `wishes`: the collective, NPUs, size and start of each group. Candidates are the joint schedule
-    (`together`) and, for several groups, the separate algorithms at the same time (`at once`) and
-    one after the other (`one by one`). Their times are simulated; of equally fast ones the first is
-    taken. At a time limit the plan consists of the best schedules so far, at least one per group.
+    `wishes`: the collective, NPUs, size and start of each group; at least one group. The
+    candidates, in this order:
 
-    `progress` is called with a fraction and a label. Raises `InputError` for unreachable NPUs,
-    requests that are too large and a simulator without a time, and `UsageError` for unknown NPUs,
-    several planes, and sizes below one byte per part.
+    1. `together`: the joint schedule of all groups.
+    2. `at once`: the separate algorithms (`_plan_separately`) at the same time. Only for two or
+       more groups, and only if they can be combined into one algorithm.
+    3. `one by one`: the separate algorithms one after the other, in the order of their starts. Only
+       for two or more groups. `joint` of the plan is then None.
+
+    The one with the lowest simulated time in ps is taken; of equal times the first. So a single
+    group always has its joint schedule, even if its separate algorithm is faster. At a time limit
+    the plan consists of the best schedules so far, at least one per group, and `cuts` has the
+    searches that ended.
+
+    `progress` is called with a fraction and a label: 0 for the joint schedule, 0.3 to below 0.9 for
+    the groups, 0.95 for the bounds.
+
+    Raises `UsageError` for unknown NPUs (`npu-range`) and for the requests that `_check_requests`
+    refuses. Raises `InputError` for unreachable NPUs (`unreachable`), too many shares
+    (`too-large`), and a simulator without a time (`no-time`). Other errors of the simulator and the
+    synthesizer propagate.
     """
     chosen = choices or GroupChoices()
     check_groups(wishes, topology.num_npus, topology.name)
@@ -194,10 +207,19 @@ def plan_groups(
 def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
     """Raise `UsageError` for several planes, then for the first group that cannot be scheduled.
 
-    For each group, in this order: a share is below one byte (`size-too-small`), all its data
-    stay on their ranks (`nothing-sent`), its counts, divided by their greatest common divisor,
-    sum to more than 2^40 units (`too-large`), or to more units than its bytes
-    (`size-too-small`).
+    The code for several planes is `planes-unsupported`. A share is a part of the data of a group
+    with one source or sum, and one target or all members. Its bytes are the bytes of the group
+    times its units / total units. The counts of a group are already divided by their greatest
+    common divisor.
+
+    Each group is checked completely before the next one. The first that applies is raised:
+
+    1. The smallest share is below one byte (`size-too-small`).
+    2. No share leaves its rank (`nothing-sent`).
+    3. The units of all parts sum to more than 2^40 (`too-large`).
+    4. They sum to more than the bytes of the group (`size-too-small`).
+
+    Without an error, nothing is returned. No groups are accepted.
     """
     if topology.num_planes > 1:
         raise UsageError(
@@ -237,8 +259,10 @@ def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
 def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> int:
     """Simulate an algorithm with the chosen backend and return its time in ns.
 
-    The size is its `collective_bytes`, which must not be None. Raises `InputError` (`no-time`) if
-    the backend reports no time.
+    The size is its `collective_bytes`; None raises `AssertionError`. The option `occupancy` is
+    given to the simulator only if it is not SERIALIZATION, the default. Raises `InputError`
+    (`no-time`) if the backend reports no time. Other errors of `simulate` propagate, such as an
+    unknown backend or an option that the backend does not have.
     """
     assert algorithm.collective_bytes is not None
     result = hub_core.simulate(
@@ -261,10 +285,16 @@ def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices
 def _simulate(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> GroupTime:
     """Simulate an algorithm with the chosen backend and link model and return its time.
 
-    The algorithm must have a size (`collective_bytes`). The result has the simulator's nanoseconds,
-    and the picoseconds of `exact_time` with their maximum rounding error. If `exact_time` has none,
-    the picoseconds are 1000 times the nanoseconds. Raises `InputError` (`no-time`) if the backend
-    reports no time.
+    The algorithm must have a size (`collective_bytes`); None raises `AssertionError`. The result
+    has:
+
+    - `ns`: integer nanoseconds of the simulator
+    - `ps`: the picoseconds of `exact_time`, which may simulate a second time. If they are None or
+      0, 1000 times `ns`.
+    - `slack_ps`: the maximum rounding error of `exact_time` in picoseconds
+
+    Raises `InputError` (`no-time`) if the backend reports no time. Other errors of the simulation
+    propagate.
     """
     assert algorithm.collective_bytes is not None
     time_ns = _simulate_ns(algorithm, topology, choices)
@@ -328,13 +358,23 @@ def _plan_separately(
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
     """Find the fastest algorithm of each group in isolation.
 
-    Returns (algorithms, groups not searched). Candidates for every group are the packed trees of
-    this package and the algorithm of the synthesizer `choices.name`, if it supports the request.
-    The faster one by simulated time is taken; of equally fast ones the packed trees. All groups
-    share one budget for the synthesizer: `choices.work` steps within the budget of the plan. If it
-    is exhausted before a group, the synthesizer is not run for this group. The second result then
-    has the reason, by group number from 0. `progress` is called with fractions from 0.3 to less
-    than 0.9.
+    Returns one algorithm per group in the order of `wishes`, and the reasons why the synthesizer
+    was not run, by group number from 0. Each group has up to two candidates:
+
+    1. The packed trees of this package. They are always searched, within the time limit of
+       `choices.budget`; at the limit the best result so far is used.
+    2. The algorithm of the synthesizer `choices.name` (`_synthesize_separately`), if it supports
+       the request.
+
+    The one with the lower simulated time in ns is taken; of equal times the packed trees. The
+    synthesizer runs for all groups share one budget: `choices.work` steps, and the limits of
+    `choices.budget`. If a limit is reached before the run for a group, candidate 2 is omitted, and
+    the second result has the text of `SearchBudget.reason`. A request that the synthesizer does not
+    support has no entry there.
+
+    `progress` is called before each group with 0.3 + 0.6 * number / groups and the label "group
+    NUMBER alone". Without groups both results are empty. Raises `InputError` for unreachable NPUs
+    and a simulator without a time; other errors propagate.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}
@@ -367,10 +407,14 @@ def _synthesize_separately(
 ) -> list[_SeparateAlgorithm]:
     """Return the algorithm of the chosen synthesizer for a group, with its simulated time in ns.
 
-    The list has one entry. It is empty if the synthesizer raises any `InputError`, or a
-    `UsageError` for a size that is too small for its parts (`size-too-small`); other errors are
-    raised. NPUs outside of the group may be relays. The final simulation is counted in the budget
-    without checking its limits.
+    The list has one entry: the algorithm with the group's bytes as `collective_bytes`, its time in
+    ns, and `choices.name`. The list is empty if the synthesizer raises any `InputError` (also a
+    limit reached before its first algorithm, or a simulator without a time), or a `UsageError` with
+    code `size-too-small`; other errors are raised.
+
+    Candidates of the synthesizer are compared by simulated times. `budget` limits it; at a limit
+    its best algorithm so far is used. NPUs outside of the group may be relays. The final simulation
+    is counted in the budget without checking its limits; its errors are raised.
     """
     collective = wish.collective(1)
     if wish.counts is None:
