@@ -123,9 +123,9 @@ def _compare_contents(
 
     The result has a comparison if all values agree. Its method is "exact" with probability 0.0
     without a reduction, otherwise "fingerprint" with an upper limit of the probability of a wrong
-    acceptance. Otherwise the result has an `address`. It is that of `_run_steps` if a step reads a
-    region without a value or with several ones, else the first atom of OUTPUT with a wrong or no
-    value.
+    acceptance. Otherwise the result has an `address`. If a step reads a region without a value or
+    with several ones, it is that of `_run_steps`. Else it is the first atom of OUTPUT with a wrong
+    or no value.
     """
     traits = collective.kind.traits
     ranks = np.arange(collective.num_ranks)
