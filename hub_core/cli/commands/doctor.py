@@ -39,8 +39,9 @@ _MAX_IMPORT_S = 2.0
 def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
     """Report on Python, the core, its dependencies and every plugin.
 
-    Each plugin is first imported in a process of its own, for 10 s at most. Exit 3 if a problem is
-    found.
+    Each enabled plugin is first imported in a process of its own, for 10 s at most. Then plugins
+    check the installation. Each line begins with ok or BAD; a disabled plugin is ok. Exit 3 if a
+    line is BAD, else 0.
     """
     trials = _run_trials(session)
     for name, trial in trials.items():

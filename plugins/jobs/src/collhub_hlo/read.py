@@ -96,9 +96,11 @@ def _evaluate(module: Module, options: HloOptions, source: Source, format_name: 
 def lines(workload: Workload) -> Sequence[str]:
     """Describe the module of a workload for `inspect`, one fact per line.
 
-    The lines are: the devices; the matrix products, with their operations per device; and each
-    collective with its number of calls and bytes per call, in the order of the extension. Empty for
-    workloads that these readers did not create.
+    The first line has the name of the module, the replicas and the partitions. The second has the
+    number of matrix products and their operations per device. Then one line follows for each
+    collective that the extension lists (at most 1000), in its order: number of calls, kind,
+    reduction if any, name, operand bytes of a call, dtype and groups. Empty for workloads that
+    these readers did not create.
     """
     facts = workload.extensions.get(EXTENSION)
     if not isinstance(facts, dict):

@@ -124,20 +124,28 @@ def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> L
 def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     """Return a job whose communications have predicted times, as if it had been profiled.
 
-    - Durations of communications include waiting for the last rank.
-    - A collective that is not predicted keeps its measured transfer time, if the job is a profile
-      with times. It takes no time if it has no data or one rank.
-    - A message with a recorded duration keeps its measured transfer time, if the job is a profile
-      with times. Any other one has that of a broadcast from one rank to another, else that of an
-      all-to-all of both ranks with the same bytes to the other rank. A message without its other
-      end keeps its duration, or takes no time.
-    - If the job is no profile, a rank runs one computation of a device at a time, in the order in
-      which they can start, and the collectives of a group in their order. Control dependencies for
-      these orders are added.
+    The job is a profile if it has this plugin's extension. It is measured if, in addition, all
+    nodes except markers have a duration. The transfer time of a communication is, by the first rule
+    that applies:
 
-    Raises `InputError` for computations without a duration, for calls that are neither predicted
-    nor measured, also collectives of unknown kind (`not-predicted`), and for ranks whose
-    communications do not match.
+    1. A collective of a standard kind with data on several ranks, and a message with data: the time
+       that `predictor` gives. A message is predicted as a broadcast between both ranks; if that has
+       no time, as an all-to-all of both ranks with the same bytes to the other rank. In a measured
+       job, messages with a duration are not predicted.
+    2. In a measured job: the measured time from the start of the last rank to the end.
+    3. A call of rule 1, or a collective of unknown kind with data: `InputError` (`not-predicted`).
+    4. All others: 0, such as barriers and communications without data.
+
+    A message whose other end is missing keeps its duration, 0 if unknown. Times are rounded to ns.
+    The job is replayed with these times (`replay_transfers`); the new duration of a communication
+    includes waiting for the last rank.
+
+    If the job is no profile, the collectives of a group follow each other in their order on each
+    rank. The computations of a device with a duration above 0 run one at a time on each rank, in
+    the order in which they can start. Control dependencies for these orders are added.
+
+    Also raises `InputError` for computations without a duration, for ranks whose communications do
+    not match, and for nodes that wait for each other, and the errors of `predictor`.
     """
     meetings = match_communications(workload)
     is_profile = EXTENSION in workload.extensions
@@ -204,16 +212,17 @@ def has_measured_times(workload: Workload) -> bool:
 def predicted_calls(
     workload: Workload, meetings: Meetings, *, are_messages_measured: bool = True
 ) -> Iterator[tuple[Int64Array, CallKey]]:
-    """Yield the communications whose times must be predicted, as (nodes, key), in their order.
+    """Yield the communications whose times must be predicted, as (rows of nodes, key).
 
-    The key is (kind, bytes, ranks). Yielded are:
+    They are in the order of their numbers in `meetings`; messages without their other end are not
+    in it. The key is (kind, bytes, ranks). Bytes are the largest number of any node of the
+    communication. Yielded are:
 
-    - collectives of a standard kind (not barriers, not unknown) with data among several ranks;
-      the ranks are all of the group
-    - messages with data; the key is that of a broadcast between both ranks, in ascending order.
-      With `are_messages_measured` only those whose first node has no recorded time
-
-    Bytes are the largest number of any node of the communication.
+    - Collectives of a standard kind (no barriers, no unknown kinds) with bytes above 0 and several
+      ranks; the ranks are those of the group.
+    - Messages with bytes above 0. The key is that of a broadcast between both ranks, in ascending
+      order. With `are_messages_measured`, those whose first node has a recorded duration are left
+      out.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):

@@ -204,14 +204,17 @@ StepPairs = tuple[Int64Array, Int64Array]
 
 
 def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> StepTable:
-    """Divide the steps whose regions `moves` would not keep contiguous into pieces that it keeps.
+    """Return steps in which those that `moves` would not keep contiguous are divided into pieces.
 
-    If a send or a receive is divided, its partner is too (`messages` has the pairs). All pieces of
-    all steps have one size: the largest for which no piece crosses the border of a block. The
-    pieces of a step wait for each other (data dependencies); the first waits for the parents of the
-    step, and its children wait for the last one. Known durations are divided by the number of
-    pieces. Returns the same table if no step is divided. Raises `InputError` if the result has more
-    than 2^28 steps.
+    A step is divided if `find_torn_rows` marks it, or marks its partner in `messages` (a send and
+    its receive). The same table is returned if there is none.
+
+    All pieces have the same number of units. It is the greatest common divisor of the block size,
+    of the counts of all divided steps, and of their offsets in INPUT and OUTPUT. So no piece
+    crosses the border of a block. The pieces of a step replace its row, in ascending offsets. Each
+    piece has a data dependency on the previous one. The first piece has the parents of the step,
+    and children of the step depend on the last one. A known duration is divided by the number of
+    pieces and rounded up. Raises `InputError` (`too-large`) if the result has more than 2^28 steps.
     """
     torn = moves.find_torn_rows(steps)
     torn[messages.receive] |= torn[messages.send]
@@ -268,12 +271,14 @@ def _check_piece_count(pieces: int) -> None:
 def _build_piece_columns(
     steps: StepTable, torn: BoolArray, pieces: Int64Array, piece: int
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Build the columns of a step table in which torn steps are replaced by their pieces.
+    """Return the columns of a step table in which torn steps are replaced by their pieces.
 
     `torn`: bool[rows]. `pieces`: number of rows that replace each step, 1 if it is not torn.
-    `piece`: units of a piece. The pieces of a step have ascending offsets in the regions that it
-    uses. A known duration is divided by the number of pieces and rounded up. Steps that are not
-    torn are unchanged. Dependencies are not part of the columns.
+    `piece`: units of a piece. The rows keep the order of their steps. Piece i (from 0) of a torn
+    step has the count `piece`, and its offset in each used region (source, destination) is i *
+    `piece` higher. A duration above 0 is divided by the number of pieces and rounded up; 0 and
+    unknown (-1) remain. All other columns are copied from the step, and steps that are not torn are
+    unchanged. Dependencies are not part of the columns.
     """
     row = np.repeat(np.arange(len(steps)), pieces)
     piece_number = counted_positions(pieces)
@@ -324,9 +329,11 @@ class BufferUsage:
 def build_contract(collective: Collective) -> CustomContract:
     """Return the contract (buffer sizes, ranks with data, expected results) of any collective.
 
-    A custom collective has one already, which is returned itself. Only such a contract can have
-    `expected` None: no expected results. Raises `InputError` (`too-large`) if ranks times units of
-    another collective exceed `MAX_UNITS_IN_TABLE`.
+    A custom collective has a contract, which is returned itself; its `expected` is None if it
+    defines no results. Any other collective gets a new contract with the sizes of INPUT and OUTPUT
+    in units, the ranks that have data (such as only the root for a broadcast), and the results of
+    `postcondition`. Raises `InputError` (`too-large`) if its number of ranks times `unit_count` is
+    above 2^25 (`MAX_UNITS_IN_TABLE`).
     """
     if collective.contract is not None:
         return collective.contract

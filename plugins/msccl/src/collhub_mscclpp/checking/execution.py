@@ -119,11 +119,19 @@ class Execution:
     def launch(self) -> LaunchResult:
         """Simulate one launch on all ranks, until all operations are executed or all blocks wait.
 
-        The state changes; the next launch continues from it. If no block waits forever, two more
-        accesses are checked for races: the host reads the outputs of each rank after all its thread
-        blocks, and proxies may still read the sources of late puts in INPUT or OUTPUT. Races
-        between late puts and the host are in `exposed` of the result, all others in `races`.
-        Contents are copied to the result only if an output is wrong.
+        The host first fills the inputs; all other cells become undefined. The state of counters and
+        clocks is kept for the next launch. `blocked` of the result has the next operation of each
+        thread block that waits forever; it is empty otherwise. If it is empty, two more accesses
+        are checked for races:
+
+        - With `has_host`, the host reads the outputs of each rank after all its thread blocks.
+        - The host may overwrite INPUT or OUTPUT while proxies still read the sources of late puts
+          there.
+
+        Races between late puts and the host are in `exposed` of the result, all others in `races`,
+        both in the order of their record. `wrong` marks the outputs with wrong contents; the
+        contents of all cells are copied to the result only if there is one. `order` has the
+        executed operations.
         """
         self._begin()
         done = self._run()

@@ -208,13 +208,19 @@ def _check_bounds(
 
 
 def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> None:
-    """Report operations for which the executor computes a wrong address in place.
+    """Report operations whose address the executor computes wrongly in place (`buffer-offset`).
 
-    In place, the smaller one of input and output is a part of the larger one; its offset there may
-    differ between ranks. Two kinds of ranges are wrong: a range in the memory of other ranks,
-    because the executor adds the offset of the local rank, if that differs from the offset of the
-    owner; and a local range of an operation on port channels, because proxies add no offset, if the
-    rank has one. There is one finding `buffer-offset` per operation, about its first wrong range.
+    In place, the smaller one of input and output is a part of the larger one. Its offset is the
+    position at which it begins there, and may differ between ranks. Scratch and the larger buffer
+    have the offset 0. A range is wrong in two cases:
+
+    - It is in the memory of another rank or of a switch group, and the offset of its buffer on the
+      executing rank differs from that on an owner. The executor adds the offset of the executing
+      rank.
+    - It is a local range of an operation on port channels, and the offset of its buffer is not 0.
+      Proxies add no offset.
+
+    There is one error per operation, about its first wrong range, in the order of the operations.
     Nothing is reported for plans out of place, and if all offsets are 0.
     """
     base = memory.layout.base[:, [Buffer.INPUT, Buffer.OUTPUT]]
@@ -247,11 +253,14 @@ def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> Non
 def check_halves(plan: Plan, findings: PlanFindings) -> bool:
     """Report ranks that use each other's double scratch but have different sizes of it.
 
-    Double scratch has one half for even and one for odd launches. In every second launch a sender
-    adds half of its own scratch to the remote address. Ranks that access the scratch of another
-    rank form groups with it, directly or through further ranks. A group with different sizes (in
-    chunks) gives one finding `scratch-halves`, which proposes the largest size. Returns True if all
-    groups have equal sizes, or without double scratch.
+    Returns True if there are none, or if the plan has no double scratch. Double scratch has one
+    half for even and one for odd launches. In every second launch a sender adds half of its own
+    scratch to the remote address.
+
+    Two ranks belong together if one accesses the scratch of the other; groups are connected by such
+    pairs. A group with different scratch sizes (in chunks) gives one error `scratch-halves` about
+    the plan. It lists the sizes with their ranks and proposes the largest size. Groups are in the
+    order of their lowest rank.
     """
     if not plan.header.double_scratch:
         return True
@@ -294,10 +303,15 @@ def check_counters(
 ) -> None:
     """Report counters that a launch does not leave at their initial value, as `unbalanced`.
 
-    A counter is a semaphore or the signals of a channel. Increments and takes (waits) must be
-    balanced in total, and also separately outside pipelines and in each kind of pipeline (bytes and
-    chunks of a slice), because a pipeline repeats its operations for every slice. A finding is at
-    the first operation of its counter. Operations on channels without a partner are skipped.
+    A counter is a semaphore or the signals of a channel. Each channel or semaphore of an operation
+    takes 1 (wait or acquire) or adds 1 (any other operation). Operations in a pipeline count once,
+    but under its kind: bytes and chunks of a slice. Operations outside of pipelines are a separate
+    kind.
+
+    A counter has at most one error, at its first operation: if its total is not 0, by that number;
+    otherwise if the sum of any kind is not 0, because a pipeline repeats its operations for every
+    slice. Errors are in the order of the first operations. Operations on channels without a
+    partner, and unknown operations, are skipped.
     """
     table, items = plan.operations, plan.items
     # Operations of a pipeline are repeated for each of its slices.
@@ -348,10 +362,13 @@ def check_barriers(
 ) -> None:
     """Report barriers with inconsistent numbers of thread blocks, as `barrier-blocks`.
 
-    A barrier is identified by rank and number. There is a finding at each use whose
-    `num_threadblocks` differs from that of the first use. There is one at the first use if the
-    number of thread blocks that use the barrier differs from its `num_threadblocks`, or if they use
-    it unequally often.
+    A barrier is identified by rank and number; each operation on it is a use. First, in the order
+    of the operations, each use whose `num_threadblocks` differs from that of the first use of its
+    barrier gets an error. Then each barrier gets at most one error, at its first use, if one of
+    these holds:
+
+    - The number of thread blocks that use it differs from `num_threadblocks` of the first use.
+    - The thread blocks use it unequally often.
     """
     table = plan.operations
     users: dict[tuple[int, int], dict[int, int]] = {}
@@ -392,13 +409,16 @@ def check_limits(
 ) -> None:
     """Report numbers that exceed a table of the executor (`execution_common.hpp`) as refusals.
 
-    - 64 operations per thread block
-    - 16 channels and 16 remote buffers per thread block and channel type
-    - 10 ranges in src_buff, and 10 in dst_buff, per operation
-    - 8 channels or 16 semaphores per operation
-    - barriers of a rank with numbers from 0 to 15
+    A refusal is an error that marks the plan as not loadable. Each excess is a separate one; a
+    number that equals its limit is allowed. The limits, in the order of the report:
 
-    Each excess is a separate finding.
+    1. For each thread block: 64 operations (`limit-operations`), then 16 channels and 16 remote
+       buffers per channel type (`_check_tables`). These refusals are about the rank.
+    2. For each operation: 10 ranges in src_buff (`limit-ranges`).
+    3. For each operation: 10 ranges in dst_buff (`limit-ranges`).
+    4. For each operation: 16 semaphores if it acquires or releases them
+       (`limit-semaphores-of-operation`), otherwise 8 channels (`limit-channels-of-operation`).
+    5. For each operation on a barrier: number at most 15 (`limit-barriers`).
     """
     count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
     for number, block in enumerate(plan.blocks):
@@ -440,9 +460,10 @@ def _check_tables(
 ) -> None:
     """Report a thread block with too many channels or remote buffers of one channel type.
 
-    The limits are `MOST_CHANNELS` and `MOST_REMOTE_BUFFERS` (16 each) per type, because each type
-    has tables of its own. Each excess is a separate refusal of the rank: `limit-channels` or
-    `limit-remote-buffers`. `name` is the name of the thread block in messages.
+    The limits are 16 each (`MOST_CHANNELS`, `MOST_REMOTE_BUFFERS`) per type, because each type has
+    separate tables; exactly 16 are allowed. Entries of the lists of the thread block are counted.
+    Each excess is a separate refusal of the rank, in the order of `CHANNEL_TYPES`:
+    `limit-channels`, then `limit-remote-buffers`. `name`: name of the thread block in messages.
     """
     cure = "divide its peers among several thread blocks"
     for kind in CHANNEL_TYPES:
