@@ -131,18 +131,20 @@ def _load_all(
     switches: Mapping[str, str],
     admission: Admission,
 ) -> Registry:
-    """Load the core and then the candidates in order; return the registry of all plugins.
+    """Return the registry of the core and of all candidates; load those that are not excluded.
 
-    The registry has the core first, then every candidate with the status of the first rule that
-    applies:
+    The core is first, then come the candidates in the given order. The status of a candidate is
+    that of the first rule that applies:
 
-    - DISABLED: `use_plugins` is False, or `switches` has its entry point or distribution.
-      `switches`: the reason by name, in any spelling.
-    - BROKEN: several candidates have its name, or it has the name of the core.
-    - The status of `_load`, which calls `admission` with the plugin: a text is the reason to refuse
-      it, and the settings of the registry record this reason by the plugin's name.
+    1. DISABLED, if `use_plugins` is False, or if `switches` has the name of the plugin or of its
+       distribution. `switches`: reason by name, in any spelling; names that no candidate has are
+       ignored.
+    2. BROKEN, if another candidate has the same name, even a disabled one, or if it is the core's
+       name.
+    3. The status of `_load`, which imports the plugin if `admission` returns no reason against it.
 
-    A plugin is imported only in the last case.
+    The settings of the registry have `use_plugins`, `switches`, and the reasons of `admission` by
+    name. Raises only the errors of `admission`, `KeyboardInterrupt`, and those of the core itself.
     """
     refused: dict[str, str] = {}
 
@@ -262,17 +264,18 @@ def _explain_shared_name(candidate: _Candidate, candidates: Collection[_Candidat
 
 
 def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admission) -> Plugin:
-    """Import a plugin, and return it with its status.
+    """Return a plugin with the status of its import, and with its offers if it is LOADED.
 
-    The status is the first of these that applies:
+    The first case that applies:
 
-    - unchanged, if it has no entry point, because it is broken already
-    - INCOMPATIBLE, if its requirement on the core is not met
-    - BROKEN with the reason of `admission`, or of a failed import (also lack of memory)
-    - INCOMPATIBLE for another API version
-    - LOADED with its offers
+    1. The candidate has no entry point: the plugin is returned unchanged (it is BROKEN already).
+    2. Its requirement on the core is not met: INCOMPATIBLE. Unreadable requirements count as met.
+    3. `admission` returns a reason: BROKEN with this reason, without an import.
+    4. The import runs out of memory: BROKEN.
+    5. Otherwise the result of `_import_plugin`: BROKEN, INCOMPATIBLE or LOADED.
 
-    Raises `KeyboardInterrupt`, which names the plugin.
+    Ctrl-C during the import raises `KeyboardInterrupt` that names the plugin. Errors of `admission`
+    propagate; all other errors become a status.
     """
     plugin, entry_point = candidate.plugin, candidate.entry_point
     if entry_point is None:
@@ -294,12 +297,18 @@ def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admis
 def _import_plugin(
     plugin: Plugin, entry_point: EntryPoint, manager: pluggy.PluginManager
 ) -> Plugin:
-    """Import a plugin and collect its offers; return it with its status.
+    """Return a plugin with its offers after importing it, or with the reason why that failed.
 
-    The status is BROKEN if the import or a hook fails, or a hook returns invalid offers, and
-    INCOMPATIBLE for another API version; the plugin then has no offers, and the status has the
-    reason. Otherwise it is LOADED; the text of the status then lists output during the import and
-    non-daemon threads that still run, "" if there are none.
+    The first status that applies, all but the last without offers:
+
+    1. BROKEN with the reason, if the import raises an exception or exits.
+    2. INCOMPATIBLE, if the API version of the plugin does not suit the core.
+    3. BROKEN, if a hook fails or is not marked, or returns invalid offers.
+    4. LOADED. The text of the status lists the output of import and hooks, and the non-daemon
+       threads that they started and that still run. It is "" if there are none.
+
+    Output is captured. `manager` is unchanged afterwards. Raises `KeyboardInterrupt` and
+    `MemoryError`.
     """
     threads = set(threading.enumerate())
     imported = attempt(entry_point.load)

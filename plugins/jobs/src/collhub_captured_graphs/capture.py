@@ -109,12 +109,18 @@ class _Step:
         return type(self.optimizer).__name__ in ("Adam", "AdamW")
 
     def trace(self) -> CapturedGraph:
-        """Trace the step with fake tensors, and return the graph as a `CapturedGraph`.
+        """Return the graph of the step, traced once with fake tensors.
 
         The inputs of the graph are in this order: parameters, buffers, optimizer states of the
-        trained parameters, the step number (if the optimizer has one), inputs of the module. Unused
-        nodes are removed. Raises `UsageError` for an optimizer without a loss, and `InputError`
-        (`graph-break`) if tracing fails.
+        trained parameters (parameter by parameter), the step number (Adam and AdamW only), inputs
+        of the module. A trained parameter requires a gradient. DTensors are traced as their local
+        tensors. The outputs are those of `_run`. Unused nodes are removed.
+
+        Raises `UsageError` for, in this order: an optimizer without a loss; an unsupported
+        optimizer (`_find_states`); a DTensor whose sharded dimension is not divisible by its ranks;
+        a trained parameter that is not in the optimizer. Raises `InputError` (`graph-break`) if
+        tracing raises `RuntimeError` or PyTorch's `TraceError`, for example for branches that
+        depend on data. Errors of `convert_fx` propagate.
         """
         # Imported here: the hub reads documents without PyTorch.
         import torch
@@ -169,20 +175,23 @@ class _Step:
         states: Sequence[str],
         values: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        """Run the step on the values of all graph inputs; return those of the graph outputs.
+        """Return the values of the graph outputs of one step, for the values of all graph inputs.
 
-        The tracer calls it once. `values` are in the order of the inputs in `trace`; `states` are
-        the names of the optimizer states per parameter. The descriptions of the results are stored
-        in `self.outputs`. The results are:
+        The tracer calls it once. `values`: in the order of the inputs in `trace`. `states`: names
+        of the optimizer states per parameter. The results are local tensors:
 
-        - without a loss: the tensors in the output of the module
+        - without a loss: all tensors in the output of the module, in the order of `tree_leaves`
         - with a loss only: the loss, then the gradients of the trained parameters
-        - with an optimizer: the loss, then each updated parameter with its states, then the step
-          number, if the optimizer has one
+        - with an optimizer: the loss, then for each trained parameter its new value and its new
+          states, then the step number + 1 (Adam and AdamW only)
 
-        Gradients are averaged over the data-parallel ranks (`_reduce`). With an optimizer and
-        `max_norm` they are then clipped (`_clip`). Raises `UsageError` for a trained parameter that
-        is not in the optimizer.
+        Parameters are in the order of the module; trained ones require a gradient. Gradients are
+        averaged over the data-parallel ranks (`_reduce`). With an optimizer and `max_norm` they are
+        then clipped (`_clip`); without an optimizer they are not clipped.
+
+        `self.outputs` is replaced by the descriptions of the results, in their order. Raises
+        `UsageError` for a trained parameter that is not in the optimizer. Errors of the module and
+        of PyTorch propagate, for example for a trained parameter that the loss does not use.
         """
         import torch
 
@@ -253,12 +262,19 @@ class _Step:
         return GraphInput(_UNKNOWN, role, name, placement)
 
     def _reduce(self, name_of_parameter: str, gradient: torch.Tensor) -> torch.Tensor:
-        """Average the gradient of a parameter over the data-parallel ranks by an all-reduce.
+        """Return the gradient of a parameter, averaged over the data-parallel ranks (all-reduce).
 
-        These are the ranks along the mesh dimension `self.data_parallel`, or all ranks of a mesh of
-        one dimension. The gradient is divided by the number of ranks before the sum. It is returned
-        unchanged without a mesh, for a parameter in `self.local`, and without `data_parallel` if
-        the mesh has several dimensions or any parameter of the module is a DTensor.
+        The gradient is divided by the number of these ranks before the sum. The rules, of which the
+        first applies:
+
+        1. Without a mesh, or if the parameter is in `self.local`, the gradient is returned
+           unchanged.
+        2. If the mesh has one dimension and `self.data_parallel` is given (with any name), its
+           ranks are all ranks of the mesh.
+        3. If `self.data_parallel` is given, they are the ranks along this dimension of the mesh.
+           PyTorch raises an error for an unknown name.
+        4. Otherwise they are all ranks of a mesh of one dimension, if no parameter of the module is
+           a DTensor. In all other cases the gradient is returned unchanged.
         """
         from torch.distributed import _functional_collectives as functional
         from torch.distributed.tensor import DTensor

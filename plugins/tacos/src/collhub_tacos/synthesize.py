@@ -74,13 +74,20 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
 
 
 def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
-    """Search and verify an algorithm, and assemble the result.
+    """Return the fastest algorithm that the search finds, with its time, bounds and statistics.
 
-    Memory is checked before the search with a lower bound on the number of transfers, and after it
-    with the transfers of the fastest candidate. The algorithm gets its provenance and an extension
-    with statistics, bounds and proof. The result is partial if only some ranks were requested.
-    Raises `UsageError` (`one-rank`) for a single rank, and `InputError` for a network without a
-    path between participating NPUs and for exceeded memory.
+    The algorithm has provenance, and an extension with statistics, time, bounds and the certificate
+    (`prove_bounds`). If only some ranks are requested (`request.wanted`), it has only the steps of
+    these, the result is partial, and the entire schedule is verified if possible (`_build_answer`).
+    Otherwise it is not verified here.
+
+    If all ranks are requested, the memory of the steps is checked: before the search with a lower
+    bound of the number of transfers, and after it with the transfers of the fastest candidate.
+
+    Raises `UsageError` for options that `Setting.of` refuses, then for a single rank (`one-rank`),
+    then for units of less than one byte (`size-too-small`). Raises `InputError` for steps that
+    exceed the option `memory` (`memory`), an invalid schedule, and a network that does not connect
+    the participating NPUs. Other errors of `find_fastest_candidate` propagate.
     """
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
@@ -231,11 +238,16 @@ def _build_extension(
 
 
 def compute_exact_times(network: LinkNetwork, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
-    """Compute message times with exact fractions, rounded down to ps, so that bounds are valid.
+    """Return the times of one message on every link in ps, computed exactly and rounded down.
 
-    A message has `chunk_bytes` bytes. A link is busy until the arrival with alpha-beta occupancy,
-    otherwise only for the transmission; the arrival includes the latency. Bandwidths and latencies
-    have the value of their shortest decimal text, as in certificates.
+    The results `busy` and `arrival` are int64[links] in the order of `network`. A message has
+    `chunk_bytes` bytes. Its transmission takes size / bandwidth, and it arrives after the
+    transmission and the latency. With alpha-beta occupancy a link is busy until the arrival,
+    otherwise only for the transmission.
+
+    Bandwidths and latencies have the value of their shortest decimal text, as in certificates: 0.1
+    means exactly 1/10. Since times are rounded down, lower bounds that are computed from them are
+    valid.
     """
     topology, row = network.topology, network.row
     kinds = np.stack([topology.bandwidth_bytes_per_s[row], topology.latency_s[row]])
@@ -262,12 +274,13 @@ def build_certificate(
     collective_bytes: int,
     occupancy: Occupancy,
 ) -> dict[str, JsonValue]:
-    """Build the document that proves the lower bound of a cut for messages of one unit.
+    """Return the JSON document that proves the lower bound of a cut for messages of one unit.
 
-    docs/certificates.md describes its members. The bound is rounded down to ns, and negative
-    entries of `since_ps` become 0. Links and exact latencies (in s, as fractions) are omitted for
-    more than `_MAX_CERTIFICATE_LINKS` (8192) links. A root is included only if the collective has
-    one.
+    docs/certificates.md describes its members. `members`: NPU of each rank (member `ranks`).
+    `lower_bound_ns` is the time of the cut, rounded down. `since_ps` is that of the cut, with
+    negative entries replaced by 0. The links of `network` and `latencies_s` (exact latencies in s
+    as fractions, such as `1/2000000`) are omitted for more than `_MAX_CERTIFICATE_LINKS` (8192)
+    links. `root` is included only if the collective has one.
     """
     is_short = topology.num_links <= _MAX_CERTIFICATE_LINKS
     latencies: list[JsonValue] = [
@@ -299,14 +312,25 @@ class ProvedBounds:
 
 
 def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
-    """Compute the lower bounds of an answer in ns, rounded down, by name, and a certificate.
+    """Return lower bounds of the time of an answer by name (ns, rounded down), and a certificate.
 
-    `time_ns`: time of the answer. `fluid`, and `ports and distances` if the ranks are all NPUs
-    in order, hold for messages of any size. All other bounds hold only for messages of the
-    chosen size, and their names end with `ONE_SIZE` (" (one message size)"). `time-cut` and
-    `evacuation` are listed only if they are larger than the other bounds; `evacuation` is computed
-    only if the answer attains no other bound and the ranks are all NPUs in order. The
-    certificate proves the bound of the later cut in time; it is empty without one.
+    `time_ns`: time of the answer. The bounds, in this order:
+
+    - Those of `compute_lower_bounds_ps`, for messages of the full buffer divided by the units,
+      rounded down, at least 1 byte. `fluid` is one of them.
+    - `time-cut`: bound of the tightest cut, only if it is larger in full ns than all bounds of
+      messages of one size, without `fluid`.
+    - `evacuation`: only if it is larger than these and `time-cut`. It is not computed if the answer
+      attains one of them, if the ranks are not all NPUs in order, or if `compute_evacuation_bound`
+      has none for the collective.
+    - `ports and distances`: the bound of the core, only if the ranks are all NPUs in order and the
+      core has one for the collective.
+
+    `fluid` and `ports and distances` hold for messages of any size. All other bounds hold only for
+    messages of one unit, and `ONE_SIZE` (" (one message size)") is appended to their names.
+
+    The certificate is `{"bound_certificate": document}`. It proves the cut with the latest time:
+    the tightest cut or that of `evacuation`. It is empty if there is no cut, or if its time is 0.
     """
     # Switches are ordinary nodes here: the ingress of an NPU is limited by its links.
     network = LinkNetwork.of(setting.network.topology)

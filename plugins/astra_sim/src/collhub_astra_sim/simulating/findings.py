@@ -214,11 +214,16 @@ class StuckNodes:
         return first + np.flatnonzero(is_send & is_to_receiver)
 
     def _describe_near_miss(self, receive: int) -> str:
-        """Describe how the messages from the peer of a RECV differ from the expected one.
+        """Return a clause that shows how the messages of a RECV's peer miss the RECV.
 
-        The first case that applies: equal messages, but too few; a message with an equal tag and
-        another size; one with an equal size and another tag; otherwise "never sends", although
-        messages that differ in both may exist.
+        The sends are all SENDs of the peer to the RECV's rank, finished ones included. The first
+        case that applies is described; `peer` is `rank N`:
+
+        1. Some have the tag and the size of the RECV: `peer sends less often than it is received`.
+        2. Some have the tag: the size of the first one in bytes and its step, for example `rank 1
+           sends with 64 bytes (step 3 of rank 1)`.
+        3. Some have the size: the tag of the first one and its step.
+        4. Otherwise `peer never sends`, also if it sends messages of another tag and another size.
         """
         sender = f"rank {self._nodes.peer[receive]}"
         tag, size = self._nodes.tag, self._nodes.size
@@ -258,10 +263,14 @@ class StuckNodes:
 def _find_blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
     """Return for every node the node because of which it did not start: int64[nodes], rows.
 
-    The chain of parents that did not end is followed until a node that started (but did not end),
-    or around a cycle, of which some node results. Among several such parents the last data parent
-    is followed, else the last control parent. A node that started, or without such parents, has its
-    own row. Cost: O(n log n).
+    `start`, `end`: times, negative for a node that never started or never ended. A node that
+    started has its own row.
+
+    For any other node, a chain of parents is followed: from a node that did not start to one of its
+    parents that did not end. If there are several, the last data parent is taken; without a data
+    parent, the last control parent. The chain ends at a node that started, or that has no parent
+    without an end; that node is the result. A chain that enters a cycle gives some node of the
+    cycle. Cost: O(n log n).
     """
     blocker = np.arange(len(nodes))
     # Data dependencies come last: if an element is assigned repeatedly, numpy uses the last value.

@@ -255,15 +255,22 @@ def _generate_variants(
 def _generate_refinements(
     task: PackingTask, coarse: TimedSchedule, evaluate_time_ns: TimeEvaluator
 ) -> Iterator[TimedSchedule]:
-    """Yield schedules of `coarse` with more chunks, and more slack until the gain is as predicted.
+    """Yield schedules of a packing with more chunks, until one achieves the predicted gain.
 
     All have `_refined_chunks` chunks. Trial n = 0, 1, ... has the slack of `coarse` plus n divided
-    by the depth of the packing. There are at most `_MAX_SLACK_TRIALS` trials, and only one if a
-    simulation of so many chunks takes seconds. Trial 0 has a link order only if `coarse` has one;
-    later trials always have one, because slack needs it. The generator ends after the first
-    schedule that achieves the predicted gain, and before a trial for which there is no schedule. If
-    simulations take seconds and the slack is 0, the plan is checked first: the schedule is not
-    evaluated if already its planned time does not achieve the gain.
+    by the depth of the packing. Trial 0 has a link order only if `coarse` has one; later trials
+    always have one, because slack needs it.
+
+    There are at most `_MAX_SLACK_TRIALS` (3) trials. There is only one if the simulation of so many
+    chunks takes seconds (`_is_slow_to_simulate`). The generator ends earlier in these cases:
+
+    - A trial has no schedule, because a chunk would be below one byte. Later trials are not made.
+    - The simulation takes seconds, the slack is 0, and even the planned time does not achieve the
+      gain. The schedule is then neither evaluated nor yielded, so nothing is yielded.
+    - A yielded schedule achieves at least half of the gain that the model predicts
+      (`_achieves_predicted_gain`).
+
+    `evaluate_time_ns` is called once per yielded schedule, and gives its time.
     """
     packing, chunks = coarse.packing, _refined_chunks(task, coarse)
     is_slow = _is_slow_to_simulate(task, packing, chunks)
@@ -292,17 +299,18 @@ def _generate_refinements(
 
 
 def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
-    """Return how many chunks a candidate gets when it is refined.
+    """Return the number of chunks of a candidate after its refinement.
 
-    The overhead is the time above the bandwidth time of the packing. It fills the pipelines, and is
-    assumed to be inversely proportional to the number of chunks. Two numbers are computed; the
-    larger one is used, rounded up, but at least the present number and at most
-    `_MAX_REFINEMENT_FACTOR` times the present number:
+    The bandwidth time of the packing is B, and the candidate takes T with c chunks. The overhead T
+    - B fills the pipelines, and is assumed to be inversely proportional to the chunks. So an
+      overhead of the fraction f of B needs c * (T / B - 1) / f chunks, rounded up. R is the
+      bandwidth time at the rate bound of the packing. All times are those of the simulator.
 
-    - for the overhead `_FILL_OVERHEAD_AT_OWN_RATE` (relative to the bandwidth time), at most the
-      maximum number of chunks that is fast to simulate
-    - for the overhead that leaves the candidate within `_FILL_OVERHEAD_AT_BEST_RATE` of the time at
-      the rate bound, but never less than the first overhead, at most the maximum number of chunks
+    1. `fast`: the chunks for f = `_FILL_OVERHEAD_AT_OWN_RATE` (0.4 %), at most the maximum number
+       of chunks that is fast to simulate.
+    2. `slow`: the chunks for f = `_FILL_OVERHEAD_AT_BEST_RATE` (0.65 %) + 1 - B / R, but at least
+       `_FILL_OVERHEAD_AT_OWN_RATE`; at most the maximum number of chunks.
+    3. The larger one is the result, at most `_MAX_REFINEMENT_FACTOR` (4) times c, and at least c.
     """
     packing, chunks = candidate.packing, candidate.schedule.chunks
     bandwidth_ns = _attainable_ns(task, packing)
@@ -441,14 +449,25 @@ def _generate_halved_schedules(
     schedule: PackingSchedule,
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield a timed schedule; for an all-reduce, also with fewer chunks as long as it gets faster.
+    """Yield `schedule` with its time; for an all-reduce, also schedules with fewer chunks.
 
-    Only an all-reduce sends up and down the trees at the same time, so only the evaluation knows
-    how messages share links. Each further schedule has half the chunks of the previous one. It is
-    not built if the best time is at most `_MAX_TIME_OVER_BANDWIDTH_TIME` times the bandwidth time,
-    if the best time exceeds the planned time of its schedule by at most the fraction
-    `MIN_GAIN_OF_DOUBLING`, if there is no such schedule, or if the task requests a number of
-    chunks. The first schedule that is not faster is yielded too, as the last one.
+    The times come from `evaluate_time_ns`, in ns. Only `schedule` is yielded for any other
+    collective, and if the task requests a number of chunks.
+
+    Each further schedule has half the chunks of the previous one, rounded down. The generator ends
+    before it in these cases:
+
+    - The time of the previous schedule is at most `_MAX_TIME_OVER_BANDWIDTH_TIME` (1.02) times the
+      bandwidth time of the packing.
+    - The time of the previous schedule is at most 1 + `MIN_GAIN_OF_DOUBLING` times its planned
+      time.
+    - The previous schedule has one chunk, or a chunk would be below one byte.
+
+    The generator ends after the first schedule that is not faster than the previous one; this
+    schedule is yielded, too.
+
+    Only an all-reduce sends up and down the trees at the same time, so only the evaluation shows
+    how messages share links.
     """
     best_time_ns = evaluate_time_ns(packing, schedule)
     yield TimedSchedule(packing, schedule, best_time_ns)

@@ -51,11 +51,21 @@ def read_thread_blocks(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> ThreadBlockProgram:
-    """Convert the texts of a scanned file to numbers; sort ranks and thread blocks by id.
+    """Return the program of a scanned file, with ranks and thread blocks sorted by id.
 
-    Raises `InputError` with all errors recorded so far in `findings` and these defects: missing
-    attributes, unknown words, texts that are not numbers, negative sizes, invalid ranks, and
-    `hasdep` other than 0 and 1. `check_program` checks whether the values are valid for a runtime.
+    Numbers are read like C's `strtol` with base 0 (`parse_number`). Raises `InputError` with all
+    errors that `findings` has, sorted by line: those recorded before this call, and these defects:
+
+    - missing attributes of `<gpu>`, `<tb>` and steps
+    - unknown words of `type`, `srcbuf` and `dstbuf`
+    - texts that are not numbers, and magnitudes of 2^31 or more
+    - ids of `<gpu>` that are not 0 to ngpus - 1, each once
+    - a negative `i_chunks`, `o_chunks` or `s_chunks`
+    - `hasdep` other than 0 and 1
+
+    Of one defect of one attribute, at most 5 rows give an error; the fifth has the number of
+    further rows. A number with further characters (`4x`) gives only a warning. `check_program`
+    checks whether the other values are valid for a runtime.
     """
     gpus = _read_numbers("gpu", document, findings)
     blocks = _read_numbers("tb", document, findings)
@@ -99,9 +109,13 @@ def _read_numbers(
 ) -> dict[str, Int64Array]:
     """Return the numeric columns of a tag's table by attribute, int64, in the order of the file.
 
-    A text that is only partly a number gives the number at its beginning; any other invalid text
-    gives 0. Missing attributes (also of columns with words) and invalid numbers are recorded as
-    errors in `findings`; nothing is raised.
+    `tag`: `gpu`, `tb` or `step`. The columns are those of `_NUMBER_COLUMNS` in the table. Numbers
+    are read like C's `strtol` with base 0: `4x` gives 4, `0x10` gives 16. Text that does not begin
+    with a number, a magnitude of 2^31 or more, and a missing attribute give 0.
+
+    Nothing is raised. `findings` gets errors for missing attributes (`missing-attribute`), also of
+    columns with words, and those of `_check_numbers`. At most 5 rows per defect and attribute give
+    an error.
     """
     table = document.table(tag)
     values, states = document.texts.numbers
@@ -148,9 +162,16 @@ def _check_numbers(
 ) -> None:
     """Record errors for values of an attribute that are not numbers below 2^31.
 
-    `tag`: `gpu`, `tb` or `step`. A number with further characters, such as "4x", gives only the
-    warning `odd-number` and is read up to these characters. Missing attributes are ignored, because
-    `_check_present` reports them.
+    `tag`: `gpu`, `tb` or `step`. In this order:
+
+    1. Error `not-a-number`: the text does not begin with a number.
+    2. Error `attribute-range`: the magnitude is 2^31 or more. Negative numbers above -2^31 are
+       valid.
+    3. Warning `odd-number`, reported at once and for the first row only: a number has further
+       characters. `4x` is read as 4.
+
+    Of each error at most 5 rows are recorded, with line and rank; the text of the fifth has the
+    number of further rows. Missing attributes are ignored, because `_check_present` reports them.
     """
     table, texts = document.table(tag), document.texts
     codes = table.column(attribute)
@@ -177,11 +198,12 @@ def _read_words(
     document: ScannedXml,
     findings: FileFindings,
 ) -> Int64Array:
-    """Return the index in `words` of an attribute of every step, int64, in the order of the file.
+    """Return for every step the index in `words` of an attribute: int64, in the order of the file.
 
-    The comparison is exact. An unknown word gives -1 and is recorded as an error with the code
-    `unknown-` plus the name of the attribute. A missing attribute gives -1 without an error,
-    because `_check_present` reports it.
+    The comparison is exact, with case and white space. An unknown word gives -1, and an error with
+    the code `unknown-` plus the name of the attribute, such as `unknown-srcbuf`. At most 5 steps
+    give an error; the text of the fifth has the number of further steps. A missing attribute gives
+    -1 without an error, because `_check_present` reports it.
     """
     codes = document.steps.column(attribute)
     positions = document.texts.positions_in(words)[codes]
@@ -210,11 +232,17 @@ def _check_ranks(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> None:
-    """Record errors for ids of `<gpu>` elements that are not 0..ngpus-1, each once.
+    """Record errors unless the ids of `<gpu>` elements are 0 to ngpus - 1, each once.
 
-    `ids`, `line`: id and line of each `<gpu>` in the order of the file. An id outside the range is
-    a `rank-range`. A repetition of an earlier id is a `duplicate-rank`. If ranks are missing, one
-    `missing-rank` at the line of `<algo>` gives the smallest missing rank.
+    `ids`, `line`: id and line of each `<gpu>` in the order of the file. In this order:
+
+    1. `rank-range`: an id outside the range.
+    2. `duplicate-rank`: an id that an earlier element has, also outside the range.
+    3. `missing-rank`, at most one, at the line of `<algo>`: ranks have no `<gpu>`. The text has the
+       smallest one.
+
+    Of the first two, at most 5 elements give an error; the text of the fifth has the number of
+    further ones.
     """
     expected = header.num_ranks
     outside = (ids < 0) | (ids >= expected)
@@ -313,11 +341,14 @@ class Copies:
 def read_copies(
     document: ScannedXml, program: ThreadBlockProgram, findings: FileFindings
 ) -> Copies:
-    """Read the `<copy>` elements of a file in file order: rank, source, destination and line.
+    """Return the `<copy>` elements of a file in file order: rank, source, destination and line.
 
-    Source and destination are offsets in the input and output (`i_off`, `o_off`). The result is
-    empty if there are no such elements. An element whose offset is missing, is not a number of
-    at most 9 digits, or is outside the declared buffer of the rank is an error (`copy-range`).
+    The rank is the id of the `<gpu>` around the element. Source and destination are its attributes
+    `i_off` and `o_off`: offsets in INPUT and OUTPUT of the rank, in units. The result is empty if
+    there are no such elements.
+
+    An offset must be a decimal number of at most 9 digits, below the `i_chunks` or `o_chunks` of
+    the rank. Any other text, or a missing attribute, is an error of the element (`copy-range`).
     Raises `InputError` with all of these, and with errors that `findings` had before.
     """
     numbers, _ = document.texts.numbers
@@ -348,13 +379,16 @@ def _parse_offset(text: str) -> int:
 def insert_copies(
     steps: StepTable, copies: Copies, collective: Collective, program: ThreadBlockProgram
 ) -> StepTable:
-    """Add copies to the steps, so that they are executed before all other steps of their ranks.
+    """Return the steps with added copies, which precede all other steps of their ranks.
 
-    A copy moves one unit from INPUT to OUTPUT. If the collective is in place only, copies of a
-    unit onto itself are dropped. Copies are appended after the rows of `steps`, each in a lane
-    of its own above all existing lanes. Every given step without predecessors gets a control
-    dependency on all copies of its rank. `program`: has the size of SCRATCH. The arguments are
-    not changed.
+    A copy moves one unit from `source` in INPUT to `destination` in OUTPUT. If the collective is in
+    place only, copies whose source and destination are the same unit of memory are left out.
+    `program` gives the sizes of SCRATCH for this comparison.
+
+    The copies are appended in their order after the rows of `steps` (within each rank). Each one
+    has a lane of its own: L + 1, L + 2, ... for the highest lane L of `steps`, or from 0 on without
+    steps. Every given step without data or control dependencies gets a control dependency on all
+    copies of its rank. The arguments are not changed.
     """
     if collective.in_place and not collective.out_of_place:
         layout = collective.memory_layout(True, program.scratch_chunks)

@@ -53,12 +53,23 @@ def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
 
 
 def _choose_even_senders(tasks: HostTasks) -> list[int]:
-    """Choose a sender for every task so that the busiest sender gets as few tasks as possible.
+    """Return a sender (host) for every task, with nearly equal numbers of tasks per sender.
 
-    All tasks have equal size. The limit per sender is the bound with splitting, rounded up to an
-    integer number of tasks. Tasks with few possible senders come first. A task gets a sender that
-    is below the limit; of several, the one with the most bytes left of its share in the division
-    with splitting, then the first. If all have reached the limit, only the share decides.
+    All tasks must have equal bytes and durations, and there is at least one. `share_among_senders`
+    divides the bytes among the hosts as if tasks could be split. The limit of tasks per sender is
+    the time of this division / duration of a task, rounded up.
+
+    Tasks are grouped by equal senders and receivers. Groups with fewer possible senders come first,
+    then those with the lower first task; the tasks of a group ascend. The sender of a task is
+    chosen from its possible senders by these criteria, in this order:
+
+    1. It has fewer tasks so far than the limit.
+    2. It has the most bytes left of its share of the tasks with the same senders. Each task of the
+       group that it sends reduces the share by its bytes; tasks of other groups do not.
+    3. It has the lowest number.
+
+    If all possible senders have reached the limit, one of them exceeds it. The result is in the
+    order of the tasks.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     size = tasks.bytes[0]
@@ -158,12 +169,19 @@ def can_split(tasks: HostTasks) -> bool:
 
 
 def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
-    """Build a schedule of split tasks whose makespan is the fluid bound; only if `can_split`.
+    """Return a schedule of split tasks whose makespan is the fluid bound, sorted by start.
 
-    Tasks that all hosts receive come first, one after the other. The other tasks are divided among
-    their senders. They are then sent in matchings, one after the other, in each of which every card
-    has at most one piece at a time. Pieces are sorted by start, then by task, then by first
-    fraction.
+    The tasks must satisfy `can_split`. Times are in ticks, as exact fractions. First come the tasks
+    with several receivers (all hosts that receive any task). They are sent one after the other from
+    0 on, in the order of their numbers, each as one piece from its first sender.
+
+    Then the tasks with one receiver are divided among their senders (`_divide_among_senders`). They
+    are sent in matchings, one after the other. In a matching, each host sends at most one piece and
+    receives at most one piece at a time. So a task can have several pieces, from several senders;
+    `first` and `last` are the fractions of the task where a piece begins and ends.
+
+    Pieces of equal start are sorted by task, then by `first`. A task without bytes and with one
+    receiver has no piece.
     """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if len(tasks.receivers[task]) > 1]
