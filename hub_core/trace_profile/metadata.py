@@ -144,10 +144,12 @@ def metadata_entries(
 def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
     """Return the values that only the file of rank 0 has, by name of the attribute.
 
-    `options` and `extensions` are JSON texts with sorted keys, None if empty; the extension
-    "chakra" is omitted because ids, order and tags are read from the nodes. A contract with
-    expected contents adds its columns as lists `expected_*`. An uneven collective adds its counts,
-    row by row.
+    - `options` and `extensions`: always, as compact JSON texts with sorted keys. They are None
+      without members. The extension "chakra" is omitted, because ids, order and tags are read from
+      the nodes.
+    - `expected_rank`, `expected_offset`, `expected_source_rank` and `expected_source_unit`: the
+      columns of the expected contents as lists, only if the collective has a contract with them
+    - `counts`: the table of an uneven collective as one list, row by row; absent for others
     """
     # Ids, order and tags are read from the nodes.
     extensions = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}

@@ -32,13 +32,21 @@ _STEP_KINDS = {NodeKind.SEND: StepKind.SEND, NodeKind.RECV: StepKind.RECV}
 
 
 def algorithm_of_job(workload: Workload) -> Algorithm:
-    """Convert the messages of a job to an algorithm, so that executors can run them.
+    """Convert the messages of a job to a custom algorithm, so that executors can run them.
 
-    Every message moves separate data from INPUT of its sender to OUTPUT of its receiver. All other
-    nodes become COMPUTE steps, which executors do not run. Dependencies are kept. The unit is the
-    greatest common divisor of all message sizes; if there would be more than `_MOST_UNITS` units in
-    total it is larger, and messages are rounded up. Raises `UsageError` for a job with collectives
-    (`collective`) or without messages (`no-messages`).
+    The algorithm has one step per node, in the order of the nodes, with the same dependencies. A
+    SEND moves separate data from INPUT of its rank to OUTPUT of the receiver; the regions of a
+    rank follow each other without gaps, in the order of its nodes. The k-th send of a pair of
+    ranks with equal tag and bytes matches the k-th receive; unmatched ones are kept. All other
+    nodes become COMPUTE steps with their duration, which executors do not run.
+
+    The unit is the greatest common divisor of all message sizes. If all sends together would have
+    more than 2^20 units, it is their total bytes / 2^20, rounded up. Messages are rounded up to
+    full units; a message of 0 bytes or unknown size has one unit. The collective has the units of
+    all sends, and its size is these units times the bytes of a unit.
+
+    Raises `UsageError` for a job with collectives (`collective`), otherwise for one without sends
+    (`no-messages`).
     """
     nodes = workload.nodes
     _check(nodes)

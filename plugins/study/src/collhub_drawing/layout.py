@@ -33,11 +33,17 @@ _DEPTH = np.asarray([52.0, -40.0])
 
 
 def place_regular_nodes(topology: Topology) -> Points:
-    """Place NPUs by their coordinates, and switches between their NPUs: float64[num_nodes, 2].
+    """Return the positions of NPUs by their coordinates, and of switches between their NPUs.
 
-    Positions are in pixels. A single dimension that is no line is a circle. Otherwise the first
-    dimension is drawn to the right, the second down, the third obliquely. With four or more
-    dimensions they alternate between right and down, each outside the previous ones.
+    The result is float64[num_nodes, 2] in pixels, y downwards. The topology must have dimensions.
+    A single dimension that is no line is a circle, clockwise from the top around (0, 0). Otherwise
+    the NPUs are on a grid with NPU 0 at (0, 0): the first dimension extends to the right, the
+    second down. If exactly three dimensions have more than one NPU, the third extends obliquely to
+    the upper right. If more than three have, they alternate between right and down, each outside
+    the previous ones.
+
+    A switch is at the mean position of the NPUs that have a link to it (of all NPUs without such
+    links), or at the nearest place nearby where it touches no NPU and no earlier switch.
     """
     dimensions = topology.dimensions
     if len(dimensions) == 1 and dimensions[0].kind is not DimensionKind.LINE:
@@ -118,10 +124,11 @@ def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array
 def _compute_flat_steps(sizes: list[int], across: float) -> list[Float64Array]:
     """Return the offset (x, y) between neighbours of every dimension, alternately right and down.
 
-    Offsets in pixels: (length, 0) for dimensions 0, 2, ..., (0, length) for 1, 3, ...; y grows
-    downwards. The length exceeds the extent of all previous dimensions of the same direction
-    by the spacing: `across` to the right, `_SPACING` down, and from the third dimension on
-    also `_GAP`.
+    Offsets in pixels: (length, 0) for dimensions 0, 2, ... and (0, length) for 1, 3, ...; y grows
+    downwards. The length is the extent of all previous dimensions of the same direction, plus
+    `across` to the right or `_SPACING` (70) down, plus `_GAP` (30) from the third dimension on.
+    The extent of a dimension is its length times (its size - 1). For example, sizes (2, 2, 2) and
+    `across` 80 give (80, 0), (0, 70) and (190, 0).
     """
     # Extent of all dimensions so far, to the right and down.
     extent = [0.0, 0.0]
@@ -168,10 +175,13 @@ def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Po
 def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
     """Return the level of each node for a layered picture: its distance from the nearest NPU.
 
-    The distance is a number of links, in either direction; nodes without a path to an NPU have 1.
-    NPUs have level 0. `boxes`: the NPUs that represent a collapsed group; unless all NPUs are
-    boxes, a box is no start of distances, but one level below the nodes with which it is linked, at
-    least 0. The result is int64[num_nodes].
+    The result is int64[num_nodes]. The distance is a number of links, which count in both
+    directions. NPUs have level 0. Nodes without a path to an NPU, and nodes with a distance of at
+    least num_nodes - 2, have level 1; in a network of one or two nodes these are all nodes.
+
+    `boxes`: the NPUs that represent a collapsed group. If all NPUs are boxes, they are ordinary
+    NPUs. Otherwise a box is no start of distances. Its level is one below the lowest level of the
+    nodes with which it is linked, at least 0.
     """
     # Relax all links at once until no distance decreases. The number of rounds is the number of
     # levels, which is small.
@@ -192,14 +202,17 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
 
 
 def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:
-    """Place NPUs below and switches above them: float64[num_nodes, 2], in pixels, y downwards.
+    """Return the positions of NPUs in the lowest layers, and of switches in layers by level.
 
-    `level`: 0 for NPUs, from 1 for switches. NPUs are in a row, in their order; the lowest
-    layer is at y = 0, upper ones have negative y. First-level switches that link only
-    consecutive NPUs of one host, and no higher level, are below the NPUs, unless all of them
-    are such. A layer that is wider than a page gets several staggered rows. Nodes of a higher
-    level are ordered by the mean position of their neighbours in the level below, with `boxes`
-    (collapsed groups) last, and are spread evenly over the width.
+    The result is float64[num_nodes, 2] in pixels, y downwards. `level`: 0 for NPUs, from 1 for
+    switches. The layers are those of `_assign_layers`, in which internal switches of hosts are
+    below the NPUs. The lowest layer begins at y = 0, and higher ones have more negative y.
+
+    The nodes of a layer are spread evenly over the width of the widest layer, which is at most
+    that of a page without margins. NPUs of level 0 are in their order. Other nodes are sorted by
+    the mean x of their neighbours one level below, ties by number, and `boxes` (collapsed groups)
+    come last. If the nodes of a layer need more than this width, they alternate between two or
+    more rows.
     """
     floor = _assign_layers(topology, level)
     width = _compute_layer_width(topology, floor)
@@ -233,11 +246,14 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
 def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
     """Return whether a network has too many lines or nodes to be drawn on a page.
 
-    Networks with regular dimensions are never crowded. Other networks are if they have more than
-    112 (`_MAX_LINES`) pairs of linked nodes, or if they exceed the limit of their layout:
+    Networks with regular dimensions are never crowded. Any other network is if it has more than
+    112 (`_MAX_LINES`) pairs of linked nodes (in either direction, parallel links once). Otherwise
+    the layout decides:
 
-    - in circles (two linked nodes have equal distances from the NPUs): the width of the page
-    - in layers: 3 rows of a layer of NPUs only, 3 rows of any other layer
+    - in circles, if two linked nodes have equal levels (`_compute_levels`): the circle of the NPUs
+      is wider than the page (1200 pixels)
+    - in layers: the nodes of some layer (`_assign_layers`) need more than three rows of a page
+      without its margins. Each node needs the width of the widest one in its layer and a gap.
 
     `boxes`: NPUs that represent a collapsed group.
     """
@@ -280,10 +296,15 @@ def _measure_room(topology: Topology, nodes: Int64Array) -> float:
 def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
     """Return the layer of every node: its level, or -1 for internal switches of hosts.
 
-    Layer -1 is drawn below the NPUs. `level`: of every node, 1 for the switches next to NPUs. A
-    switch of level 1 is internal if NPUs are linked to it by one link each, these NPUs are
-    consecutive but not all, and it has no link to a higher level. If all switches of level 1
-    are internal, they keep their level.
+    Layer -1 is drawn below the NPUs. `level`: level of every node, 1 for the switches next to
+    NPUs. A switch of level 1 is internal if all of these hold:
+
+    - The NPUs with a link to it are consecutive, and each has one such link.
+    - There are fewer such links than NPUs in the network.
+    - It has no link to a node of level 2 or more.
+
+    If all nodes of level 1 are internal, they keep their level, and `level` itself is returned, as
+    if none is.
     """
     # As in pictures of rail-optimised clusters, a host's internal switch is below the NPUs, rails
     # and NICs are above. Internal switches link a run of consecutive NPUs and no other switch.
@@ -323,11 +344,16 @@ def _compute_centres(topology: Topology, position: Float64Array, level: Int64Arr
 
 
 def _place_on_circles(topology: Topology, level: Int64Array) -> Points:
-    """Place the NPUs on the outer circle by rank, and each level of switches on a smaller one.
+    """Return the positions of nodes on concentric circles: NPUs outside, switches by level inside.
 
-    Returns float64[num_nodes, 2] in pixels around the centre. Switches are ordered by the mean
-    angle of their neighbours on the next larger circle. A single node of the innermost level is at
-    the centre. Angles start at the top, or half a slot after it if there are switches.
+    The result is float64[num_nodes, 2] in pixels around the centre (0, 0), y downwards. The circle
+    of the NPUs (level 0) has the radius of `_compute_outer_radius`; that of level h is h * 110
+    (`_LAYER_HEIGHT`) smaller. If the innermost level has a single node, it is at the centre.
+
+    The n nodes of a circle are 1/n of the circle apart, clockwise. NPUs are in their order;
+    switches are sorted by the mean angle of their neighbours on the next larger circle, ties by
+    number. The first node is at the top if there is only level 0. Otherwise each circle begins
+    half of its own 1/n after the top.
     """
     inner = int(level.max())
     radius = _compute_outer_radius(topology, level)

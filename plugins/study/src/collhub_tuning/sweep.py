@@ -86,14 +86,20 @@ class Measuring:
         question: ComparisonQuestion,
         network: Topology | None,
     ) -> Iterator[_Done]:
-        """Yield each algorithm with its measurements, or with a reason, in order of completion.
+        """Yield each algorithm with its measurements, or with the reason (text) why it has none.
 
-        The measurements run in this process, in the given order, if there is no timeout, no other
-        executor, and only one job or algorithm. Otherwise they run in workers, which are created
-        once. If the workers do not share files, files are read here; an unreadable file is yielded
-        with its failed measurements at once. The timeout is the time left of the budget and a grace
-        period; after it the workers are stopped, and each remaining algorithm is yielded with the
-        reason (text) of the budget.
+        Without a time limit, without `start`, and with only one job or one algorithm, the
+        algorithms are measured in this process, in their order; any error is raised. Otherwise
+        they are measured in workers, which later calls use again, and are yielded in order of
+        completion. The reason is that the process of the algorithm died, ran out of memory, or
+        exceeded the time limit; other errors are raised.
+
+        If the workers do not share files, files are read here; an unreadable file is yielded with
+        its failed measurements at once, before the others.
+
+        The timeout is the time left of the budget plus 2 s (`_GRACE_S`), None without a limit.
+        After it the workers are stopped, and each remaining algorithm is yielded with the reason
+        of the budget.
         """
         arguments = (question, network, None, self._registry, self._budget)
         # Tasks are stopped after the time limit and a grace period.
@@ -156,9 +162,15 @@ def compare_algorithms(
     """Return all measurements, in the order of the algorithms, then of the sizes.
 
     `network`: used instead of the network that the question names; the cache must belong to it.
-    Cached results are used, and new ones stored. A failed process or a time limit gives failed
-    measurements that are not stored. `progress` is called with the finished fraction and the name
-    of each measured algorithm.
+    Measurements in `cache` are used. The missing algorithms are measured by `measuring`, and each
+    one is stored when it is finished, also if its measurements are failures with a reason of their
+    own. An algorithm whose process died, lacked memory or exceeded the time limit gets one failed
+    measurement per size with this reason, which is not stored. If the limit of the budget is
+    reached, the first of them also records a cut of all sizes.
+
+    After each measured algorithm, `progress` is called with its name and the fraction of all
+    algorithms that are finished or cached. Other errors of a measurement are raised. Without
+    algorithms the result is [].
     """
     results: dict[ComparedAlgorithm, list[Measurement]] = {}
     for algorithm in algorithms:
@@ -260,9 +272,12 @@ class _TaskProcess:
     def run(self, function: Callable[..., T], args: object, kwargs: object) -> T:
         """Execute the function in the process; return its result or raise its exception.
 
-        The process is started if there is none. Raises `TimeoutError` after the timeout, and
-        `BrokenExecutor` if the process dies; in both cases it is killed, and the next call starts
-        another one.
+        The process is started if there is none; `timeout_s` begins when it is ready. Raises
+        `TimeoutError` after the timeout, and `BrokenExecutor` if the process dies, also because it
+        is killed by another thread or because the result or exception cannot be pickled. In both
+        cases the process is killed, and the next call starts another one. An exception of the
+        function, and an error in pickling `function`, `args` or `kwargs`, is raised unchanged, and
+        the process remains.
         """
         try:
             connection = self._connection or self._start()

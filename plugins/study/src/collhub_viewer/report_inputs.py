@@ -34,12 +34,15 @@ _BOUND = "bound"
 def read_report(path: Path) -> PageSubject | None:
     """Read a JSON report of the hub for a page; return None for any other file.
 
-    A file is a report if its first `_SEARCHED_BYTES` bytes contain the mark of a schema of the
-    hub. None also for a file that cannot be read. A diagnosis becomes a graph of waiting ranks,
-    a comparison a document. Raises `InputError` for invalid JSON and for a report that violates
-    its schema, and `UsageError` (`unknown-report`) for a report that a page cannot show. At
-    most `_MAX_REPORT_BYTES` bytes after the first ones are read: a longer report is invalid
-    JSON.
+    A file is a report if its first 4096 bytes contain `"collhub/report-`. None also for a file
+    that cannot be read. A diagnosis becomes a graph of waiting ranks: each wait has the text
+    `OPERATION (SEQUENCE)`. A comparison of `collhub compare`, for a collective or a job, becomes a
+    `ReportDocument` with its content unchanged. Titles are the name of the file without its
+    folder.
+
+    Raises `InputError` for invalid JSON, then `UsageError` (`unknown-report`) for a report of
+    another schema, then `InputError` (`invalid-report`) with all violations of the schema. After
+    the first 4096 bytes at most 10^8 bytes are read: a longer report is invalid JSON.
     """
     try:
         with path.open("rb") as file:
@@ -96,12 +99,13 @@ def read_tuned_folder(folder: Path) -> list[PageSubject]:
 
 
 def _read_tuned_report(path: Path) -> list[PageSubject]:
-    """Return the report of a tuned folder as one comparison per collective.
+    """Return the report of a tuned folder as one comparison per collective, in its order.
 
-    They have the selected algorithms. Titles have the mode if there are several collectives. The
-    list is empty for a JSON object of another schema. Raises `InputError` for a file that is no
-    JSON object, has more than `_MAX_REPORT_BYTES` (100 MB), or violates the schema, and `OSError`
-    for an unreadable file.
+    Each one is a `ReportDocument` with the result of `_compare_selected`. The title is `COLLECTIVE
+    on TOPOLOGY`, followed by `, MODE` if the report has several collectives. The list is empty for
+    a JSON object of another schema. Raises `InputError` for a file that is no JSON object,
+    (`invalid-report`) with all violations for a report that violates the schema, and `OSError` for
+    an unreadable file. Only the first 10^8 bytes are read, so a longer report is invalid JSON.
     """
     with path.open("rb") as file:
         document: Any = parse_json_object(file.read(_MAX_REPORT_BYTES), str(path))
@@ -121,9 +125,13 @@ def _read_tuned_report(path: Path) -> list[PageSubject]:
 def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
     """Convert the tuning report of one collective to a report of `collhub compare`.
 
-    There is one result per size for which an algorithm is selected. The bound of a size is the time
-    divided by its ratio to the bound, None if unknown. Sizes without a selected algorithm have the
-    winner `_DEFAULT`.
+    `document`: the full report, `collective`: one of its collectives. Each window of sizes has an
+    algorithm, and a row for each measured size. `results` has one entry per such size, ascending,
+    with the algorithm and the time in ns; of two rows of a size the last one counts. `bounds_ns`
+    and `winners` have one entry per size of the report. The bound is the time divided by its ratio
+    to the bound, None without a row or ratio. The winner is the algorithm, or the text `the
+    runtime's default` for a size without a row. Sizes, topology, ranks, timing, measured curves
+    and baselines are copied.
     """
     sizes = document["sizes"]
     selected = {
@@ -162,12 +170,13 @@ def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
 
 
 def index_waits(graph: WaitForGraph) -> dict[str, object]:
-    """Describe a wait-for graph for the page: ranks of a hung job, and for which ranks they wait.
+    """Return the page's data of a wait-for graph: the ranks of a hung job, and their waits.
 
-    There is one edge from every waiting rank to each awaited rank, at most `_MAX_WAITS` edges. The
-    state of a rank is `culprit`, `waiting` or `unknown`; a culprit that waits is `culprit`. A
-    waiting rank that comes after the limit may be `unknown`. Ranks are ascending, edges in the
-    order of the waits.
+    `edges` has one entry from every waiting rank to each awaited rank, with the text of the
+    operation: by wait, then by waiting rank, then by awaited rank. Only the first 20,000 edges are
+    listed. `nodes` has every rank that is a culprit, waits or is awaited, ascending, also those
+    without an edge. Its state is the first that applies: `culprit`; `waiting` if an edge begins at
+    it; `unknown`. So ranks that wait only beyond the limit may be `unknown`.
     """
     edges: list[dict[str, object]] = []
     ranks = set(graph.culprits)
@@ -190,8 +199,11 @@ def index_waits(graph: WaitForGraph) -> dict[str, object]:
 def index_bandwidths(comparison: BandwidthComparison) -> dict[str, object]:
     """Return the page's data of a comparison of bus bandwidths over size in bytes.
 
-    There is one curve per series, then one for the bound, if there is one. The times of all curves
-    are None, and `winners` is empty.
+    `algorithms` has the names of all series in order, then that of the bound if there is one.
+    `curves` has one entry for each of these: `algorithm` (its number from 0), `kind` (`simulated`
+    or `bound`), and `rates`, the bandwidths unchanged, one per size. The times of a curve are None
+    for each size. `sizes` and title are those of the comparison, `collective` and `winners` are
+    empty.
     """
     bound = () if comparison.bound is None else (comparison.bound,)
     series = [*comparison.series, *bound]
@@ -232,10 +244,12 @@ def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:
 
 
 def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
-    """Return the page's data of a job's comparison: title, facts and rows.
+    """Return the page's data of a job's comparison: `title`, `facts` and `rows`.
 
-    There is one row per result, in the order of the report, with times in ns. `is_baseline` is True
-    for the algorithms and network of the baseline.
+    The facts are the source of the job and its number of ranks. There is one row per result, in
+    the order of the report: algorithms, network, speedup and failure unchanged, and both the time
+    and the exposed time of communication in ns. `is_baseline` is True for every result whose
+    algorithms and network are equal to those of the baseline.
     """
     document: Mapping[str, Any] = report.document
     baseline = document["baseline"]
@@ -258,10 +272,17 @@ def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
 def _index_comparison(report: ReportDocument) -> dict[str, object]:
     """Return the page's data of a comparison: curves of time in ns over size, and winners.
 
-    First are the curves of the algorithms, in the order of the results, with None for a size
-    without a time. Then follow the lower bound, the measured curves and the library's choice, each
-    only if the report has it, with an entry in `algorithms`. Sizes are in bytes. Winners are listed
-    by range of sizes. Also contains title, collective, network, ranks and the timing.
+    `sizes` are those of the report, in bytes. Every curve has one time per size, None without a
+    time, and the number of its entry in `algorithms`. In this order:
+
+    1. `simulated`: one curve per algorithm, in the order of its first result; of two results for
+       one size the last counts
+    2. `bound`: the lower bound, if it is known for some size
+    3. `measured`: the measured curves of the report
+    4. `runtime`: the choice of the library, if it is known for some size, named by the library
+
+    `winners` are the ranges of `_list_winners`. Also contains title, collective, and network,
+    ranks and timing as facts.
     """
     document: Mapping[str, Any] = report.document
     sizes: list[int] = document["sizes"]
@@ -348,12 +369,16 @@ def _list_winners(
     names: Sequence[str],
     times: Mapping[str, Mapping[int, int | None]],
 ) -> list[dict[str, object]]:
-    """Return ranges of consecutive sizes with the same winner, as dicts.
+    """Return ranges of consecutive sizes with the same winner, as dicts, in the order of `sizes`.
 
-    `from_bytes` and `to_bytes` are the first and last size. `algorithm` is the number of the
-    winner in `names`, None without a winner or for an unknown name; neighbouring sizes with
-    None form one range. `text` has the name and the time (ns by name and size in `times`) at
-    the first size of the range, or states that no algorithm has a time.
+    `winners`: one per size, None without a winner. `from_bytes` and `to_bytes` are the first and
+    last size of a range. `algorithm` is the index of the winner in `names`, None without a winner
+    or for a name that is not in `names`. Neighbouring sizes with None form one range, also if
+    their winners differ.
+
+    `text` is that of the first size of the range: the winner's name, followed by its time if
+    `times` has one (ns by name and size). Without a winner it is `no algorithm has a time`.
+    Without sizes the result is []. Raises `ValueError` if the numbers of sizes and winners differ.
     """
     bands: list[dict[str, object]] = []
     for size, winner in zip(sizes, winners, strict=True):

@@ -99,10 +99,13 @@ def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResu
 def _check_size(request: SynthesisRequest) -> None:
     """Raise `InputError` (`too-large`) for a network whose flow would need hours or all memory.
 
-    The limits are `_MAX_VARIABLES` for sources times arcs, and `_MAX_SHARES` for pairs of ranks.
-    With switches there may be an arc between any two NPUs, so the arcs are the square of the NPUs,
-    else the links. A scatter has one source, other collectives one per rank. An all-to-all (or -v)
-    has the square of the ranks as pairs, other collectives one per rank.
+    That is so if sources times arcs exceed 4,000,000 (`_MAX_VARIABLES`), or pairs of ranks exceed
+    300,000 (`_MAX_SHARES`). With r ranks:
+
+    - Arcs: the links, or with switches the square of the number of NPUs, because there may be an
+      arc between any two of them.
+    - Sources: 1 for a scatter, r for other collectives.
+    - Pairs: r * r for an all-to-all and all-to-all-v, r for other collectives.
     """
     topology, kind = request.topology, request.collective.kind
     npus, ranks = topology.num_npus, len(request.npus)
@@ -139,11 +142,15 @@ class _Problem:
     def of(cls, request: SynthesisRequest) -> _Problem:
         """Build the problem of a request: network, demand, and bytes per share (a float).
 
+        The bytes per share are the bytes of the collective / `demand.parts` * `demand.scale`. For
+        an all-to-all of n ranks that is 1/n of the buffer; for an all-to-all-v it is the mean of
+        all shares that are not empty.
+
         Raises, in this order: `UsageError` for several planes (`planes-unsupported`); `InputError`
         for networks that are too large (`too-large`), and for collectives without a flow
         (`collective-unsupported`); `UsageError` if no rank sends data to another one (`one-rank`);
-        `InputError` for networks without links (`disconnected`), and for networks with switches in
-        which an NPU cannot reach another one.
+        `InputError` (`disconnected`) for networks with switches in which an NPU cannot reach
+        another one. Networks without switches are not checked for missing links here.
         """
         topology = request.topology
         if topology.num_planes > 1:

@@ -73,16 +73,19 @@ def generate_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield schedules for a network with switches: coarse ones, then promising refinements.
 
-    Coarse candidates are those of `_generate_coarse_candidates`; the fastest one of each packing
-    remains. There are no refinements if the request fixes the number of chunks. A refinement has
-    more chunks (`_refined_chunks`). Next is always the packing whose refinement has the smallest
-    predicted time, of equal ones the first; it is then removed. It returns with its fastest
-    refinement that achieves at least half (`_MIN_ACHIEVED_FRACTION`) of the predicted gain, if
-    there is one.
+    First all candidates of `_generate_coarse_candidates` are yielded; the fastest one of each
+    packing takes part in the refinement. If the request fixes the number of chunks, there are no
+    refinements. A refinement has more chunks (`_refined_chunks`). In each round:
 
-    The search ends if this prediction times 1 + `_MIN_RELATIVE_GAIN` is not below the best time so
-    far (`_MIN_RELATIVE_GAIN_IF_SLOW` if the refinement takes seconds to simulate), if the next
-    packing cannot beat `task.within_ns` with four times its chunks, and if no packing remains.
+    1. The candidate is chosen whose refinement has the smallest predicted time, of equal ones the
+       first. Without candidates the search ends.
+    2. The search ends if this prediction times 1.001 is not below the best time of all candidates
+       so far. The factor is 1.003 if the refinement takes seconds to simulate.
+    3. The search ends too if `task.within_ns` is given and the estimated time of this candidate
+       with four times its chunks is not below it.
+    4. The candidate is removed, and its refinements (`_generate_refinements`) are yielded. If one
+       of them achieves at least half of the predicted gain, the fastest such one is a candidate of
+       later rounds.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):
@@ -127,13 +130,17 @@ def _generate_coarse_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield the coarse schedules (few chunks) of packings with their times from `evaluate_time_ns`.
 
-    Packings are in order of planned time. Each one gives several candidates (`_generate_variants`):
-    with and without an order of messages on links, and with slack. The first packing with a
-    schedule is always evaluated. A later one is skipped in two cases: its planned time is not below
-    the best time so far, and its estimated time with four times the chunks is not below the best
-    such estimate of the candidates so far; or this estimate is not below `task.within_ns`. Planned
-    times are scaled to those of the simulator by `task.pace`. Before each evaluated packing, its
-    method is reported to `task.progress`.
+    The packings and their order are those of `_generate_coarse_schedules`. Each one gives the
+    candidates of `_generate_variants`: with and without an order of messages on links, and with
+    slack. The first packing with a schedule is always evaluated. A later one is skipped in two
+    cases:
+
+    - Its planned time is not below the best time so far, and its limit is not below the smallest
+      limit of the candidates so far. The limit is the estimated time with four times the chunks.
+    - `task.within_ns` is given, and its limit is not below it.
+
+    Planned times are scaled to those of the simulator by `task.pace`, and rounded up to ns. Before
+    each evaluated packing, its method and a fraction below 1 are reported to `task.progress`.
     """
     candidates: list[TimedSchedule] = []
     for packing, schedule in _generate_coarse_schedules(task, packings, candidates):
@@ -172,13 +179,15 @@ def _generate_coarse_schedules(
 ) -> Iterator[tuple[PlacedPacking, PackingSchedule]]:
     """Yield a coarse schedule of each packing, without duplicates, in order of planned time.
 
-    Of equal planned times, the packing with the lower index is first. Schedules with the same
-    sorted starts and finishes of all messages are duplicates; only the first is yielded. A packing
-    is omitted if it has no schedule. Before a schedule is built, a packing is also omitted if
-    `_is_slower_than_best` holds for a lower bound of its planned time
-    (`_MIN_PLANNED_OVER_BANDWIDTH_TIME` times the bandwidth time). The caller adds evaluated
-    schedules to `candidates` during the iteration; as long as it is empty, no packing is omitted
-    for this reason.
+    Of equal planned times, the packing with the lower index is first. Schedules are duplicates if
+    they have the same planned time, and the same sorted starts and sorted finishes of all
+    messages; only the first is yielded. A packing is omitted if it has no schedule
+    (`build_coarse_schedule`).
+
+    The caller adds evaluated schedules to `candidates` during the iteration. Before a schedule is
+    built, 0.98 times the bandwidth time of the packing is a lower bound of its planned time. If
+    `candidates` is not empty, the packing is omitted if `_is_slower_than_best` holds for this
+    bound.
     """
     # By time and packing: schedules by their planned times, and packings without one yet by lower
     # bounds, so that a schedule is taken when all that may be planned earlier are built.
@@ -224,14 +233,15 @@ def _generate_variants(
     schedule: PackingSchedule,
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield timed variants of a schedule: as given, without link order, with more slack.
+    """Yield timed variants of a schedule: as given, without link order, then with slack.
 
     `schedule` has a link order: the messages of each link are sent in the planned order. The first
-    two variants are always yielded. Afterwards schedules with the same number of chunks, the link
-    order and a slack of 1 and then 2 rounds divided by the depth of the packing are built. They are
-    built only while the best time so far exceeds `_MAX_SLOWDOWN` times the planned time of
-    `schedule` (converted to simulated ns by the pace of the task), which shows contention. A
-    slack for which there is no schedule is skipped. `evaluate_time_ns` is called once per variant.
+    two variants are both evaluated before the first one is yielded. Then up to two schedules
+    follow, with the same number of chunks, the link order and a slack of 1, then 2 rounds divided
+    by the depth of the packing. Before each of them, the iteration ends if the best time of the
+    variants so far is at most 1.004 times the planned time of `schedule`, scaled by `task.pace`:
+    contention then costs little. A slack for which there is no schedule is skipped.
+    `evaluate_time_ns` is called once per variant.
     """
     unordered = remove_link_order(schedule)
     # Which of the two is faster depends on the contention at switches.

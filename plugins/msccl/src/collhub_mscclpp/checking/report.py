@@ -173,14 +173,17 @@ class Story:
     ) -> None:
         """Add the findings of one simulated launch: deadlocks, races, wrong contents.
 
-        `number`: of the launch, from 0. The findings are, in this order:
+        `number`: of the launch, from 0; messages count launches from 1. The findings are added in
+        this order, within a kind in the order of `result`:
 
-        - `deadlock`, one per blocked operation, in every launch
-        - `race`, once for equal operations, distance between the two launches, and host rank
-        - `unflushed-put`, a warning, once per put that a proxy may execute after the end of the
-          launch
-        - `wrong-output`, once per rank and chunk, with the first wrong cell of the chunk; not for a
-          launch with a deadlock
+        - `deadlock`, an error per blocked operation, in every launch
+        - `race`, an error (`_tell_race`): only once per first operation, second operation,
+          distance of the two launches, and host rank. Further cells of such a race are not
+          reported.
+        - `unflushed-put`, a warning, once per put whose source the proxy may read only after the
+          end of the kernel
+        - `wrong-output`, an error at the rank, once per rank and output chunk, with the first
+          wrong cell of the chunk. A launch with a deadlock has none.
 
         Except deadlocks, a finding of an earlier launch is not repeated.
         """
@@ -226,9 +229,13 @@ class Story:
     ) -> None:
         """Add a race as an error, with both accesses, the memory location and their launches.
 
-        The rank of the error is that of the operation with the higher row number, or `host_rank` if
-        both accesses are by the host. For a put that a proxy may execute too late (`is_late`), the
-        message says so, and the cure is a flush; otherwise the cure is an order.
+        The text names `race.other`, then `race.operation`; row -1 is the caller of rank
+        `host_rank`. Launches are counted from 1, and a common one is named once. For a put that a
+        proxy may execute too late (`is_late`), the text says that `operation` overwrites the
+        location before the proxy has read it for `other`. The cure is then a flush, otherwise an
+        order by signal and wait, semaphore or barrier. The error is at the rank of the operation
+        with the higher row number, or at `host_rank` if both accesses are by the host. It is added
+        each time; the caller omits repetitions.
         """
         host = f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
         first, second = (
