@@ -123,14 +123,18 @@ def _contract(
 ) -> tuple[Int64Array, Int64Array]:
     """Shorten the question whether a path leads from `earlier[i]` to `later[i]`, for every pair i.
 
-    In each round, `earlier[i]` is replaced by its successor if it has exactly one, and then
-    `later[i]` by its predecessor if it has exactly one. This does not change whether there is a
-    path. There are at most 16 rounds; they end sooner if nothing moves.
+    Nodes are positions in the graph; all edges lead to higher nodes. In each round, a pair is moved
+    unless its answer is known:
 
-    A pair is not moved, or not moved any more, if the answer is known: both nodes are equal or on
-    one chain (`_are_on_a_chain`), or `earlier[i]` is not the lower node, so that there is no path
-    because all edges lead to higher nodes. Nodes are positions in the graph. Returns the new pairs
-    as (earlier, later); the arguments are not modified.
+    - Both nodes are equal, or in order on one chain (`_are_on_a_chain`): there is a path.
+    - `earlier[i]` is above `later[i]`: there is no path.
+
+    First `earlier[i]` is replaced by its child if it has exactly one child. If it is then still
+    below `later[i]`, this is replaced by its parent if it has exactly one parent. These moves do
+    not change whether there is a path. There are at most 16 rounds. A pair that does not move in a
+    round is final.
+
+    Returns the new pairs as (earlier, later), in the given order; the arguments are not modified.
     """
     earlier, later = earlier.copy(), later.copy()
     # Only pairs that moved in the last round can move again.

@@ -86,11 +86,15 @@ def choose(
 def cheapest_alternative(
     communicator: Communicator, collective: str, size_bytes: int, dtype: str = ""
 ) -> Alternative:
-    """Return the algorithm and protocol that NCCL chooses: the allowed one of the lowest cost.
+    """Return the algorithm and protocol that NCCL chooses: the allowed pair with the lowest cost.
 
-    Alternatives that are a last resort (`is_last_resort`) count only if no other one is allowed. Of
-    equal costs, the first in NCCL's numbering wins. Raises `ValueError` if no alternative is
-    allowed.
+    The cost is the time in us of `cost_us` for `size_bytes`, the bytes of the full vector. Of equal
+    costs, the first in NCCL's numbering (`list_alternatives`) wins. `dtype` has two effects: NVLS
+    is not allowed to add int8 and uint8; and a ring with 8-bit floats on many ranks is a last
+    resort (`is_last_resort`). A last resort is chosen only if no other pair is allowed.
+
+    Raises `ValueError` if no pair is allowed, and `KeyError` for a collective that `ALGORITHMS_OF`
+    does not have, such as all-to-all.
     """
     allowed = [
         alternative

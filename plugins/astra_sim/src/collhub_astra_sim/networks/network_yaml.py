@@ -56,9 +56,11 @@ class _Scalar(NamedTuple):
 def format_network(dimensions: Sequence[Dimension]) -> str:
     """Return a network YAML: one line each for topology, npus_count, bandwidth and latency.
 
-    Each is a list with one entry per dimension; the units are GiB/s and ns. Bandwidths can be read
-    back exactly, latencies are rounded to 1e-6 ns. The text ends with a newline. Raises `KeyError`
-    for a kind that ASTRA-sim does not have.
+    Each line is a list with one entry per dimension, in the given order, such as `topology: [ Ring,
+    Switch ]`. The words of `topology` are Ring, FullyConnected and Switch. Bandwidths are in GiB/s
+    (2^30 bytes/s), in the fewest digits that read back exactly. Latencies are in ns, rounded to
+    1e-6 ns. Numbers have no exponent. The text ends with a newline. Raises `KeyError` for any other
+    kind of dimension, such as a line.
     """
     columns = {
         "topology": [KIND_NAMES[dimension.kind] for dimension in dimensions],
@@ -81,13 +83,23 @@ def _format_decimal(value: float) -> str:
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Read the topology that a network YAML of ASTRA-sim describes.
+    """Return the topology that a network YAML of ASTRA-sim describes.
 
-    The four keys of `_KEYS` are required, with one entry per dimension (a single value is a list of
-    one); bandwidths are in GiB/s, latencies in ns. Other keys are ignored. Raises `InputError`
-    (`invalid-network-yaml`), with the line if it is known, for a missing or repeated key of these,
-    invalid entries, lists of different lengths, networks that are too large for `grid`, and files
-    above 1 MiB.
+    Required are `topology` (Ring, FullyConnected or Switch), `npus_count`, `bandwidth` in GiB/s and
+    `latency` in ns. Each has one entry per dimension, in order of the dimensions (a single value is
+    a list of one). Other keys are ignored. The topology is built by `grid`; its name is that of the
+    source.
+
+    Raises `InputError` (`invalid-network-yaml`), with the line if it is known:
+
+    - for a file above 1 MiB, or one that is no YAML mapping
+    - for a missing or repeated key of these four (of several reasons, the first in the file)
+    - for lists of different lengths
+    - for invalid entries (`_build_dimension`)
+    - for networks that are too large for `grid`
+
+    Raises `UsageError` if the source has several files. `options` are ignored. Lists must have at
+    least one entry.
     """
     del options
     name, content = source.name, source.content()
@@ -121,10 +133,15 @@ def samples() -> Sequence[Source]:
 def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
     """Parse a simple network YAML without a YAML library; None if only the library can parse it.
 
-    Importing the library takes 0.03 s. Simple are lines such as `topology: [ Ring, Switch ]` or
-    `key: value`, and lines without a key (empty lines and comments). Returns the entries by key,
-    with the line of each; keys outside of `_KEYS` are included. None for any other line, a repeated
-    key, and if a key of `_KEYS` is missing.
+    Importing the library takes 0.03 s. Simple lines are, each without indentation:
+
+    - `key: value` or `key: [ value, value ]`, where a value is an ASCII letter or digit, followed
+      by letters, digits and `.+_-`
+    - empty lines and comments in ASCII; a comment may also follow a value and a blank
+
+    Returns the entries by key, each with its line from 1, in the order of the file. Keys outside of
+    `_KEYS` are included. A single value is a list of one. None for any other line (such as one with
+    quotes), a repeated key, and if a key of `_KEYS` is missing. Raises no exception.
     """
     values: dict[str, list[_Scalar]] = {}
     lines = content.decode("ascii", "replace").removesuffix("\n").split("\n")
@@ -145,10 +162,12 @@ def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
 def _parse_yaml(name: str, content: bytes) -> MappingNode:
     """Return the mapping at the root of the document, as YAML nodes with line numbers.
 
-    Content that begins with "{" after white space is JSON; its tabs are replaced by blanks, because
-    YAML allows none. Raises `InputError` if the content is not UTF-8, not YAML (with the line if
-    the parser reports one), nested too deeply, or several documents, and if the root is not a
-    mapping, as in an empty document. Keys are not checked; they may occur twice.
+    Content that begins with "{" after white space is JSON; all its tabs are replaced by blanks,
+    because YAML allows none. Keys are not checked; they may occur twice.
+
+    Raises `InputError` (`invalid-network-yaml`) if the content is not UTF-8, not YAML (with the
+    line if the parser reports one), nested too deeply for Python's recursion limit, or several
+    documents. It also raises it if the root is not a mapping, as in an empty document.
     """
     # Imported here, because most conversions read no YAML.
     import yaml
@@ -172,9 +191,13 @@ def _parse_yaml(name: str, content: bytes) -> MappingNode:
 def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
     """Return the entries of `topology`, `npus_count`, `bandwidth` and `latency`, each as a list.
 
-    A single value counts as a list of one. Other keys are ignored, as in ASTRA-sim. Raises
-    `InputError` if one of these four keys is repeated or missing, and for entries that are no
-    scalars.
+    The keys are in the order of the file, each entry has its line from 1. A single value counts as
+    a list of one. Other keys are ignored, as in ASTRA-sim, also if they are repeated or have any
+    contents.
+
+    Raises `InputError` (`invalid-network-yaml`), at the first of these that occurs in the file: one
+    of the four keys is repeated, or an entry of its list is a list or a map. If none occurs, it is
+    raised without a line if one of the four keys is missing.
     """
     entries_by_key: dict[str, list[_Scalar]] = {}
     for key_node, value_node in root.value:
@@ -223,11 +246,18 @@ def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
 def _build_dimension(
     name: str, kind: _Scalar, size: _Scalar, bandwidth: _Scalar, latency: _Scalar
 ) -> Dimension:
-    """Return the dimension that four entries describe. Raises `InputError` for invalid ones.
+    """Return the dimension that four entries describe, with bandwidth in bytes/s and latency in s.
 
-    `kind` is a known word, `size` a whole number from 1 to `_MAX_SIZE` in ASCII digits, `bandwidth`
-    above 0 and below 10^9 GiB/s, `latency` from 0 to below 10^18 ns. The error states the line of
-    the first invalid entry. The result is in bytes/s and s.
+    The entries are checked in this order; the first invalid one raises `InputError`
+    (`invalid-network-yaml`) with its line:
+
+    1. `kind` is Ring, FullyConnected or Switch; case counts.
+    2. `size` is a whole number from 1 to 9 999 999 (`_MAX_SIZE`) in ASCII digits.
+    3. `bandwidth` is a number above 0 and below 10^9, in GiB/s (2^30 bytes/s).
+    4. `latency` is a number from 0 to below 10^18, in ns.
+
+    The last two are parsed by `float`, so exponents are accepted; nan and inf are invalid. `name`:
+    of the file, for the error.
     """
     if kind.text not in _KINDS:
         known = ", ".join(_KINDS)
@@ -277,18 +307,20 @@ def find_astra_network(
 ) -> AstraNetwork:
     """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
-    `sources`, `destinations`: NPUs of the messages, int64[messages]. Two cases:
+    `sources`, `destinations`: NPUs of the messages, int64[messages]. Dimensions of one node are
+    ignored.
 
-    - The topology has dimensions of at least two nodes, each of them a ring, a switch, a full mesh
-      or a line of two nodes, and no switch multicasts or reduces. With `is_congestion_aware` it has
-      exactly one such dimension. The result has these dimensions without losses; lines and rings of
-      two nodes are full meshes in it.
-    - Any other topology. The result is one full mesh of all NPUs with the bandwidth and latency of
-      the topology's links, and has one loss. Conditions: at least one link, no multicast or
-      reduction, one plane, equal links, and a link between source and destination of every message.
+    1. The dimensions of the topology, without losses; lines and rings of two nodes become full
+       meshes. Conditions: no switch multicasts or reduces; there is at least one dimension of two
+       or more nodes, and with `is_congestion_aware` exactly one; each is a ring, a switch, a full
+       mesh or a line of two nodes. The messages are not examined.
+    2. Otherwise one full mesh of all NPUs with the bandwidth and latency of the topology's links,
+       and one loss. Conditions, in this order: at least one link; no multicast or reduction; one
+       plane; links of equal bandwidth, then of equal latency; a link from the source to the
+       destination of every message. Without messages the last condition holds.
 
-    If a condition of the second case fails, `UsageError` (`inexpressible-topology`) gives the first
-    one that does.
+    If a condition of case 2 fails, `UsageError` (`inexpressible-topology`) gives the first one that
+    does. `UsageError` (`too-few-npus`) is raised in case 2 for a topology with a single NPU.
     """
     dimensions: tuple[Dimension, ...] = ()
     if not (topology.multicast or topology.reduction):

@@ -33,16 +33,21 @@ _REQUIRED_OF_ALGO = {True: ("outofplace", "minBytes", "maxBytes"), False: ("name
 def check_algo(algo: RawElement, refusals: Refusals) -> None:
     """Check the attributes of `<algo>`, the number of channels and the ids of ranks.
 
-    All violations are recorded in `refusals`; no exception is raised. Refused are:
+    All violations are recorded in `refusals`, in this order; no exception is raised. Numbers are
+    parsed as C's strtol does (0 without digits). Refused are:
 
-    - a missing required attribute; the runtime determines which ones are required
-    - a `coll` that is missing or that the runtime does not know
-    - a `proto` other than Simple, LL and LL128
-    - `minBytes` above `maxBytes`, only by a runtime with one mode per file
-    - more channels than the runtime has; a runtime with one mode per file gives only a warning
-    - more than 1 024 `<gpu>` elements
+    1. a missing required attribute. All runtimes require `ngpus`, `nchunksperloop`, `nchannels`,
+       `proto`, `coll` and `inplace`. Runtimes with both modes in a file also require `outofplace`,
+       `minBytes` and `maxBytes`; the others `name`.
+    2. a `coll` that the runtime does not know; also a missing one, in addition to rule 1
+    3. a `proto` other than Simple, LL and LL128
+    4. `minBytes` (0 if missing) above an existing `maxBytes`, only by a runtime with one mode per
+       file
+    5. `nchannels` above the channels of the runtime; a runtime with one mode per file gives a
+       warning instead
+    6. more than 1 024 `<gpu>` elements
 
-    Ids of ranks that are not 0..ngpus-1 give a warning.
+    Last, ids of `<gpu>` that are not 0..ngpus-1, each once in any order, give one warning.
     """
     runtime = refusals.runtime
     cure = f"'collhub convert -O runtime={runtime.name}' adds it"
@@ -118,17 +123,20 @@ def check_gpu(
 ) -> None:
     """Check the program of one rank by the rules of the runtime's parser on this rank.
 
-    All violations are recorded in `refusals`; no exception is raised. A missing required attribute
-    of `<gpu>` or of a thread block is refused once per file and name; the element is not checked
-    further. Refused are also:
+    All violations are recorded in `refusals`, in this order; no exception is raised. Refused are:
 
-    - a negative `s_chunks`
-    - numbers of chunks that do not match `nchunksperloop`, by a runtime with one mode per file
-    - more than 4 095 XML elements that the rank reads: `<algo>`, all `<gpu>`, and its own thread
-      blocks and steps
-    - ids of thread blocks that are not 0, 1, 2, ... in any order
-    - more thread blocks than the runtime has
-    - the violations of each thread block (`_check_block`)
+    1. a missing `id`, `i_chunks`, `o_chunks` or `s_chunks` of `<gpu>`, once per file and name.
+       Nothing else of this rank is then checked.
+    2. a negative `s_chunks`
+    3. by a runtime with one mode per file: a positive `i_chunks` or `o_chunks` other than
+       `nchunksperloop`. For `i_chunks` of an all-gather and `o_chunks` of a reduce-scatter, the
+       number times `ngpus` is compared.
+    4. more than 4 095 XML elements that the rank reads: `<algo>`, all `<gpu>`, and its own thread
+       blocks and steps
+    5. ids of thread blocks that are not 0, 1, 2, ... in any order; a missing id counts as 0
+    6. more thread blocks than the runtime has
+    7. for each thread block: a missing required attribute, once per file and name. Otherwise the
+       violations of `_check_block`.
     """
     if not _has_all_attributes(gpu, refusals):
         return
@@ -195,16 +203,22 @@ def _check_block(
 ) -> None:
     """Check the channel, the peers and the steps of one thread block.
 
-    All required attributes of the block and of `gpu` must exist. A channel that is negative or
-    above the number of channels of the runtime is refused. A channel equal to this number gives
-    only a warning, because the parsers accept it by mistake. A peer is refused if it is the own
-    rank or below -1 (none); a runtime with one mode per file also refuses a number that is not one
-    of 0 to `ranks` - 1.
+    Violations are recorded in `refusals`, in this order. All required attributes of the block and
+    of `gpu` must exist (otherwise `KeyError`).
 
-    `usage`: number of thread blocks of the rank so far by (`send` or `recv`, channel); this block
-    is added on each side that has a peer. The 33rd block of a side and channel is refused, further
-    ones are not reported. A step without a required attribute is not checked, except in chains of
-    reductions; each missing name is refused once per file.
+    1. `chan` below 0 or above the number of channels of the runtime: refused. Equal to this number:
+       only a warning, because the parsers accept it by mistake.
+    2. For `send`, then for `recv`: a peer equal to the block's rank or below -1 is refused; -1 is
+       no peer. A runtime with one mode per file also refuses a peer of `ranks` or more.
+    3. For the same side, if the peer is at least 0: the 33rd thread block of the rank on this side
+       and channel is refused. Further ones are not reported.
+    4. For each step: a missing required attribute is refused, once per file and name. A step with
+       all attributes is checked by `check_step`.
+    5. `check_chains` checks all steps, also those that lack attributes.
+
+    `usage`: number of thread blocks of the rank so far by ("send" or "recv", channel). It is
+    changed: this block is added for each side with a peer of at least 0, also if the peer is
+    refused.
     """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"
@@ -280,14 +294,21 @@ def check_step(
 ) -> None:
     """Check one step of a thread block and record its violations in `refusals`.
 
-    Refused are:
+    `step` must have all required attributes, `block` its `send` and `recv`, and `gpu` its numbers
+    of chunks; otherwise `KeyError`. Numbers are parsed as C's strtol does. `block_name`: name of
+    the block for messages. In this order, refused are:
 
-    - an `s` outside 0..max_steps - 1 of the runtime, merged into one finding per thread block
-    - a type that the runtime does not execute, and invalid operands
-    - except in a nop: a `cnt` outside 0..71, and a `hasdep` other than 0 and 1
-    - a type that sends or receives in a block without that peer, once per block and side
+    1. an `s` outside 0..max_steps - 1 of the runtime; one finding per thread block
+    2. a type that the runtime does not execute, once per type and file. The type `ra` gives a
+       warning if the runtime has it.
+    3. except in a nop: a `cnt` outside 0..71, then a `hasdep` other than 0 and 1
+    4. a type that sends or receives in a block without that peer (below 0), once per block and side
+    5. for src, then dst: a buffer other than i, o and s, in all types, also a nop. For a side that
+       the parsers check for this type: an offset below -1, or not below the declared number of
+       chunks of the buffer. `cnt` is ignored in this comparison. One finding per `<gpu>` and
+       buffer.
 
-    A `depid` above 127 gives a warning. `block_name`: name of the block for messages.
+    Between 4 and 5, a `depid` above 127 gives a warning.
     """
     runtime, attributes = refusals.runtime, step.attributes
     name = f"{block_name}, step {attributes['s']}"

@@ -249,8 +249,13 @@ class _RankMemory:
 def _iterate_memories(tables: Tables) -> Iterator[_RankMemory]:
     """Yield the memory of each rank, by ascending rank; its addresses begin at 0.
 
-    It has the begin and the size of each buffer in blocks, the total, and whether the rank has a
-    defined input. SCRATCH is the last buffer; its size is that of the tables.
+    All numbers are in blocks. `begin` and `size` have three entries: INPUT, OUTPUT, SCRATCH. In
+    place, INPUT and OUTPUT may overlap. SCRATCH is the last buffer; its size is `tables.scratch` of
+    the rank, not that of the program's layout. `total` is the end of SCRATCH.
+
+    `is_defined`: whether the rank has data in INPUT before the collective. In a broadcast or
+    scatter only the root has; in a custom collective its contract decides; otherwise every rank
+    has.
     """
     layout = tables.program.layout
     is_defined = tables.collective.defined_inputs()
@@ -277,13 +282,23 @@ def _format_memory(memory: _RankMemory) -> str:
 
 
 def _list_facts(tables: Tables) -> list[str]:
-    """Return the fields of the C++ type `Schedule` as C++ expressions, in their order.
+    """Return the 17 fields of the C++ type `Schedule` as C++ expressions, in their order.
 
-    These are: kind, NCCL's own collective (`kNone` without one), ranks, units, parts, lanes,
-    root (-1 without one), whether the program runs in place, whether it reduces, whether it has
-    promises, operation of the reduction, bandwidth factor, and the names of five tables. The
-    bandwidth factor is the bus bandwidth of 1 byte in 1 second; it is 0.0 for a collective
-    without a bus bandwidth.
+    1. kind of the collective, as a string literal
+    2. NCCL's own collective: `Native::kAllReduce`, `kAllGather`, `kReduceScatter`, `kBroadcast` or
+       `kReduce`; `Native::kNone` for other kinds
+    3. number of ranks
+    4. number of units (blocks of the program)
+    5. `num_parts` of the tables
+    6. `num_lanes` of the tables
+    7. root, -1 without one
+    8. whether the program runs in place, as `true` or `false`
+    9. whether the collective reduces, likewise
+    10. whether there are promises, likewise
+    11. operator of the reduction, as a string literal
+    12. bandwidth factor: `bus_bandwidth` of 1 byte in 1 second as a float; 0.0 for a custom
+        collective
+    13. the names `kRecords`, `kRecordBegin`, `kMemory`, `kPromises`, `kPromiseBegin` (five fields)
     """
     collective, program = tables.collective, tables.program
     return [
@@ -316,8 +331,17 @@ def _format_bool(value: object) -> str:
 def format_schedule_json(tables: Tables) -> str:
     """Return the text of `schedule.json`: the same tables, for the Python program.
 
-    `records` and `promises` have one list per rank, of rows of integers. `record_fields` and
-    `promise_fields` name the columns. The text is one line of compact JSON with a line feed.
+    The text is one line of compact JSON with a line feed. Its members, in this order:
+
+    - `provenance`, `collective` (the kind), `num_ranks`, `blocks` (units of the program), `root`
+      (null without one), `in_place`, `is_reducing`, `reduce_op`
+    - `memory`: one object per rank with `begin`, `size`, `total`, `is_defined`
+      (`_iterate_memories`)
+    - `record_fields`: names of the columns of a record
+    - `records`: one list per rank, of rows of integers in the order of `tables.records`
+    - `promise_fields` and `promises`: likewise; a source of -1 is the sum of all ranks
+
+    A rank without rows has an empty list.
     """
     collective, program = tables.collective, tables.program
     document = {
