@@ -57,16 +57,26 @@ class Destination:
     force: bool
 
     def put(self, contents: Iterable[Content]) -> tuple[Path, ...]:
-        """Write all contents or none; return the paths of the files in order.
+        """Write all contents or none; return the paths of the written files in order.
 
-        The result is empty for standard output, and the file itself for a destination of one file.
-        Each content is written to a hidden folder next to the destination as soon as the iterator
-        yields it; at the end all files are moved. On an error or Ctrl-C, new files and folders are
-        removed and the previous files restored. Standard output and devices get all contents in one
-        write.
+        - Standard output: all contents are joined and written in one write; the result is
+          empty.
+        - A file that is a pipe or a device, such as /dev/null: written in the same manner; the
+          result has its path.
+        - FILE: the file is replaced; the result has the given path. A symbolic link remains,
+          and the file to which it refers is replaced.
+        - PREFIX: files prefix + name. Older rank files of the prefix that the new set does not
+          replace are an error, and with `force` they are removed.
+        - FOLDER: files folder / name. Other files in the folder remain, also with `force`.
 
-        Raises `UsageError` if the destination cannot be written. Raises it if a set of rank files
-        would be mixed with older ones; with `force`, the older ones are removed instead.
+        For FILE, PREFIX and FOLDER, missing folders are created. Each content is written to a
+        hidden folder as soon as the iterator yields it. All are moved at the end. On any
+        exception, Ctrl-C and errors of the iterator included, new files and folders are removed
+        and the previous files restored; the exception is raised again.
+
+        Raises `UsageError`: `unwritable-output` if the files cannot be written, `output-exists`
+        for older rank files without `force`. Errors of writing to standard output or a device
+        are raised as `OSError`.
         """
         if self.place is None:
             sys.stdout.buffer.write(b"".join(content.data for content in contents))
@@ -125,15 +135,25 @@ class Destination:
 
 
 def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> Destination:
-    """Check the destination of an output, before any work, and return it.
+    """Check the output path `out` for the layout of `format`; return the destination.
 
-    `-` is standard output, only for layout FILE. FILE: a file, which is replaced if it exists.
-    PREFIX: a set of files, whose other ranks are checked when it is written. FOLDER: a new or
-    empty folder, or with `force` any folder. Missing parent folders are created only when the
-    output is written. Raises `UsageError` for an empty name or one with a null character; for
-    FILE and PREFIX, for a name that is a folder or ends with `/`; for FOLDER, for a folder that
-    is not empty; for `-` with another layout; and (`unwritable-output`) if the path cannot be
-    accessed.
+    This happens before any work: nothing is created or written. Files below missing folders are
+    accepted. Rules by layout:
+
+    - FILE: `-` is standard output. An existing file is accepted and replaced later, also
+      without `force`.
+    - PREFIX: the prefix of a set of rank files. A suffix of the format, with an optional rank,
+      is removed: `ring`, `ring.et` and `ring.0.et` give `ring`. Existing rank files are only
+      checked by `Destination.put`.
+    - FOLDER: a folder that is missing or empty, or with `force` any folder. A path that is a
+      file is not refused here.
+
+    Raises `UsageError`:
+
+    - `-` with PREFIX or FOLDER, an empty path, or a path with a null character
+    - FILE and PREFIX: a path that ends with `/`, or is a folder after the suffix is removed
+    - FOLDER: a folder that is not empty, without `force` (`output-exists`)
+    - a path that cannot be accessed (`unwritable-output`)
     """
     text = os.fspath(out)
     if text == STANDARD_STREAM:
@@ -191,12 +211,19 @@ def _roll_back_on_failure() -> Iterator[_Undo]:
 def _move_all(
     moves: Sequence[tuple[Path, Path]], stale: Sequence[Path], scratch: Path, undo: _Undo
 ) -> None:
-    """Move staged files to their targets, after the files that they replace to the scratch folder.
+    """Move staged files to their targets, and the files that they replace to `scratch`.
 
-    `moves`: pairs (staged file, target). `stale`: older files that are moved to the scratch folder
-    too. Missing folders of targets are created. Before each change, the step that reverses it is
-    appended to `undo`, so that an interruption loses no file. A single file without stale files,
-    whose folder exists, is moved by one atomic replacement without an undo step. Raises `OSError`.
+    `moves`: pairs (staged file, target). `stale`: older files, which are moved to `scratch` too
+    and get no replacement. A single pair without stale files, whose target's folder exists, is
+    one atomic replacement, and nothing is appended to `undo`.
+
+    Otherwise first the stale files, then the existing targets are moved to `scratch`. Then the
+    pairs follow in order; missing folders of a target are created before its move. Before each
+    change, the function that reverses it is appended to `undo`, so an interruption loses no
+    file.
+
+    Raises `OSError` for a failed change. It runs no undo step; the caller does that in reverse
+    order.
     """
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])
@@ -241,10 +268,15 @@ def _make_folders(folder: Path, undo: _Undo) -> None:
 
 @contextlib.contextmanager
 def _create_scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a new hidden folder in `parent`, which is removed with its contents afterwards.
+    """Create a hidden folder in `parent` that exists during the `with` statement.
 
-    It is on the file system of the targets, so that moves are atomic. It is removed after an
-    exception too; files that cannot be removed remain. Raises `UsageError` if it cannot be created.
+    Yields its path, `parent/.collhub-` and 12 random hexadecimal digits. The folder and its
+    contents are removed after the body, also after an exception. If files cannot be removed,
+    they and the folder remain without an error. It is on the file system of the targets, so
+    that moves are atomic.
+
+    Raises `UsageError` (`unwritable-output`), which names `parent`, if the folder cannot be
+    created, also if `parent` does not exist.
     """
     scratch = parent / f".collhub-{os.urandom(6).hex()}"
     # As text, because its removal then allocates least memory.

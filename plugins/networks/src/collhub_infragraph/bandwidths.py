@@ -127,12 +127,17 @@ class Contraction:
         return True
 
     def _contract(self, vertex: int) -> bool:
-        """Try to replace the two hops of a vertex by one; return whether the vertex may be removed.
+        """Try to join the two hops of `vertex`; return whether the vertex may be removed.
 
-        It may not if another hop already connects the two neighbours and parallel hops are not
-        kept; then the hops are unchanged. If both hops lead to the same neighbour, the result is
-        True without a change, and the caller removes both. Otherwise the joined hop gets the number
-        of the earlier one, so that hops stay in the order of the document.
+        The vertex must have exactly two hops. The rules are tried in this order:
+
+        - Both hops lead to the same neighbour: True. The hops are unchanged; the caller removes
+          both.
+        - Another hop connects the two neighbours, and parallel hops are not kept: False. The
+          hops are unchanged.
+        - Otherwise: True. Both hops are replaced by one between the two neighbours, with the
+          edges of both in order. It gets the smaller of both numbers, so that hops stay in the
+          order of the document.
         """
         first, second = sorted(self._hops_at[vertex])
         before, after = self._hops[first], self._hops[second]
@@ -208,14 +213,19 @@ def apply_bandwidths(
     bandwidths: Mapping[str, float],
     findings: NetworkFindings,
 ) -> tuple[LinkKind, ...]:
-    """Set the bandwidths of links that the user gives by the option `bandwidth`.
+    """Return the links with the bandwidths that the option `bandwidth` gives for them.
 
-    Returns the links in the same order; the given ones are unchanged. `bandwidths`: bytes/s by
-    `device/link` (title) or `link` (name); the former takes precedence, and a name sets all
-    links of that name. A bandwidth of the option replaces that of the document, removes the
-    link's `flaw`, and is recorded as a note (`supplied-bandwidth`) in `findings`. The name `*`,
-    which only supplies missing values, is ignored. Raises `UsageError` (`unknown-link`) for the
-    first name without a link. `file`: for messages.
+    `bandwidths`: bytes/s by `device/link` (`title`) or by `link` (`name`, which applies to all
+    links of that name). If both are given for a link, that of the title is used. The name `*`
+    is ignored: it only supplies missing values, which `supply_missing_values` does.
+
+    The result has all links in the same order; the given ones are unchanged. A link with a
+    bandwidth by option is copied with this bandwidth, instead of the document's, and with an
+    empty `flaw`. For each such link one note (`supplied-bandwidth`) is added to `findings`. The
+    remaining links are returned as they are.
+
+    Raises `UsageError` (`unknown-link`) for the first name other than `*` that is neither a
+    title nor a name of a link; then no note is added. `file`: for messages.
     """
     known = {name for link in links for name in (link.name, link.title)}
     for name in bandwidths:
@@ -244,14 +254,20 @@ def supply_missing_values(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> list[Hop]:
-    """Complete the hops (paths of edges) that lack a bandwidth or a latency, from the options.
+    """Return the hops (paths of edges); options supply missing bandwidths and latencies.
 
-    Returns the hops in the same order; the given ones are not changed. A value is missing if
-    no edge of the hop has it. A missing bandwidth becomes that of `*` in the option
-    `bandwidth`, else 1e17 bytes/s (`UNLIMITED`) if the option `missing` is `unlimited`;
-    otherwise `InputError` (`no-bandwidth`) is raised. A missing latency becomes the option
-    `latency` in s, 0 without it. Bandwidths and latencies that are supplied give one note each
-    in `findings`, with the number of hops.
+    A value is missing if no edge of the hop has it; a hop with a value for one edge remains.
+    The result has all hops in the same order, as copies.
+
+    - A missing bandwidth becomes that of the name `*` in the option `bandwidth`. Without it,
+      and with the option `missing` = `unlimited`, it becomes 1e17 bytes/s (`UNLIMITED`).
+      Otherwise `InputError` (`no-bandwidth`) is raised, which lists the links.
+    - A missing latency becomes the option `latency` in seconds, or 0 without this option.
+
+    `findings` gets at most two notes, each with the number of hops: `supplied-bandwidth` if a
+    bandwidth was missing, then `supplied-latency` if a latency was missing, also for 0. Raises
+    `UsageError` for an invalid bandwidth in the option, also if none is missing. `file`: for
+    messages.
     """
     rate = parse_bandwidths(options.bandwidth).get("*")
     if rate is None and options.missing == "unlimited":
@@ -298,13 +314,21 @@ def _refuse_missing_bandwidths(
     graph: VertexGraph,
     hops: Sequence[Hop],
 ) -> None:
-    """Raise `InputError` (`no-bandwidth`) with the links of hops that have no bandwidth.
+    """Raise `InputError` (`no-bandwidth`) that lists the links of the given hops.
 
-    `hops`: edges of the network, each over one or more links; all links of the given hops are
-    listed. The message begins with the number of hops. It lists the `_MAX_NAMED` (6) most
-    frequent links as `device/link`, each with the number of its edges and an example, then the
-    number of further links, and the reason of the first link that has a `flaw`. The remedy
-    shows the options for the first two links.
+    It is always raised. `hops`: the hops (paths over one or more edges) without a bandwidth.
+    Each hop counts once for each different link on its path. The message has, in this order:
+
+    - the number of hops
+    - the `_MAX_NAMED` (6) links that occur in most hops, by decreasing number of hops, ties in
+      the order of their first hop: `device/link`, the number of hops, and the end vertices of
+      the first hop
+    - the number of further links, if any
+    - the `flaw` (why the given bandwidth is unusable) of the first link that has one, also of a
+      link that is not listed
+
+    The remedy shows the option `bandwidth` for the first two links and for `*`, and
+    `missing=unlimited`. Vertex names and links are from `graph`. `file`: location of the error.
     """
     # By link, not by edge: a network repeats its devices, and one option applies to all of them.
     counts: Counter[str] = Counter()

@@ -225,12 +225,20 @@ def create_comparison_report(
     variations: Sequence[VariationItem] = (),
     robustness: Sequence[RobustnessItem | None] = (),
 ) -> CompareReport:
-    """Return the JSON report of a comparison.
+    """Return the JSON report of a comparison, with the winner of every size.
 
-    `sizes` (bytes), `bounds_ns`, `bound_methods` and `winners` have one entry per size. A winner is
-    None if no algorithm has a time. `results` has one entry per algorithm and size. `is_partial` is
-    True if a limit of the search cut anything; `cut` lists it. `variations` and `robustness` are
-    absent without variations.
+    One entry per requested size, in that order: `sizes` (bytes), `bounds_ns`, `bound_methods`,
+    `winners`, `baselines`. `bounds_ns` is None without a bound or for a bound of 0,
+    `bound_methods` only without a bound. A winner is the name of the algorithm with the fewest
+    messages within 1 % of the best time; None if no algorithm has a time.
+
+    `results` has one record per measurement (an algorithm at a size), in the order of
+    `outcome`, also for failed ones. `cut` lists the parts of the searches that limits have
+    stopped; `is_partial` is True if there are any. `runtime` is absent for the ideal runtime.
+    `variations` and `robustness` are the arguments unchanged; both are absent if `variations`
+    is empty.
+
+    The bounds are computed here if `outcome` has not cached them, which may take long.
     """
     question = outcome.question
     rankings = [outcome.ranking(size) for size in question.sizes]
@@ -315,9 +323,12 @@ def _format_lead(ranking: Sequence[Measurement]) -> str:
 
 
 def list_message_notes(outcome: ComparisonOutcome) -> list[str]:
-    """Return a line for every size whose winner is not the fastest algorithm.
+    """Return a line for every size whose winner takes longer than the fastest algorithm.
 
-    Such a winner has fewer messages and a time within 1 % of the best.
+    The winner of a size is the algorithm with the fewest messages within 1 % of the best time
+    (`ComparisonOutcome.ranking`). A line gives the size, the number of messages of both
+    algorithms, and by how many percent the winner takes longer. Lines are in the order of the
+    sizes. Sizes without any time, or whose winner has the best time, give no line.
     """
     lines = []
     for size in outcome.question.sizes:
@@ -340,10 +351,18 @@ def _format_bandwidth(value: float | None) -> str:
 
 
 def create_result(outcome: ComparisonOutcome, measurement: Measurement) -> ComparedResult:
-    """Return the record of a measurement in reports.
+    """Return the record of a measurement (an algorithm at a size) for reports.
 
-    Times are in ns. Bandwidths are in bytes/s, as nccl-tests define them; they are None without a
-    time or for time 0. An empty protocol or failure becomes None.
+    The time is in ns, the size in bytes of the full buffer, bandwidths in bytes/s:
+
+    - algorithm bandwidth: size divided by time
+    - bus bandwidth: the algorithm bandwidth times 2 (n - 1) / n for an all-reduce of n ranks, 1
+      for broadcast and reduce, (n - 1) / n for other collectives, as nccl-tests define it; None
+      for custom collectives
+
+    Both are None without a time or for time 0. `ratio_to_bound` is the time divided by the
+    bound of the size, None if one of them is missing. An empty protocol or failure becomes
+    None. The other fields are copied from the measurement.
     """
     collective, size = outcome.question.collective, measurement.size
     time_s = measurement.time_ns / 1e9 if measurement.time_ns else None
@@ -389,11 +408,16 @@ def check_picture(out: str, registry: Registry) -> None:
 
 
 def create_picture_request(outcome: ComparisonOutcome) -> BandwidthComparison:
-    """Build the request for a picture: the bus bandwidths of all algorithms, and of the bound.
+    """Return the request for a picture: the bus bandwidths of all algorithms, and of the bound.
 
-    Each series has one value in bytes/s per size of the comparison, None where no time is known.
-    Algorithms without any value are omitted; the others are in the order of their first
-    measurement. The series of the bound always exists.
+    `series` has one entry per algorithm, in the order of the first measurements. Each has one
+    value in bytes/s per size of the comparison, in the same order: the bus bandwidth that
+    follows from the time, None without a time or for time 0. Algorithms without any value are
+    omitted. For a custom collective all values are None, so `series` is empty.
+
+    `bound` is a series named "bound" with the bandwidths that follow from the bounds, None at
+    sizes without a bound or with a bound of 0. It is never omitted. The bounds are computed
+    here if `outcome` has not cached them, which may take long.
     """
     question = outcome.question
     times: dict[str, dict[int, int | None]] = {}

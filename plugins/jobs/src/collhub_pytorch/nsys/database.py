@@ -111,14 +111,22 @@ class Database:
         integers: Sequence[str] = (),
         where: Sequence[Condition] | None = None,
     ) -> Iterator[list[tuple[object, ...]]]:
-        """Yield chunks of the rows of a table that fulfil a condition; see `Tables`.
+        """Yield the selected rows of a table in chunks: lists of at most 32768 tuples.
 
-        Missing columns are None. `where` None selects all rows. Otherwise a row must fulfil at
-        least one condition; conditions on missing columns are never fulfilled, and an empty list
-        selects no rows. Prefixes are compared with GLOB: case matters, and `*`, `?` and `[` in a
-        prefix are wildcards. Rows in which one of `integers` is no integer are left out; there are
-        no chunks if the table or one of these columns is missing. Raises `InputError` for a damaged
-        database, and (`too-large`) for more than `_MAX_ROWS` rows.
+        A tuple has the values of `columns` in this order, None for columns that the table
+        lacks. Rows are in the order of SQLite, usually that of the table. Rows in which one of
+        `integers` has no integer are left out; these columns need not be in `columns`. Nothing
+        is yielded if the table or one of `integers` is missing, or if no row is selected.
+
+        `where` None selects all rows, an empty list none. Otherwise a row must fulfil at least
+        one condition: its value is one of the numbers, or begins with one of the prefixes. A
+        condition on a missing column, or without numbers and prefixes, is never fulfilled.
+        Prefixes are compared with GLOB: case matters, and `*`, `?` and `[` in a prefix are
+        wildcards.
+
+        Raises `InputError`, when chunks are requested: `sqlite` for a damaged database, `view`
+        if the name is that of a view or a virtual table, and `too-large` instead of the chunk
+        that exceeds `_MAX_ROWS` (2^28) selected rows.
         """
         present = self.columns(table)
         selected = ", ".join(column if column in present else "NULL" for column in columns)

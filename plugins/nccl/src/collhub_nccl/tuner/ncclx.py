@@ -97,9 +97,14 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def parse_interval(text: str) -> Range | None:
     """Return (first, last) of a number or an interval, both included; None for any other text.
 
-    `*` and "" give `EVERY`. `[` and `]` include their end, `(` and `)` exclude it. A missing end
-    means 0 or `LARGEST`; the last is at most `LARGEST`. An interval without a whole number, such as
-    `(4,5)`, has its first above its last.
+    Blanks around the text, and around the numbers in brackets, are ignored. `*` and "" give
+    `EVERY`, which is (0, `LARGEST`) with `LARGEST` = 2^64 - 1. A number up to `LARGEST` gives
+    itself twice: `8` gives (8, 8). Signs, points and a number above `LARGEST` give None.
+
+    In an interval, `[` and `]` include their end, `(` and `)` exclude it: `[4,8)` gives (4, 7).
+    A missing first number means 0, a missing last one `LARGEST`, with either bracket. The last
+    is at most `LARGEST`. An interval without a whole number has its first above its last:
+    `(4,5)` gives (5, 4).
     """
     text = text.strip()
     if text in ("", "*"):

@@ -170,16 +170,24 @@ def spread(
     seed: int = 0,
     progress: Progress = ignore_progress,
 ) -> LinkSchedule:
-    """Bring chunk x from NPU `origin[x]` to all nodes of `needed` (bool[nodes]).
+    """Return a schedule that brings chunk x from NPU `origin[x]` to all nodes of `needed`.
 
-    Other nodes may relay; they receive only chunks that they forward. Every node receives a chunk
-    at most once. The tree of a chunk grows from its origin by the nearest node that lacks the chunk
-    (Takahashi and Matsuyama, 1980), over links whose cost increases with their load. In each round
-    all trees are rebuilt with the load of the other trees, and scheduled with the longest remaining
-    path first. The fastest round is returned. Takes one search per chunk and round.
+    `network`: a network of NPUs, such as from `contract_switches`. `needed`: bool, one per
+    node; entries above the number of nodes are ignored. Nodes that are not needed may relay,
+    and receive only chunks that they forward. Every node receives a chunk at most once, its
+    origin never. Without chunks the schedule is empty.
 
-    `network`: a network of NPUs, such as from `contract_switches`. Raises `InputError`, which names
-    the node and the cut, for a node that cannot be reached.
+    The tree of a chunk grows from its origin by the cheapest path to a needed node that lacks
+    the chunk (Takahashi and Matsuyama, 1980). The cost of a link increases with its load. In
+    each of 14 rounds all trees are built again, given the load of the other trees. The first 7
+    rounds use rules for shallow trees, the last 7 rules for balanced loads. The transfers are
+    then scheduled with the longest remaining path first. The schedule of the round with the
+    earliest end is returned, of equal ones the first. Takes one search per chunk and round.
+
+    `seed` decides the order of the chunks in each round; the same seed gives the same schedule.
+    `progress` gets the fraction of rounds done after each round. Raises `InputError`
+    (`disconnected`), which names the node and the cut, for a needed node that cannot be
+    reached.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router
@@ -209,16 +217,22 @@ def route_all(
     seed: int = 0,
     progress: Progress = ignore_progress,
 ) -> LinkSchedule:
-    """Bring chunk x from NPU `origin[x]` to NPU `target[x]`, over relays if that is better.
+    """Return a schedule that brings chunk x from NPU `origin[x]` to NPU `target[x]`.
 
-    `origin`, `target`: int64[chunks]. Paths are chosen one chunk at a time over links whose cost
-    increases with their load. They are chosen again with the load of all others as long as the
-    maximum load decreases (after the multicommodity flows of Garg and Koenemann, SIAM J. Comput.
-    37, 2007). Then every free link sends the chunk with the longest remaining path (Andrews et al.,
-    JACM 48, 2001). Takes one search per chunk and round. The same seed gives the same schedule.
+    `network`: a network of NPUs, such as from `contract_switches`. `origin`, `target`:
+    int64[chunks]. A path may use other NPUs as relays. A chunk that starts at its target has no
+    transfers. Without chunks the schedule is empty.
 
-    `network`: a network of NPUs, such as from `contract_switches`. Raises `InputError` for a target
-    that cannot be reached.
+    In each round, all chunks are routed again one at a time, each on the cheapest path; the
+    cost of a link increases with the load of the other chunks (after the multicommodity flows
+    of Garg and Koenemann, SIAM J. Comput. 37, 2007). Rounds end after 8, or after the first one
+    that does not lower the maximum load of a link. The paths of the last round that lowered it
+    are used. Then every free link sends the chunk with the longest remaining path (Andrews et
+    al., JACM 48, 2001). Takes one search per chunk and round.
+
+    `seed` decides the order of the chunks in each round; the same seed gives the same schedule.
+    `progress` gets fractions during the rounds, and 1 at the end. Raises `InputError`
+    (`disconnected`) for the first chunk whose target cannot be reached.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router
