@@ -130,11 +130,15 @@ def write_topology(
 ) -> Written:
     """Write a network to a file or to standard output (`-`); return the paths and losses.
 
-    `format`: name of the writer. None chooses the only writer with the suffix of `out`; if none or
-    several have it, the hub's topology document. An existing file is replaced. Formats other than
-    this document lose the measured rate of switches that multicast and reduce, if there is one;
-    this is added to the losses. Raises `LossyError` for losses under `LossPolicy.REFUSE`, and
-    `HubError` for an unusable output.
+    `format`: name of the writer. None chooses the only writer with the suffix of `out` (case
+    counts); if none or several have it, as for `-`, the hub's topology document. An existing file
+    is replaced. Paths are empty for standard output. Formats other than this document lose the
+    measured rate of switches that multicast and reduce, if the network has one; this loss comes
+    after those of the writer.
+
+    Nothing is written after an error. Raises `LossyError` for losses under `LossPolicy.REFUSE`,
+    and `HubError` for an unknown writer or option, for an unusable output, and if the writer
+    refuses the network or fails.
     """
     named = [
         offered.name
@@ -232,12 +236,14 @@ class SelectionFolders:
     registry: Registry
 
     def files(self, selection: Selection, format: str, options: Mapping[str, str]) -> WriteResult:
-        """Build the files of a selection in a format, with loaded contents; nothing is written.
+        """Return the files of a selection in a format, with loaded contents; nothing is written.
 
         A selection defines which algorithm is used for which calls. `format`: name of a writer of
-        selections. The result has the runtimes of the writer if it returned none itself. Raises
-        `HubError` for an unknown format and if the writer refuses the selection, and `PluginError`
-        if the writer fails or returns a name that would leave the folder.
+        selections; `options`: its options as texts. The result has the writer's files in order,
+        its losses and notes, and its runtimes: those that it returned, else those of its offer.
+        Raises `HubError` for an unknown format or option and if the writer refuses the selection.
+        Raises `PluginError` if the writer fails, and for the first file whose name is no relative
+        path within the folder. Repeated names are not checked.
         """
         writer = self.registry.find(SelectionWriter, format)
         result = call(writer, WriteResult, selection, bound_options(writer, options))
@@ -276,12 +282,16 @@ class SelectionFolders:
     def formats_of(self, name: str, content: bytes, *, may_be_input: bool = False) -> list[str]:
         """Return the names of the formats that a single tuner file may have.
 
-        - If formats have the suffix of `name` (its case is ignored): those of them whose signature
-          is in the first 64 KiB or, if there are none, all of them.
-        - Otherwise: all formats whose signature is in the first 64 KiB; [] if there are none.
+        They are in the order of the registry. Formats are those of the writers of selections. If
+        some have a suffix of `name` (in lower case), only these are candidates, otherwise all are.
+        The first rule that applies gives the result:
 
-        `may_be_input`: the file may also be an algorithm or a job. Then formats without their
-        signature are left out if the suffix, such as `.json`, is also that of a reader of these.
+        1. Some candidates have a signature (a regular expression) that occurs in the first 64 KiB
+           of `content`: these.
+        2. No format has a suffix of `name`: [].
+        3. Otherwise the candidates. If `may_be_input` is True, the file may also be an algorithm
+           or a job: a candidate is then left out if a suffix that it has in common with `name`,
+           such as `.json`, is also that of a reader of algorithms or jobs.
         """
         formats = [provided.offer.format for provided in self.registry.all(SelectionWriter)]
         by_suffix = [form for form in formats if name.lower().endswith(form.suffixes)]

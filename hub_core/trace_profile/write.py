@@ -50,11 +50,17 @@ def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
 
 
 def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
-    """Build the plan of the files for these options: the nodes, with sizes in bytes.
+    """Return the plan of the files for these options: the nodes, with sizes in bytes.
 
-    The size of the collective is that of the options, else of the algorithm, else a default from
-    `chakra_bytes`, which the plan marks as not stated. Raises `UsageError` for the symbolic dialect
-    if chunks are meaningless, and for a step of more than 2^62 bytes.
+    The size of the collective is that of the options, else that of the algorithm. If both are
+    None, it is a default: 1 MiB per unit, or 1 byte per unit for more than 2^20 units; the plan
+    then has `is_stated` False. Raises `UsageError` in two cases, in this order:
+
+    - The dialect is `symbolic`, and sizes in chunks have no meaning or exceed 2^31 - 1
+      (`_has_triple`). They have no meaning for an algorithm without contents that has one unit per
+      byte.
+    - A step has more than 2^62 bytes (units of the step * size / units of the collective, rounded
+      down).
     """
     given_bytes = algorithm.collective_bytes if options.size is None else options.size
     has_triple = _has_triple(algorithm)

@@ -112,11 +112,15 @@ def judge(
     """Compare simulation results with the lower bounds of the collective; one `Timing` per size.
 
     `results`: results of `backend` by size in bytes; the order is kept. `bounded`: the network for
-    which bounds are proven, None for `topology`. A `Timing` has the result, its bound, the exact
-    time and its uncertainty in ps (from `exact_time`), and `is_size_known`, which is False only for
-    a custom collective of unknown contents. A bound is None if no method proves one, as for custom
-    collectives. All bounds are None if `shares_links` is False in a result: messages used a link at
-    full rate at the same time, which no bound permits.
+    which bounds are proven, None for `topology`. A `Timing` has the result, its bound, the time in
+    ps with its uncertainty (from `exact_time`, which may simulate again), and `is_size_known`,
+    which is False only for a custom collective of unknown contents.
+
+    A bound is None for a custom collective, and if ranks cannot reach each other. If
+    `shares_links` is False in any result, the bounds of all sizes are None: messages used a link
+    at full rate at the same time, which no bound permits. The time is None for a run that does not
+    finish. Raises `InputError` for fewer NPUs than ranks, and errors of plugins that prove bounds
+    and of the simulator as `HubError`.
     """
     collective = algorithm.collective
     sizes = list(results)
@@ -152,9 +156,11 @@ def judge(
 def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, out: str) -> None:
     """Write a CSV file with a header and one line per step, or per node of a job, in row order.
 
-    Columns: rank, position in the rank, kind in lower case, peer, start and end in ns; -1 for a
-    step that never started or ended. An existing file `out` is replaced; `-` is standard output.
-    Raises `UsageError` if the simulator does not report times of steps.
+    The header is `rank,step,kind,peer,start_ns,end_ns`. `step` is the position in the rank,
+    from 0. `kind` is the name in lower case, with hyphens. `peer`, and the times of a step that
+    never started or ended, are -1 if there is none. Times are integers. An existing file `out` is
+    replaced; `-` is standard output. Raises `UsageError` if the simulator does not report times of
+    steps, and if `out` is a folder or cannot be written.
     """
     from hub_core.pipeline.artifacts import Content, destination
     from hub_core.plugin_api import Format
@@ -185,12 +191,14 @@ def create_simulate_report(
     timings: Sequence[Timing],
     failures: Sequence[FailureTime] | None = None,
 ) -> SimulateReport:
-    """Create the JSON report of a simulation.
+    """Return the JSON report of a simulation.
 
-    A single run is given by the members of the report itself; several runs are listed under
-    `results`, which is absent for a single one. `npus` are the NPUs on which the algorithm is
-    placed, else 0 to ranks - 1. `timing` and `machine` give the source of the times; `machine` is
-    None for nominal links. `failures` is absent if it is None.
+    If `timings` has one entry, its members are those of the report itself, and `results` is
+    absent. Several runs are listed under `results`, in their order; without any run, both are
+    absent. `npus` are the NPUs on which the algorithm is placed, else 0 to ranks - 1. `timing` (a
+    text) and `machine` give the source of the times; `machine` is None for nominal links. A run
+    has all its link loads, and the first 10 of them again with names of nodes as `busiest_links`.
+    `failures` keeps its order; it is absent if it is None, and may be empty.
     """
     runs = [_create_run(topology, timing) for timing in timings]
     return SimulateReport(
@@ -257,8 +265,10 @@ def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[Ti
 def print_failures(failures: Sequence[FailureTime]) -> None:
     """Print the time without each used link, the worst first, and a line on the unused links.
 
-    Runs that do not finish come first and show the reason in place of the time. The last line gives
-    the number of links that no message uses; it is omitted if there are none.
+    The first line has the number of used links. A table of links and times follows: first the runs
+    without a time, which show the reason instead, then the others by descending time, ties in the
+    order of `failures`. The last line gives the number of links that no message uses; it is
+    omitted if there are none. The header is printed even without a used link.
     """
     used = [failure for failure in failures if failure.is_used]
     worst_first = sorted(

@@ -102,12 +102,19 @@ class PartialSums(ColumnTable):
 
 
 def build_partial_sums(trees: InTrees) -> PartialSums:
-    """Build the messages of all trees, with equal messages merged.
+    """Return the messages of all trees, with equal messages merged, and their summands.
 
-    Messages that contribute to no result are dropped, and the others are renumbered in order.
-    `remaining` is the longest time in ps from a message's start to a result that contains it; a
-    summand has a larger value than its message. Rows of `parts` are the messages, then the results
-    of all NPUs. Takes one set of NPUs, as bits, for every pair of NPUs, and a sort of these sets.
+    Every NPU must reach every other one (`connects_all`). Messages are equal if they use the same
+    arc and carry the contributions of the same NPUs. A merged message is summed as in the first of
+    its trees, so messages that only its other trees would need contribute to no result. Such
+    messages are dropped. The others are numbered from 0 by ascending arc, then by the set of
+    contributing NPUs as bits.
+
+    Rows of `parts` are the messages, then the results of all NPUs; each row has its summands in
+    ascending order, without the contribution of the NPU itself. `remaining` is the longest time in
+    ps from a message's start to a result that contains it (`_find_remaining`, before messages are
+    dropped). A summand has a larger value than its message. A network of one NPU has no messages
+    and one empty result. Memory: one set of NPUs, as bits, for every pair of NPUs.
     """
     number, first = _number_messages(trees)
     parts_of_message, parts_of_result = _find_summands(trees, number, first)
@@ -136,12 +143,18 @@ def build_partial_sums(trees: InTrees) -> PartialSums:
 def _find_remaining(
     trees: InTrees, number: Int64Array, first: Int64Array, parts_of_message: list[list[int]]
 ) -> Int64Array:
-    """Return the time in ps from each message's start to the farthest result with it, int64.
+    """Return the longest time in ps from each message's start to a result with it: int64[messages].
 
-    `number`: int64[destinations, NPUs], the message of each NPU in the tree of each destination, -1
-    for none. `first`: destination * NPUs + NPU of the first tree with each message. A message of
-    several trees is summed as in the first, so its summands are needed for all of these trees.
-    Takes one pass over all summands per summand of the longest chain.
+    The time of a message is the maximum of two kinds of values:
+
+    - its distance to the destination of every tree in which an NPU sends it
+    - for every message that has it as a summand: the time of that message, plus the time on the
+      arc of the summand itself
+
+    The second kind is necessary because a message of several trees is summed as in the first one,
+    so its summands are needed for all of these trees. `number`: int64[destinations, NPUs], the
+    message of each NPU in the tree of each destination, -1 for none. `first`: destination * NPUs +
+    NPU of the first tree with each message. `parts_of_message`: summands of each message.
     """
     nodes = len(trees.arc)
     farthest = np.zeros(len(first), np.int64)
@@ -182,7 +195,9 @@ def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
 def _find_contributors(trees: InTrees) -> Bits:
     """Return the NPUs below each NPU in the tree of each destination, itself included, as bits.
 
-    uint64[destinations, NPUs, words]: NPU n is bit n modulo 64 of word n // 64.
+    The result is uint64[destinations, NPUs, words]: NPU n is bit n modulo 64 of word n // 64. In
+    the tree of destination d, NPU u is below v if the path from u to d passes v. The row of d
+    itself has all NPUs. Every NPU must reach every other one, which is not checked.
     """
     nodes = len(trees.arc)
     words = -(-nodes // 64)
@@ -203,10 +218,12 @@ def _find_summands(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return the messages that are summed for each message, and those for each NPU's result.
 
-    Both are lists of ascending lists of message numbers. The summands of a message are the messages
-    that its sender receives from its children in the tree. `number`: int64[destinations, NPUs], the
-    message that each NPU sends. `first`: destination * NPUs + NPU of the first tree with each
-    message; a message of several trees is summed as in this one.
+    Both are lists of ascending lists of message numbers. The summands of a message are the
+    messages that its sender receives from its children in the tree; a leaf has []. The summands of
+    a result are the messages that the NPU receives in its own tree. The contribution of the sender
+    or NPU itself is added too, but has no number. `number`: int64[destinations, NPUs], the message
+    that each NPU sends. `first`: destination * NPUs + NPU of the first tree with each message; a
+    message of several trees is summed as in this one.
     """
     nodes = len(trees.arc)
     parent = trees.parent
@@ -281,8 +298,10 @@ class Vectors:
     def _sum(self, left: int, right: int) -> int:
         """Return the number of the vector left + right; it is added if it does not exist.
 
-        It is available `_ADDITION_PS` after the later summand. A new sum increases `uses` of both
-        summands and becomes their `adder`. (left, right) and (right, left) are different sums.
+        `left`, `right`: numbers of existing vectors. A new sum is available 1000 ps
+        (`_ADDITION_PS`) after the later summand. It increases `uses` of each summand by one and
+        becomes their `adder`. An existing sum is returned without any change. (left, right) and
+        (right, left) are different sums.
         """
         if (left, right) in self._sums:
             return self._sums[left, right]
