@@ -81,12 +81,17 @@ def simulate(
 def run_simulator(
     request: SimulationRequest, name: str, options: OptionText | None = None
 ) -> SimulationResult:
-    """Call the simulator `name`, and check that its result has a time for every rank.
+    """Return the result of the simulator `name`, checked to have a time for every rank.
 
     `options`: texts by name. The simulator gets the registry of the request or, without one, that
-    of the current run. Raises `UsageError` for a size below 1, for a topology with too few NPUs
-    (`topology-too-small`), and if ranks are placed on NPUs and the simulator cannot do this
-    (`placed`). Raises `PluginError` for another number of times than ranks.
+    of the current run. Raises the first of:
+
+    - `UsageError` for a size below 1, and for a topology with too few NPUs (`topology-too-small`)
+    - the error of `Registry.find` for an unknown simulator
+    - `UsageError` if ranks are placed on NPUs and the simulator cannot do this (`placed`), and for
+      unknown or invalid options
+    - errors of the simulator, and `PluginError` for a result with another number of times than
+      ranks
     """
     check_size(request.collective_bytes)
     ranks, npus = request.algorithm.num_ranks, request.npus
@@ -130,19 +135,20 @@ def exact_time(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> ExactTime:
-    """Compute the time of a simulation in ps, for ratios to lower bounds.
+    """Return the time of a simulation in ps with its possible error, for ratios to lower bounds.
 
-    `time_ns`: the time that `backend` returned; None gives an unknown time. Simulators truncate the
-    time of every message to ns, so that a time near a bound may be below it. The first case that
-    applies decides:
+    `time_ns`: the time that `backend` returned. Simulators truncate the time of every message to
+    ns, so that a time near a bound may be below it. The first case that applies decides:
 
-    - The time is more than 2 % above the bound `near_ps`, which is not None: the time in ps without
-      slack.
-    - The simulator supports scaling: it runs again on a network that is 10^6 times slower, which
-      gives fs. The result is the larger of both times; the slack is 1 fs per step, rounded up to
-      ps.
-    - No scaling, or that run raises `InputError`: the slack is 1 ns per step, plus the rounding
-      error of doubles above 2^50 ps.
+    1. `time_ns` is None: the time is None, the slack 0.
+    2. `near_ps` is given, and the time is more than 2 % above this bound: `time_ns` in ps, slack 0.
+    3. The simulator supports scaling: it runs again on a network that is 10^6 times slower, which
+       gives fs. The result is the larger of both times; the slack is 1 fs per step, rounded up to
+       ps.
+    4. No scaling, or that run raises `InputError`: `time_ns` in ps; the slack is 1 ns per step,
+       plus the rounding error of doubles above 2^50 ps.
+
+    Raises the other errors of `simulate`, and that of `Registry.find` for an unknown `backend`.
     """
     if time_ns is None:
         return ExactTime(None)
@@ -275,14 +281,19 @@ def choose_timing(
 ) -> TimingSource:
     """Return the simulator and the machine for the options `--machine` and `--backend`.
 
-    `machine`: name or content of a profile, `none`, or None if the option is not given. With a
-    profile, the result has the simulator that models machines and this profile. With None and
-    `none`, the machine that the topology names, if it is known, is used in two cases: `backend` is
-    the simulator that models machines, or `machine` is None, `uses_known` is True and `backend` is
-    the default. Otherwise, and without a topology or a plugin that models machines, the result has
-    the simulator `backend` and no machine. `tries_instances`: on a machine, the time of an
-    algorithm is that of its fastest number of copies. Raises `HubError` for an unknown profile, for
-    one of another machine than the topology, and for options that contradict each other.
+    `machine`: name or content of a profile, `none`, or None if the option is not given. The name of
+    the simulator S is that of `simulator_name`. Without a topology, or without a plugin that models
+    machines, the result is S without a machine. Otherwise:
+
+    - With a profile, it is S (which models machines) and this profile.
+    - Without one (None, `none`), it is the machine that the topology names, and its simulator, in
+      two cases: S models machines; or `machine` is None, `uses_known` is True, and S is the
+      default.
+    - In all other cases, and if the machine is not known, it is S without a machine.
+
+    `tries_instances`: on a machine, the time of an algorithm is that of its fastest number of
+    copies. Raises `HubError` for an unknown profile, for one of another machine than the topology,
+    for a profile without a plugin that models machines, and if it contradicts `backend`.
     """
     name = simulator_name(machine, backend, registry)
     machine_simulator = _find_simulator(registry)
@@ -362,10 +373,10 @@ def create_timer(
 ) -> Callable[[Algorithm], int | None]:
     """Return a function that simulates an algorithm and returns its time in ns, None if unknown.
 
-    It simulates a collective of `size` bytes on `topology` with the simulator `backend`. The link
-    model `occupancy` is passed on if the simulator has such an option. The function always returns
-    None if the simulator is not installed, and if it has no such option but the link model is not
-    SERIALIZATION.
+    It simulates a collective of `size` bytes on `topology` with the simulator `backend`, with the
+    link model `occupancy` if the simulator has such an option. The time is None if a rank never
+    finishes. It is always None if the simulator is not installed, and if it has no such option but
+    the link model is not SERIALIZATION. The function raises the errors of `simulate`.
     """
     simulators = [offered.offer for offered in registry.all(Simulator) if offered.name == backend]
     names = {option.name for offer in simulators for option in options_of(offer)}

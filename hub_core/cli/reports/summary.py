@@ -328,10 +328,12 @@ def _describe_path(longest: CriticalPath | None) -> str:
 
 
 def _print_links(sent: Traffic) -> None:
-    """Print the pairs of ranks with the most units, at most `LISTED_LINKS` (10).
+    """Print a table of the pairs of ranks with the most units, at most `LISTED_LINKS` (10) of them.
 
-    Ties are ordered by sender, then receiver. The columns are link, messages, units and bytes;
-    bytes are `-` if the size of the collective is unknown. Prints nothing without traffic.
+    The pair with the most units is first; equal ones are ordered by sender, then receiver. A line
+    with the number of all pairs precedes the table. The columns are link (`0 -> 1`), messages,
+    units and bytes; bytes are `-` if the size of the collective is unknown. Prints nothing without
+    traffic.
     """
     if not len(sent.source):
         return

@@ -80,15 +80,20 @@ class FabricPlan:
         return self._nics is not None and self._nics != self._gpus
 
     def topology(self, groups: Mapping[str, Sequence[str]]) -> Topology:
-        """Build the network from the hosts, switches, NICs and cables that were added.
+        """Return the network of the hosts, switches, NICs and cables that were added.
 
         Its nodes are NPUs, switches, hosts with several GPUs, and NICs (if they are nodes), in this
-        order. A host with one GPU is its NPU. The NPUs of a host are consecutive, in the order in
-        which hosts were added. `groups`: names of hosts by name of the group; they become groups of
-        NPUs. With several GPUs per host, each host is also a group `host NAME` before these, unless
-        `groups` has this name. Raises `InputError` if a name is both host and switch, if there is
-        no host, for more than `MAX_NODES` nodes, and if the bandwidth between GPUs and host is
-        needed but missing; `KeyError` for a cable or group of an unknown name.
+        order; each kind in the order in which it was added. A host with one GPU is its NPU. The
+        NPUs of a host are consecutive. Each cable becomes two links, one per direction. Links are
+        in this order: GPUs to hosts, GPUs to NICs, added cables.
+
+        `groups`: names of hosts by name of the group; they become groups of NPUs. With several GPUs
+        per host, each host is also a group `host NAME` before these. If `groups` has this name, its
+        NPUs are used, at the position of the host.
+
+        Raises `InputError` (`invalid-fabric`) for the first of: a name that is both host and
+        switch; no host; more than `MAX_NODES` nodes; several GPUs per host without the option
+        `node_bandwidth`. Raises `KeyError` for a cable or group with an unknown name.
         """
         npus = len(self._hosts) * self._gpus
         is_split = self._gpus > 1
@@ -145,9 +150,18 @@ class FabricPlan:
     def _build_nic_cables(self) -> list[Cable]:
         """Return the cables between the GPUs of each host and its network cards (NICs).
 
-        It is empty if NICs are not nodes. With fewer NICs than GPUs, GPU g uses NIC g * NICs //
-        GPUs. With at least as many NICs, NIC n belongs to GPU n * GPUs // NICs. The bandwidth is
-        that of the NIC to its switch.
+        The result is empty if NICs are not nodes: no number of NICs per host, or as many NICs as
+        GPUs. G is the number of GPUs of a host, N that of its NICs (the arguments of the class),
+        both numbered from 0:
+
+        - N < G: GPU g uses NIC g * N // G, so a NIC has one cable per GPU. With 8 GPUs and 2 NICs,
+          NIC 0 has GPUs 0 to 3.
+        - N > G: NIC n has one cable, to GPU n * G // N. With 2 GPUs and 4 NICs, NICs 0 and 1 have
+          GPU 0.
+
+        NICs are in the order of `add_nic`, the cables of a NIC by GPU. The bandwidth is that of the
+        last cable that was added for the NIC, the latency that of the options. Only added NICs have
+        cables.
         """
         if not self._has_nic_nodes or self._nics is None:
             return []
@@ -180,9 +194,13 @@ class FabricPlan:
     def _find_node(self, name: str) -> int:
         """Return the number of the node with this name: a switch, network card (NIC) or host.
 
-        Names are searched in this order. The numbers are: NPUs, switches, hosts with several GPUs,
-        NICs. A host with one GPU is its NPU. If NICs are not nodes, NIC n of a host is NPU n of
-        this host. Raises `KeyError` for an unknown name.
+        Names are searched in this order. Nodes are numbered from 0: NPUs, switches, hosts with
+        several GPUs, NICs, each kind in the order in which it was added. A host with one GPU is its
+        NPU, a host with several GPUs is a node of its own. If NICs are not nodes, NIC n of a host
+        (named `HOST nic n`) is NPU n of this host. GPUs of a host have no name here.
+
+        Raises `KeyError` for an unknown name, and `IndexError` for a NIC that is not a node and
+        whose number is not below the GPUs per host.
         """
         npus = len(self._hosts) * self._gpus
         if name in self._switches:

@@ -65,12 +65,20 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 
 
 def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
-    """Join the group of all started ranks, run this rank, and return its exit status.
+    """Run this rank in the group that torchrun has started, and return its exit status.
 
-    `name`: algorithm file; `values`: options of the run. Both are checked before the group is
-    joined, so that errors need no clean-up. Limits torch to one thread, and waits for all ranks at
-    the end. Raises `UsageError` (`no-torchrun`) if the environment variables of torchrun are not
-    set.
+    The steps are, in this order:
+
+    1. The environment variables of torchrun are read. Raises `UsageError` (`no-torchrun`) with the
+       first one that is not set.
+    2. The algorithm file `name` is read and the options `values` are checked. Raises `HubError`.
+    3. torch is limited to one thread, and the group is joined. Raises `PluginError` (`no-gpu`) if a
+       rank has no GPU for NCCL.
+    4. The rank runs. Rank 0 prints the report, as one line of JSON with `as_json`.
+    5. All ranks wait for each other, and the group is destroyed.
+
+    The status is 1 (`INVALID`) at rank 0 for a wrong result, otherwise 0. After the time limit, the
+    rank prints its diagnostics and the process ends at once with status 1.
     """
     # Read and checked before the group is joined, so that an error needs no clean-up.
     # The ranks that torchrun has assigned to this process.

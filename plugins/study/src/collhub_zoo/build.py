@@ -74,11 +74,20 @@ def build_index(
     registry: Registry,
     progress: Progress,
 ) -> tuple[ZooBuildReport, dict[str, bytes]]:
-    """Evaluate all requested entries; return the index, and the files for runtimes by path.
+    """Return the index of all requested entries, and the files for runtimes and pages by path.
 
-    Failures of entries and of worker processes are listed in the index. The order of the results
-    does not depend on the number of jobs. `previous`: an earlier index; curves that became worse
-    are listed. `progress` is called after each machine and collective.
+    A group is a machine and a collective. All groups are evaluated, by `request.jobs` processes.
+    Results, groups, skipped entries and failures of groups are in the order of `request.machines`,
+    then of collectives, also with several processes. Entries are in the order of the catalogue.
+
+    Failures of entries and of worker processes are listed in the index. Errors of the catalogue
+    come last in this list, without entry and machine. `previous`: an earlier index as parsed JSON;
+    the curves that became worse since then are listed (`compare_indexes`). For `None` this list is
+    empty.
+
+    `progress` is called after each group with the finished fraction (0 to 1) and the label `MACHINE
+    COLLECTIVE`, in the order in which groups finish. Raises `HubError` for a machine that cannot be
+    read, for an entry that the catalogue lacks, and if worker processes cannot be started.
     """
     catalogue = request.catalogue
     groups = list_requests(
@@ -131,12 +140,18 @@ def build_index(
 def draw_views(
     request: BuildRequest, results: Sequence[ResultItem], registry: Registry
 ) -> tuple[dict[str, ViewItem], dict[str, bytes]]:
-    """Draw one run of every entry as an interactive page; return descriptions and files.
+    """Return one interactive page per entry: descriptions by entry name, and contents by path.
 
-    The run is a result (correct or not) of the first collective of the card that has any: the one
-    with the fewest steps, at the largest size on nominal links. Results of more than
-    `MAX_FILE_STEPS` steps do not count. An entry without a remaining result has no page, nor has
-    one whose creation, simulation or drawing fails (for example without a plugin for pages).
+    The page shows one result of the entry, correct or not, with at most `MAX_FILE_STEPS` (4000)
+    steps. It is chosen by these criteria, in this order: the collective that the card lists first,
+    the fewest steps, the first in `results`.
+
+    The algorithm is created again and simulated on the machine of the result with nominal links, at
+    the last size of the request (the largest). The path is `views/NAME.html`.
+
+    An entry without such a result has no page. It also has none if the creation, the simulation or
+    the drawing raises `HubError`, for example without a plugin for pages. Raises `HubError` for an
+    entry that the catalogue lacks and for a machine that cannot be read.
     """
     views: dict[str, ViewItem] = {}
     files: dict[str, bytes] = {}
@@ -182,10 +197,15 @@ def draw_views(
 def create_output(
     report: ZooBuildReport, request: BuildRequest, files: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return all files of the output by path.
+    """Return all files of the output: contents by relative path.
 
-    These are the index, the pages, `files` for runtimes, and copies of the requested entries and of
-    the list of machines, if any. Raises the errors of entries whose files cannot be read.
+    - `index.json`: the report as JSON.
+    - `files`: those of `build_index`, for runtimes and pages of entries, with their paths.
+    - The Markdown pages of `create_pages`, which replace files of equal path.
+    - `zoo/NAME/`: copies of the card and the files of each requested entry of the catalogue.
+    - `zoo/machines.yaml`: the list of machines as JSON, only if the catalogue has machines.
+
+    Nothing is written to disk. Raises the errors of entries whose files cannot be read.
     """
     from collhub_zoo.pages import create_pages
 
@@ -210,11 +230,19 @@ def compare_indexes(
 ) -> Iterator[WorseCurve]:
     """Yield the curves that became worse since `previous`, sorted by entry, machine, collective.
 
-    Results are compared by entry, machine and collective. A curve (`nominal`, then
-    `calibrated`) is worse if its time at some size that both results have increased by more
-    than 0.1 %. An entire result (curve `result`) is worse if it is missing, or was correct and is
-    no longer; its curves are then not compared. Only machines and entries of the current index
-    count, and new results never do.
+    The arguments are indexes as parsed JSON. Each result of `previous` is compared with the one of
+    the same entry, machine and collective. Only results whose machine and entry the current index
+    lists are compared. New results are never worse. The first rule that applies:
+
+    1. The current index lacks the result: curve `result`, reason `missing`.
+    2. The result was correct (`ok` is true) and is no longer: curve `result`, reason `no longer
+       correct`.
+    3. Some simulated times (`time_ns`) increased by more than 0.1 %: curve `nominal`. Independently
+       of this, the same for `calibrated_ns`: curve `calibrated`, after `nominal`.
+
+    Times are compared at sizes at which both results have an integer. The reason lists all slower
+    sizes, such as `1024 B: 100 to 120 ns`, separated by commas. Missing or malformed lists count as
+    empty.
     """
     before, after = _index_results(previous), _index_results(current)
     machines = {_get(machine, "topology") for machine in _list(current.get("machines"))}
@@ -242,12 +270,15 @@ def compare_indexes(
 def _run_groups(
     groups: Sequence[GroupRequest], jobs: int, registry: Registry
 ) -> Iterator[tuple[int, GroupOutcome]]:
-    """Evaluate all groups, and yield the position and the outcome of each when it is finished.
+    """Yield the position in `groups` and the outcome of each group when it is finished.
 
-    With `jobs` of at most 1 or at most one group, this process evaluates them in order;
-    otherwise `jobs` worker processes do, and the order is that in which they finish. A
-    `HubError`, and in workers also a crash or a lack of memory, gives an outcome with a failure
-    per entry. Other exceptions are raised. Raises `HubError` if the workers cannot be started.
+    With `jobs` of at most 1, or at most one group, this process evaluates them in order. Otherwise
+    `jobs` worker processes do, and the order is that in which groups finish. Without groups nothing
+    is yielded.
+
+    A `HubError` of a group gives an outcome with one failure per entry of the group, and no
+    results. In workers a crash of the process and a lack of memory do the same. Other exceptions of
+    a group are raised. Raises `HubError` if the workers cannot be started.
     """
     if jobs <= 1 or len(groups) <= 1:
         for position, group in enumerate(groups):

@@ -233,13 +233,18 @@ class _Problem:
         return min(_FINE_SHARE_UNITS, max(_SHARE_UNITS, most))
 
     def share_units(self) -> int:
-        """Return the number of units per part of the data (a share, or one unit of uneven counts).
+        """Return the number of units per part of the data: per share, or per unit of uneven counts.
 
-        It is `_SHARE_UNITS` per mean share (uneven shares: `fine_share_units`), rounded up per
-        part, but at most one per byte of a part (rounded down). If the request limits the units, it
-        is the largest allowed number up to `_MAX_SHARE_UNITS` and to one per byte, or else the
-        smallest allowed one. Raises `UsageError` (`size-too-small`) for parts below one byte, and
-        the error of the limits if no number is allowed.
+        If the request does not limit the units, it is `_SHARE_UNITS` (240) for equal shares. For
+        uneven shares it is `fine_share_units` per mean share, divided by the units of counts of a
+        mean share and rounded up. In both cases it is at most one per full byte of a part.
+
+        If the request limits the units (`request.units`), it is the largest allowed number that is
+        at most `_MAX_SHARE_UNITS` (256) and at most one per full byte. If all allowed numbers are
+        larger, it is the smallest allowed one.
+
+        Raises `UsageError` (`size-too-small`) if a part has less than one byte, and `InputError`
+        (`size-not-served`) if the limits allow no number.
         """
         if self.part_bytes < 1:
             raise UsageError(
@@ -347,12 +352,19 @@ def _compute_flow_at(
     cost: bytes,
     options: FlowOptions,
 ) -> tuple[Flow, str]:
-    """Return the flow for these link costs, and a text that describes the method; cached.
+    """Return the optimal flow for given link costs, and a text that names the method.
 
-    `cost`: float64 by link as bytes, in any unit. The flow is exact with the method `exact`, and
-    with `auto` for at most `_MAX_EXACT` variables (sources times arcs; uneven shares:
-    `_MAX_EXACT_UNEVEN`). Otherwise, or if the exact solver fails, it is approximate, with the
-    phases of the options, or else 60 to 400, fewer on large networks.
+    `cost`: the bytes of a float64 array with the cost of each link, in any unit. The number of
+    variables is sources times arcs. The options decide:
+
+    - `method` `exact`, or `auto` for at most `_MAX_EXACT` (40 000) variables, for uneven shares
+      `_MAX_EXACT_UNEVEN` (45 000): a linear program. The text is `exact flow`.
+    - Otherwise, or if the linear program ends without an optimal solution: an approximation, with
+      the text `approximate flow, N phases`. N is the option `phases`. If that is 0, N is 4e8 /
+      variables / 15, rounded down, at least 60 and at most 400.
+
+    The last 4 results are cached, so callers must not change them. Raises `InputError`
+    (`unreachable`) if a target is unreachable.
     """
     network = FlowNetwork.of(topology)
     demand = FlowDemand.of(collective, npus, topology.num_npus)
@@ -384,13 +396,26 @@ def _balance_if_lighter(problem: _Problem, paths: FlowPaths, flow: Flow) -> Flow
 def _generate_all(
     problem: _Problem, paths: FlowPaths, flow: Flow, bound_ns: int, options: FlowOptions
 ) -> Iterator[_Candidate]:
-    """Yield simulated schedules of a few pieces per path, then faster ones of many pieces.
+    """Yield candidates with few pieces per path, then faster ones with many pieces.
 
-    A path's data are sent in equal pieces, one after the other. Many pieces are tried only if all
-    of these hold: shares have equal sizes, neither the option `pieces` nor the request limits them,
-    the best time exceeds `_FAR_RATIO` times `bound_ns`, the bound of the flow, and there are at
-    most `_MAX_FINE_JOBS` jobs. A schedule of them is yielded only if it is faster than the best of
-    the few pieces by `_MIN_FINE_GAIN`.
+    A path's data are sent in equal pieces, one after the other. The candidates are those of
+    `_generate_candidates`, with their times. The numbers of pieces are:
+
+    - few: the option `pieces`; without it 1, 2, 4 and 8. For uneven shares they are means, and 16
+      to 256 (powers of two) follow.
+    - many: 16, 32 and 64, in finer units of a share.
+
+    All candidates with few pieces are yielded. Many pieces are tried only if all of these hold:
+
+    - Shares have equal sizes, and neither the option `pieces` nor the request limits pieces or
+      units.
+    - The best time so far exceeds `_FAR_RATIO` (1.03) times `bound_ns`, the bound of the flow in
+      ns.
+    - The number of pieces gives at most `_MAX_FINE_JOBS` (150 000) jobs. Larger numbers are left
+      out.
+
+    A candidate with many pieces is yielded only if it is faster than the best one with few pieces
+    by at least the fraction `_MIN_FINE_GAIN` (1 %).
     """
     ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
     if paths.is_uneven and not options.pieces:
@@ -436,19 +461,28 @@ def _generate_candidates(
 def _generate_by_pieces(
     problem: _Problem, paths: FlowPaths, ladder: Sequence[int]
 ) -> Iterator[_Candidate]:
-    """Yield a simulated schedule per number of pieces, then schedules with improved orders.
+    """Yield a simulated schedule for each number of pieces, then schedules with improved orders.
 
-    The numbers of pieces are those of `ladder`; the first one is always used. It ends when the
-    fastest time is within 1 % (`_GOOD_RATIO`) of the bound, 3 % (`_FAR_RATIO`) before the finest
-    number of uneven shares, or when there are too many jobs. Uneven shares start with the order by
-    the progress of their paths.
+    The numbers of pieces are those of `ladder`, in its order. The first one is always used. The
+    others end before a number for which one of these holds:
 
-    Orders are improved for all numbers with at most `_FEW_JOBS` jobs; up to `_MAX_JOBS` jobs only
-    for the fastest and the last number. Uneven shares have two improved orders per number, and none
-    if the fastest time is within 1 % of the bound. An improved schedule is skipped if its order
-    equals the first one of its number, or if its planned time exceeds 1.05 (`_MAX_SLOWDOWN`) times
-    the best. Uneven shares on switches may get further ones (`_generate_with_tie_orders`). Progress
-    is reported.
+    - It has more than `_MAX_JOBS` (400 000) jobs; for the means 64, 128 and 256 more than
+      `_MAX_FINE_JOBS` (150 000).
+    - The fastest time so far is at most 1.01 (`_GOOD_RATIO`) times the bound of its jobs
+      (`bound_ps`); for the mean 256, 1.03 (`_FAR_RATIO`) times.
+
+    The first order of equal shares is by pieces, that of uneven shares by the progress of their
+    paths.
+
+    Then improved orders follow, number by number. They are computed for numbers with at most
+    `_FEW_JOBS` (50 000) jobs, and for the fastest and the last number with at most `_MAX_JOBS`
+    jobs. Each has one improved order; for uneven shares two, but none if the fastest time of the
+    first orders is at most 1.01 times the bound. An improved order is skipped if it equals the
+    first order of its number. It is also skipped if its planned time exceeds 1.05 (`_MAX_SLOWDOWN`)
+    times the smallest planned time of the first orders.
+
+    For uneven shares on a network with switches, the schedules of `_generate_with_tie_orders` come
+    last. Progress is reported before each number of pieces.
     """
     topology = problem.request.topology
     has_switches, is_uneven = topology.num_nodes > topology.num_npus, paths.is_uneven

@@ -136,12 +136,16 @@ STEP_COLUMNS = sorted(
 
 
 def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
-    """Convert the steps of an algorithm to a draft with int64 columns.
+    """Return the steps of an algorithm as a draft: the same rows, with int64 columns.
 
-    `with_control`: include the program order in the dependencies; otherwise only data dependencies
-    count. `partner` of a row is the other row of its message, -1 for local steps. Raises
-    `InputError` for a timing-only trace (`timing-only`), for COMPUTE steps (`opaque-step`), and
-    with all findings for unmatched messages and for regions outside their buffers.
+    `partner` of a row is the other row of its message, -1 for local steps. The pairs `parents`,
+    `children` are the data dependencies, `with_control` also the control dependencies. The order of
+    rows alone adds no pairs.
+
+    Raises the first `InputError` of: steps without known units (`timing-only`); COMPUTE steps
+    (`opaque-step`, at the first one); all findings together for messages and regions. These are
+    invalid peers, unmatched messages, messages with different counts, counts below 1, and regions
+    outside their buffers.
     """
     steps = algorithm.steps
     findings = Findings(algorithm.provenance.source_name or None)
@@ -181,12 +185,16 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
 
 
 def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
-    """Split the steps of more than `max_count` units; return the same draft if there are none.
+    """Return a draft in which no step has more than `max_count` units, by splitting larger steps.
 
-    The parts of a step are consecutive rows; all but the last have `max_count` units, and each
-    waits for the one before. Part k of a send that forwards exactly the data that a receive wrote,
-    and depends on it, waits for part k of the receive only, so that the two can be fused. All other
-    steps wait for the last part of each predecessor, in their first part.
+    Without larger steps, the draft itself is returned. The chunks of a step are consecutive rows.
+    All but the last have `max_count` units: 10 units with `max_count` 4 give 4, 4 and 2. The
+    columns are those of `_cut_columns`. The dependencies are, in this order:
+
+    1. The first chunk of a step waits for the last chunk of each predecessor, except in case 2.
+    2. A send can depend on a receive and forward exactly the region that the receive writes. Chunk
+       k of the send then waits for chunk k of the receive, so that the two can be fused.
+    3. Each chunk waits for the previous chunk of its step.
     """
     chunk_counts = -(-draft.count // max_count)
     if not len(draft) or int(chunk_counts.max()) <= 1:
@@ -222,11 +230,16 @@ def _cut_columns(
     chunk_counts: Int64Array,
     max_count: int,
 ) -> dict[str, Int64Array]:
-    """Build the columns of the chunks of all rows; all chunks but the last have `max_count` units.
+    """Return the columns of the chunks of all rows, by name, in the order of the rows.
 
-    `chunk_counts`: number of chunks of each row. The chunks of a row are consecutive, at increasing
-    offsets; the offset of an unused side (UNKNOWN) is kept. `partner` is the row of the chunk with
-    the same number in the partner's row, -1 if there is none. The draft is not changed.
+    `chunk_counts`: number of chunks of each row. The chunks of a row are consecutive and all but
+    the last have `max_count` units: a row of 10 units at offset 3 gives, with `max_count` 4, the
+    offsets 3, 7, 11 and the counts 4, 4, 2. This holds for source and destination; the offset of an
+    unused side (buffer UNKNOWN) is kept.
+
+    `partner` is the row of the chunk with the same number in the partner's row, -1 without a
+    partner. All other columns are repeated for each chunk. Dependencies are not included. The draft
+    is not changed.
     """
     row, within = _number_chunks(chunk_counts)
     columns = {name: getattr(draft, name)[row] for name in (*STEP_COLUMNS, "partner")}
@@ -263,14 +276,20 @@ def arrange(
     children: Int64Array,
     fusable: Edges,
 ) -> Arrangement | None:
-    """Find an order of execution of all rows, and decide which rows are fused into other rows.
+    """Return an order of execution of all rows, with the rows that are fused into other rows.
 
-    The order respects dependencies, messages (receive after send), the order of each connection,
-    and the pairs (`parents`, `children`). `fusable`: (rows, row that may be fused into each). A
-    pair is fused unless that would close a cycle of waits. The result has the position of every row
-    (that of the first row for a fused one) and the row into which it is fused, or -1. None if there
-    is no order. Method: sort topologically with each fused pair as one node; if there is a cycle,
-    stop fusing the pairs that are in or between cycles, and repeat.
+    The order respects the dependencies of the draft, messages (receive after send), the order of
+    rows on each side of each connection, and the pairs (`parents`, `children`). `fusable`: pairs
+    (rows, row that may be fused into each), for example (receive, send that forwards its data).
+    Fused rows count as one node of the order.
+
+    All pairs are fused at first. If the order then has a cycle, the pairs whose node is in a cycle
+    or between two cycles are no longer fused, and the order is computed again. Returns `None` if
+    there is a cycle without such a pair.
+
+    `position`: int64 by row, from 0, with gaps; fused rows have the position of the row into which
+    they are fused. Nodes are sorted by the longest path to them, then by row. `fused_into`: int64
+    by row, the row into which it is fused, or -1.
     """
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]
@@ -332,12 +351,17 @@ def _find_connection_order(draft: StepDraft) -> Edges:
 
 
 def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
-    """Mark the reducing receives whose sum is not stored, as only their fused send uses it.
+    """Return which reducing receives need not store their sum, because only the fused send uses it.
 
-    The result is bool[rows]; such a step becomes `rrs`. The sum must be written to SCRATCH, and no
-    other step may access its units, except for other sums of this kind. A candidate whose units are
-    accessed otherwise, or read as the operand of a reducing receive, is removed; its own units then
-    count as accessed, so this is repeated until no candidate is removed.
+    The result is bool[rows]; such a step becomes `rrs`. Candidates are reducing receives that write
+    to SCRATCH and into which a row is fused. A candidate is removed if its operand is in SCRATCH,
+    or if one of the units of its sum is also
+
+    - accessed by any step that is neither a candidate nor fused into one, or
+    - read as the operand of a reducing receive, even a candidate.
+
+    The steps of a removed candidate then count as ordinary steps, so this is repeated until no
+    candidate is removed. Several candidates may write to the same unit.
     """
     # Candidates: reducing receives into SCRATCH with a fused send.
     send = np.flatnonzero(arrangement.fused_into >= 0)
@@ -367,11 +391,14 @@ def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray
 
 
 def _find_scratch_accesses(draft: StepDraft) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return the row, the unit and whether it is a read, for every access to a unit of SCRATCH.
+    """Return row, unit and direction of every access to a unit of SCRATCH, as three arrays.
 
-    All reads precede all writes; both are sorted by row. A row that reads and writes SCRATCH has
-    entries in both. Accessed units of all ranks are numbered 0, 1, ... without gaps, by rank and
-    offset, so equal numbers mean the same unit of the same rank.
+    The arrays are int64 (row), int64 (unit) and bool (True for a read). A step of 3 units has 3
+    entries, by ascending unit. All reads precede all writes; both are sorted by row. A row that
+    reads and writes SCRATCH has entries in both.
+
+    Accessed units of all ranks are numbered 0, 1, ... without gaps, by rank and offset, so equal
+    numbers mean the same unit of the same rank. The arrays are empty if no step uses SCRATCH.
     """
     highest = np.maximum(draft.src_offset, draft.dst_offset) + draft.count
     width = int(highest.max(initial=0)) + 1
