@@ -31,19 +31,21 @@ def summarize_packing(
 ) -> Statistics:
     """Collect the statistics of the chosen packing of trees and of its schedule, by name.
 
-    `best`: the chosen schedule with its packing. `packings`: all candidates. The names are, in this
-    order:
+    `best`: the chosen schedule with its packing. `packings`: all candidates. GB/s are 10^9
+    bytes per second. The names are, in this order:
 
-    - "method", "trees" (their number), "fewest trees" (the number if the packing is proved to have
-      the fewest trees, else the text "at least N"), "depth", "chunks"
+    - "method": name of the packing; "trees": their number
+    - "fewest trees": the proved minimum as a number if the packing has so many trees, else the
+      text "at least N"
+    - "depth" of the packing, and "chunks" of the schedule
     - "rate GB/s" of the packing and "best rate GB/s" of its bound, as numbers
-    - "trees x depth": a text of the candidates that are not `is_shallow`, such as "6 x 2, 8 x 1";
-      empty if all are
-    - "rate on routes GB/s", only if it is less than `_MIN_ROUTED_FRACTION` of the rate of the
-      trees: trees are packed on the links, but simulators choose one route through switches per
-      pair of NPUs
-    - "interrupted": true, only if Ctrl-C ended the choice of the schedule or the search for fewer
-      trees
+    - "trees x depth": a text with one entry per candidate that is not `is_shallow`, such as "6
+      x 2, 8 x 1"; empty without such candidates
+    - "rate on routes GB/s": bytes of the collective by the time of the busiest link, if
+      messages use the routes of simulators; rounded to 3 decimals. It exists only if it is
+      below `_MIN_ROUTED_FRACTION` (0.99) of the rate of the trees.
+    - "interrupted": true, only if Ctrl-C ended the choice of the schedule or the search for
+      fewer trees
     """
     packing = best.packing
     is_proved = packing.status == "optimal"
@@ -68,10 +70,14 @@ def summarize_packing(
 def summarize_planes(best: Division, bound: RateBound) -> Statistics:
     """Collect the statistics of a division of the data among planes (separate networks), by name.
 
-    The texts list one value per plane that has a share: `method` (with the number of the
-    plane), `share %`, `trees` (their number), `depth`, `chunks` and `rate GB/s`. `best rate
-    GB/s` is a number: the bound for the links of all planes together. `interrupted` is added if
-    Ctrl-C ended the search for the division or the proof of a plane.
+    The first six are texts with one value per share of `best`, in the order of the shares:
+
+    - `method`: such as "plane 0: name; plane 1: name"
+    - `share %` with 4 significant digits, `trees` (their number), `depth`, `chunks`, and `rate
+      GB/s` with 6 significant digits: values joined by ", "
+
+    `best rate GB/s` is a number: the bound for the links of all planes together. `interrupted`
+    (true) is added only if Ctrl-C ended the search for the division or the proof of a plane.
     """
     shares = best.shares
     packings = [share.packing for share in shares]

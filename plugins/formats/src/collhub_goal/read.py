@@ -81,16 +81,21 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Provenance) -> Algorithm:
     """Build the algorithm of a schedule: one step per operation, with times but unknown buffers.
 
-    Steps are in the order of the operations. A message has its bytes as units, its tag as channel
-    and no duration (-1). A calc has its time in ns as duration, 0 units and channel 0. The lane is
-    the cpu (-1 if not given), the source line that of the schedule; the nic is dropped. The
-    dependencies are those of `_find_dependencies`. The collective is custom without expected
-    results; INPUT and OUTPUT of each rank have as many bytes as the largest total that a rank sends
-    or receives, at least 1, which is also the size of the algorithm. That sends and receives match
-    is not checked. `file`: name for error messages, or None.
+    Steps are grouped by rank, in the order of the operations. If a dependency of a rank leads
+    to an earlier operation, the rank's steps are put in topological order. A message has its
+    bytes as units, its tag as channel and no duration (-1). A calc has its time in ns as
+    duration, 0 units and channel 0. The lane is the cpu (-1 if not given), the source line that
+    of the schedule; the nic is dropped. The dependencies are those of `_find_dependencies`.
 
-    Raises `InputError` for cyclic dependencies, for chains of more than `_MAX_HOPS` `irequires`,
-    and for totals above 2^62 bytes.
+    The collective is custom without expected results. INPUT and OUTPUT of every rank have the
+    same size in bytes: the largest total that any rank sends or receives, at least 1. The size
+    of the algorithm is the same. It is not checked that sends and receives match. `file`: name
+    for error messages, or None.
+
+    Raises `InputError` for chains of more than `_MAX_HOPS` `irequires` (`goal-dependencies`),
+    dependencies between ranks (`crossing-dependency`), cyclic dependencies
+    (`cyclic-dependencies`), and totals above 2^62 bytes (`size-range`). They are checked in
+    this order.
     """
     num_ranks = schedule.num_ranks
     edges = _find_dependencies(schedule, file)
@@ -138,12 +143,15 @@ def samples() -> Sequence[Source]:
 
 
 def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:
-    """Return all dependencies of a schedule as (parent, child) rows: a child waits for its parent.
+    """Return all dependencies of a schedule as two int64 columns: parents and their children.
 
-    It waits for the parent's end: the hub has no dependency on a start (`irequires`). An operation
-    starts when its predecessors have finished, so `c irequires b` becomes: c waits for the
-    predecessors of b. If b itself waits for the start of a, then c waits for the predecessors of a
-    too, and so on. Pairs may be repeated. Raises `InputError` (`goal-dependencies`) if more than
+    A child waits for the end of its parent. The first rows are the pairs of `requires`, in
+    their order; pairs may be repeated. The others replace `irequires` (waiting for a start),
+    which the hub does not have. An operation starts when its predecessors have finished, so `c
+    irequires b` becomes: c waits for all operations that b requires, possibly none. If b itself
+    waits for the start of a, then c waits for all operations that a requires too, and so on.
+
+    Raises `InputError` (`goal-dependencies`, with the line of a waiting operation) if more than
     `_MAX_HOPS` (1000) `irequires` follow one another or form a cycle.
     """
     parents, children = [schedule.parent], [schedule.child]

@@ -351,13 +351,18 @@ def _find_device_mesh(tensor: torch.Tensor) -> DeviceMesh | None:
 def _find_placement(name: str, tensor: torch.Tensor, default: str, axes: Sequence[str]) -> str:
     """Return the placement of a DTensor as text; `default` for any other tensor.
 
-    The placement on a mesh dimension is `R` (replicated), `S(d)` (sharded in dimension d) or `L`
-    (local: partial sums and others). `axes`: axis names of a mesh with several dimensions. With
-    `axes` the result has one placement per axis, such as `(S(0), R)`; axes without a dimension of
-    the DTensor are `R`. The whole result is `L` for strided shards, for names that are not in
-    `axes`, and without `axes` for a DTensor of several mesh dimensions.
+    The placement on a mesh dimension is `R` (replicated), `S(d)` (sharded in dimension d) or
+    `L` (local: partial sums and others). `axes`: names of mesh dimensions. Without `axes` the
+    result is the placement of a DTensor with one mesh dimension, and `L` for one with several.
 
-    Raises `UsageError` if a sharded dimension is not divisible by its number of ranks.
+    With `axes` the result has one placement per axis, in the order of `axes`: `(S(0), R)`. Axes
+    that are no dimension of the DTensor's mesh are `R`. If the mesh has no names, its
+    dimensions have the names `axes` in order. The result is only `L` for strided shards, if a
+    dimension has a name outside `axes`, and if the numbers of names and dimensions differ.
+
+    Raises `UsageError`, which contains `name`, if the global size of a sharded dimension is not
+    a multiple of the ranks of this mesh dimension. Later dimensions than a strided shard are
+    not checked.
     """
     from torch.distributed.tensor import DTensor, Shard
 
@@ -396,9 +401,11 @@ def _clip(
 ) -> dict[str, torch.Tensor]:
     """Return all gradients, scaled so that their global 2-norm is at most `max_norm`.
 
-    All gradients have the same factor `min(1, max_norm / (norm + 1e-6))`. For a sharded DTensor
-    parameter the sum of squares is all-reduced over each mesh dimension that shards it. There must
-    be at least one gradient; the given ones are unchanged.
+    `gradients`: local tensors by parameter name; the result has the same names in the same
+    order. All are multiplied by the factor `min(1, max_norm / (norm + 1e-6))`. If a parameter
+    is a DTensor, the sum of squares of its gradient is all-reduced over each mesh dimension
+    that shards the parameter. The given tensors are unchanged. Raises `IndexError` for no
+    gradients.
     """
     import torch
     from torch.distributed import _functional_collectives as functional

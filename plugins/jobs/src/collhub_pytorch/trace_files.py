@@ -130,10 +130,17 @@ class JsonStream:
     def records(self, array: str) -> Iterator[Record]:
         """Yield the objects of the list `array` in the outer JSON object, one at a time.
 
-        If the file is a list itself, its objects are yielded. Elements that are no objects are
-        skipped. All other members of the outer object are stored in `self.header`; those after the
-        list only when the iteration has reached them. Raises `InputError` with the byte offset at
-        which the file is truncated (`truncated`) or not JSON (`not-json`).
+        Elements that are no objects are skipped. If the file is a list itself, its objects are
+        yielded. If the outer object has no list of this name, nothing is yielded; of several
+        such lists, all objects are yielded. All other members of the outer object are stored in
+        `self.header`, also one named `array` that is no list. Members after the list are stored
+        only when the iteration has reached them. Text after the outer object or list is
+        ignored.
+
+        Raises `InputError` with a byte offset: `not-json` for invalid text, also if the file is
+        neither an object nor a list; `truncated` if the file ends too early. Invalid text
+        within a value is reported as `truncated` too if the rest of the file is at most one
+        chunk (1 MiB).
         """
         if self._next("[{") == "[":
             yield from self._items()
@@ -152,8 +159,9 @@ class JsonStream:
     def _items(self) -> Iterator[Record]:
         """Yield the objects of a list, up to and including its closing bracket.
 
-        The opening bracket must have been read. Elements of other types are skipped. Raises
-        `InputError` if the text is invalid or truncated.
+        The opening bracket must have been read; afterwards the position is after the closing
+        one. Elements of other types are skipped. Raises `InputError` if the text is invalid
+        (`not-json`) or the file ends within the list (`truncated`).
         """
         if self._next("]", keep=True, optional=True):
             self._position += 1
@@ -214,10 +222,15 @@ class JsonStream:
                 return
 
     def _value(self) -> Any:
-        """Parse and return the next JSON value; read further chunks if necessary.
+        """Parse and return the next JSON value, and move the position after it.
 
-        Raises `InputError` for invalid or truncated text, and for an integer of more than 4300
-        digits.
+        Spaces before the value are skipped; further chunks are read if necessary. Raises
+        `InputError`:
+
+        - `not-json` for an integer of more than 4300 digits, and for invalid text if the file
+          is longer than `_MAX_VALUE_CHARACTERS` from the value on
+        - `truncated` if the value is invalid up to the end of the file, because it is
+          incomplete or because its text is wrong
         """
         self._skip_space()
         while True:

@@ -46,9 +46,14 @@ def run_tasks(
     """Apply `function` to every task, and return the results in the order of the tasks.
 
     Without workers, or with a single task, the tasks run one after the other in this process.
-    `is_enough` is called after each result with the number of results so far; once it returns True,
-    these results are returned, and tasks that have not started are cancelled or never run.
-    Exceptions of a task propagate. Raises `InputError` if a worker process died.
+    With workers all tasks are submitted at once. `is_enough` is called after each result, in
+    the order of the tasks, with the number of results so far. Once it returns True, these first
+    results are returned. Tasks that have not started are then cancelled or never run; the
+    results of running tasks are dropped.
+
+    An exception of a task propagates, and tasks that were submitted are not cancelled. Raises
+    `InputError` if a worker process died during these tasks. If it died before,
+    `BrokenExecutor` of the submission propagates.
     """
     futures: list[Future[TaskResult]] = []
     if workers is None or len(tasks) < 2:
@@ -168,17 +173,21 @@ def explore(
 ) -> Exploration:
     """Explore up to `max_states` programs that transformations reach from `program`.
 
-    `bindings`: the sizes to optimize for. The first candidate of the result is `program`. If
-    `fuse_scalars` returns a rewrite, because the program has many scalars, nothing is explored: the
-    result has only `program` and this rewrite, without calls of `progress`.
+    `bindings`: the sizes to optimize for. The first candidate of the result is `program`, which
+    counts as one of the `max_states`. If `fuse_scalars` returns a rewrite (all operations are
+    pointwise and on scalars), nothing is searched. The result then has `program` and this
+    rewrite, both as expanded; it is complete. `budget` counts 2 units of work, and its limits
+    are ignored; `progress` is not called.
 
     Otherwise rounds of `_Search.expand_round` run until no state is left. The result does not
-    depend on `workers`; the state that was discovered first wins ties. After each round
-    `progress(fraction, text)` reports the processed fraction of discovered programs, and `budget`
-    (None: no limit) counts one unit of work per new program. At the limit of the budget the search
-    stops before the next round and records the cut in the budget. The result is incomplete after
-    such a stop, and if a new program was dropped because of `max_states`. With a time limit the
-    result depends on the speed of the machine. Raises `InputError` if a worker process died.
+    depend on `workers`. After each round `budget` (None: no limit) counts one unit of work per
+    new program. Then `progress(fraction, text)` reports the expanded and pruned fraction of the
+    discovered programs. If a limit of the budget is reached before a round, also the first one,
+    the search stops and records the cut in the budget.
+
+    The result is incomplete after such a stop, and if a new program was dropped because of
+    `max_states`. With a time limit the result depends on the speed of the machine. Raises
+    `InputError` if a worker process died during a round.
     """
     budget = budget or SearchBudget()
     if rewrite := fuse_scalars(program):
@@ -234,12 +243,19 @@ class _Search:
         self._enqueue(Candidate(program, (), *evaluation), SEARCHED)
 
     def expand_round(self, workers: Executor | None) -> None:
-        """Expand the most promising states of the queue, and enqueue the new programs.
+        """Expand the 8 most promising states of the queue, and enqueue the new programs.
 
-        A rewrite whose program is already known (by hash) is dropped. New programs are evaluated at
-        every size. A child may be rewritten only by the transformation that created it and later
-        ones of `SEARCHED`. `workers` compute in parallel, with the same results as without. Nothing
-        happens if the queue has no state to expand.
+        The most promising state has the lowest time relative to the original program, as a mean
+        over the sizes; of equal ones, the state that was discovered first. States that are
+        dominated (`_is_dominated`) are removed, count as pruned, and do not count toward the 8
+        (`_STATES_PER_ROUND`). If no other state is left, the queue is empty afterwards.
+
+        A rewrite is dropped if its program is known (by hash), or if `max_states` programs are
+        known, which marks the result as incomplete. New programs are evaluated at every size,
+        and added to the candidates of the result and to the queue, parent by parent. A new
+        program may be rewritten only by the kind of transformation that created it and by later
+        kinds of `SEARCHED`. `workers` compute in parallel, with the same results as without.
+        Raises `InputError` if a worker died.
         """
         parents = self._take_parents()
         tasks = [(candidate.program, kinds) for candidate, kinds in parents]
@@ -347,9 +363,10 @@ def find_rewrites(task: tuple[Program, AllowedKinds]) -> list[tuple[Rewrite, str
 def _can_help(program: Program, record: LegalityRecord) -> bool:
     """Check whether a legal transformation can make a program faster or smaller.
 
-    False for a reorder whose last member is inside a statement (an inlined operation that is no
-    output), because it only splits the statement. False for an overlap whose members all use the
-    same resource; the resources are listed in the first note of `record`. True for all other
+    `record` describes the transformation. False for a reorder if the name of its last member
+    begins with `_` (an unnamed value) and the member is no output: it would only split a
+    statement. False for an overlap whose members all use the same resource. The first note of
+    its record lists the resource of each member: `resources: a, b`. True for all other
     transformations.
     """
     # Moving a prefix whose last member is inside a statement would only split the statement.

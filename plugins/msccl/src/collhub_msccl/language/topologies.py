@@ -209,11 +209,14 @@ def distributed_fully_connected(
 
 
 def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
-    """Connect copies of a topology; each copy has `remote_bandwidth` in each direction.
+    """Build copies of a topology; each copy has `remote_bandwidth` in total in each direction.
 
-    Nodes, links and local switches are as in `distributed_fully_connected`. Two further switches
-    per copy limit its total bandwidth to the other copies (`copy_c_out`) and from them
-    (`copy_c_in`) to `remote_bandwidth` each. A single copy gets no further switches.
+    Nodes, links (also those between copies) and local switches are those of
+    `distributed_fully_connected`. After the local switches, two further switches per copy limit
+    its total bandwidth to the nodes of other copies (`copy_c_out`) and from them (`copy_c_in`)
+    to `remote_bandwidth` each. A single copy gets no further switches. The name begins with
+    `DistributedHubAndSpoke`. Raises `ValueError` for several copies and a `remote_bandwidth`
+    that is not positive.
     """
     joined = distributed_fully_connected(local, num_copies, remote_bandwidth)
     size = local.num_nodes()

@@ -127,12 +127,15 @@ def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int
 
 
 def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
-    """Return the records of all ranks in the form of `Tables`: int64, one row per record.
+    """Return the records of all ranks: int64[n, 9], one row per record of `program`.
 
-    Rows are sorted by rank, level and lane; the order of the program decides within a lane. Lanes
-    and offsets come from `lanes`. Buffers that are UNKNOWN (the target of a send, the source of a
-    receive) become 0, because nothing reads them. Raises `InputError` (`too-large`) for more than
-    `_MAX_RECORDS` records and for a value above 2^31 - 1.
+    Columns are those of `_RECORD_FIELDS`; rank is no column. Rows are sorted by rank, level and
+    lane; equal rows keep the order of the program. Lanes and both offsets come from `lanes`,
+    all other columns from `program`. Buffers that are UNKNOWN (the target of a send, the source
+    of a receive) become 0, because nothing reads them.
+
+    Raises `InputError` (`too-large`) for more than `_MAX_RECORDS` records, and if any column
+    has a value above 2^31 - 1.
     """
     changed = {
         "lane": lanes.lane,
@@ -159,13 +162,17 @@ def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
 
 
 def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
-    """Return the required contents of OUTPUT as runs of blocks, and the first run of each rank.
+    """Return the required contents of OUTPUT as runs of units, and the first run of each rank.
 
-    A run is (offset, source rank, source unit, count): blocks that are adjacent in OUTPUT and
-    in the INPUT of the source rank, which is `ALL_RANKS` for a reduction over all ranks. Runs
-    are sorted by rank, source, difference of source unit and offset, then offset. Without a
-    defined result there are no runs, and the pointer has only zeros. Raises `InputError`
-    (`too-large`) for more than `_MAX_PROMISES` runs.
+    A run is a row (offset in OUTPUT, source rank, unit in the INPUT of the source rank, count)
+    of int64[runs, 4]. It has consecutive units of OUTPUT whose source units are consecutive
+    too. The source rank is `ALL_RANKS` for a reduction over all ranks. Runs are sorted by rank,
+    source, (source unit - offset), then offset. The second result is int64[ranks + 1]: the
+    first run of each rank, and the number of runs.
+
+    A custom collective without defined contents has no runs, and only zeros in the second
+    result. Raises `InputError` (`too-large`) for more than `_MAX_PROMISES` runs, and, from
+    `Collective.postcondition`, for a standard collective with more than 2^26 required units.
     """
     result = collective.postcondition()
     if result is None:

@@ -120,10 +120,12 @@ class _Growth:
         )
 
     def send_around(self, grid: _Grid, axis: int) -> _Growth:
-        """Return the growth after every chunk was passed once around an axis, NPU by NPU.
+        """Return a growth with further transfers: every chunk goes once around an axis, NPU by NPU.
 
-        A chunk makes size - 1 hops from each holder. Each hop waits for the previous one, and the
-        first one for the transfer that brought the chunk to the holder. The growth itself is
+        From each holder, the chunk makes size - 1 hops, each to the next NPU along the axis,
+        cyclically (`_Grid.shift`). The NPUs on its path become holders. Each hop waits for the
+        previous one, and the first one for the transfer that brought the chunk to the holder.
+        New transfers are appended holder by holder. This growth is not changed; it is itself
         returned if the axis has size 1.
         """
         num_others = grid.size(axis) - 1
@@ -232,12 +234,22 @@ def build_free_all_gathers(
 def generate_staged_broadcasts(
     network: LinkNetwork, times: LinkTimes, root: int, chunks: int, trials: Trials
 ) -> Iterator[LinkSchedule]:
-    """Yield schedules in which the chunks of a root reach all NPUs, one per supported plan.
+    """Yield schedules in which the chunks of a root reach all NPUs, plan by plan.
 
-    In the first plan, the root sends directly to all NPUs. In all other plans, each chunk goes to
-    the next member of the root's group, from this member to one member of every other group, and
-    from each of these to all members of its group. Only plans that `trials` considers promising are
-    scheduled; their times are recorded there.
+    Plans come in this order:
+
+    1. The root sends every chunk directly to all NPUs.
+    2. All NPUs are one group: the root sends each chunk to one NPU, which sends it to the
+       others. The chunks use the other NPUs in turn.
+    3. For each grid of `find_group_grids`: each chunk uses one member of the root's group in
+       turn, and goes on to one member of every other group. In one plan this member sends to
+       all groups directly, in a second plan the chunk passes from group to group. Then each NPU
+       that has the chunk sends it to its group.
+
+    A plan is left out if the network lacks one of its arcs, or if `trials` does not consider it
+    promising. The two plans of a grid are scheduled by ascending lower bound, and the second is
+    left out if its lower bound exceeds the time of the first. The time of a schedule (ps) is
+    recorded in `trials` before the schedule is yielded.
     """
     origin = np.full(chunks, root, np.int64)
     all_npus = _Grid(network.num_npus, 1)
@@ -312,11 +324,17 @@ def _grow_on_lanes(
 ) -> _Growth:
     """Build the trees of a broadcast: from the root to a helper in its group, then to all NPUs.
 
-    `origin`: root of every chunk. The root sends every chunk once within its group, to the
-    members one after another. A lane (path to the other groups) starts at each member of the
-    root's group, also at the root; chunks use the lanes one after another. `across`: the method
-    by which a chunk is sent along its lane. At last, each NPU that has the chunk sends it to the
-    members of its group; in the root's group this is the helper.
+    `origin`: the root, once per chunk. With several groups, chunk c crosses to the other groups
+    from member 1 + c modulo the group's width after the root, cyclically, which may be the
+    root. That member is also the helper. If it is the root, the chunks take the other members
+    as helpers, one after another.
+
+    With one group of n NPUs, the helper of chunk c is NPU 1 + c modulo (n - 1) after the root.
+
+    Transfers are in this order: the root sends each chunk to its helper. Then `across` sends
+    each chunk from its crossing member to the other groups, along axis 1. At last, each NPU
+    that has received the chunk sends it to all others of its group; in the root's group only
+    the helper does so, and not to the root.
     """
     chunk = np.arange(len(origin))
     helpers = max(1, grid.width - 1)
@@ -339,14 +357,18 @@ def _grow_on_lanes(
 
 
 def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
-    """Return the rank of every transfer in its order of sending, int64: rounds without collisions.
+    """Return the position of every transfer of a plan in the sending order, int64, from 0.
 
-    A round has one chunk per lane; lanes are the members of a group through which a broadcast
-    leaves it, or with one group all NPUs except the root. With one group and an odd number m of
-    other NPUs, numbered 0 ... m - 1, the root sends to s in slot s. An NPU i that has a chunk
-    sends it in slot s to 2 s - i modulo m, so that all targets of a slot are distinct and
-    differ from s. With several groups, transfers are ordered by round, then by the distance to
-    the target, then by chunk.
+    The distance of a transfer is (target - source) modulo the number of NPUs. With several
+    groups, transfers are sorted by round (`chunk // grid.lanes`), then distance, then chunk.
+    With one group, they are sorted by slot, then chunk. In both cases, equal transfers keep the
+    order of the plan.
+
+    The slot is the chunk for transfers of the root, and chunk + distance for all others. If the
+    number m of NPUs except the root is odd, h replaces the distance: the number from 0 to m - 1
+    with 2 h = j - i modulo m, for a transfer from NPU root + 1 + i to NPU root + 1 + j. Then
+    all transfers of a slot have different targets, if chunk c is sent from the NPU with i = c
+    modulo m.
     """
     network = plan.network
     num_others = network.num_npus - 1
