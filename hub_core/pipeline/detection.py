@@ -145,7 +145,7 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
     fitting = [candidate for candidate in signed if candidate in named] or signed
     # If the input may be an algorithm or a workload, it is an algorithm, unless a reader of
     # workloads claims it.
-    known = [*named, *(one for one in fitting if one not in named)] if named else able
+    known = named + [one for one in fitting if one not in named] if named else able
     workload_readers = [one for one in known if isinstance(one.offer, WorkloadReader)]
     plain = [candidate for candidate in fitting if candidate not in workload_readers]
     if len(plain) == 1:

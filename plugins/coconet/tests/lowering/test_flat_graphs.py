@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_coconet import Binding
+from collhub_coconet import Binding, ProgramBuilder, slice_of
 from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.flat_program import (
     CollectiveRuns,
@@ -18,6 +18,7 @@ from collhub_coconet.lowering.flat_program import (
 )
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.timing import Machine, compute_peak_bytes, makespan
+from collhub_coconet.program.program import Stage
 from flat_programs import (
     SIZES,
     flat_of,
@@ -273,3 +274,18 @@ def test_contents_show_a_message_that_goes_astray() -> None:
     wrong = replace(flat.workload, nodes=replace(nodes, peer=peer, tag=tag))
     assert hub_core.verify(extract_algorithm(flat, "z")).ok
     assert not hub_core.verify(extract_algorithm(replace(flat, workload=wrong), "z")).ok
+
+
+def test_readers_of_a_view_wait_for_the_value_computed_in_the_same_stage() -> None:
+    # A document may have a stage that computes a value and slices it; `fuse` refuses it.
+    build = ProgramBuilder("viewed", N=(1, 2**30))
+    x = build.argument("x", "float32", "N")
+    doubled = (x * 2.0).named("doubled")
+    block = slice_of(doubled).named("block")
+    program = build.program((block + 1.0).named("result"), doubled)
+    program = program.with_stages((Stage("both", "pointwise", ("doubled", "block")),), ())
+    flat = flat_of(program, 2, Choice("ring"))
+    producer, _ = part_rows(flat, "doubled")
+    _, readers = part_rows(flat, "result")
+    for row in readers.tolist():
+        assert [flat.part[one] for one in parents_of(flat, row)] == [producer]

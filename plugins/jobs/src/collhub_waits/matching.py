@@ -309,8 +309,9 @@ class Matching:
         i minus the result. The first rule that applies:
 
         1. The dumps have lost no messages of the pair (`_has_lost_messages`): 0.
-        2. None in these cases: the dump of a rank omits completed operations; a rank that may have
-           lost messages has no recorded end of the pair, or its oldest one is only scheduled.
+        2. None in these cases: the dumps have active operations only, and a rank has none or its
+           dump has no completed operation; a rank that may have lost messages has no recorded end
+           of the pair, or its oldest one is only scheduled.
         3. Let s and r be the numbers of recorded sends and receives up to the last completed one, 0
            without any. `_is_partner` decides by the creation times whether the last completed end
            of one side belongs to the first incomplete end of the other side. If it cannot decide
@@ -324,7 +325,8 @@ class Matching:
         state = self.records.columns["state"]
         counts = []
         for rank, message_ends in zip(key[1:], self._messages[key], strict=True):
-            if self.records.has_only_active and not self.records.dumps[rank].has_completed:
+            dump = self.records.dumps.get(rank)
+            if self.records.has_only_active and (dump is None or not dump.has_completed):
                 return None
             if self._has_lost_on(rank, key[0]) and (
                 not message_ends or state[message_ends[0].row] == State.SCHEDULED

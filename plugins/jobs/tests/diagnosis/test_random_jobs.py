@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from collhub_diagnosis.read_evidence import read_evidence
 from collhub_diagnosis.verdict import KINDS, NO_FAULT, Verdict, diagnose_evidence
+from collhub_waits.matching import Matching
 from dump_variants import (
     Change,
     keep_active,
@@ -166,3 +167,14 @@ def test_every_one_of_two_independent_faults_is_reported(tmp_path: Path, seed: i
 def test_every_kind_of_fault_is_drawn(fault: str) -> None:
     faults = [random_job(seed)[2] for seed in SEEDS]
     assert faults.count(fault) == 8
+
+
+@pytest.mark.parametrize("seed", [*VARIANT_SEEDS, *HARD_SEEDS])
+def test_active_operations_of_some_ranks_blame_no_other_rank(tmp_path: Path, seed: int) -> None:
+    job, truth, _ = random_job(seed)
+    choose = random.Random(seed)
+    without = choose.sample(range(job.size), choose.randrange(1, job.size))
+    job.write(tmp_path, without=without, change=keep_active)
+    evidence = read_evidence([str(tmp_path)])
+    list(Matching(evidence.records).mismatches())
+    check_part(diagnose_evidence(evidence), truth)

@@ -319,12 +319,19 @@ class _FlatBuilder:
                 self._add_collective([operation], [_partial_name(operation)])
         self._add_computation(pending)
 
+    def _add_views(self, operations: Sequence[Operation]) -> None:
+        """Give each view (`find_viewed_value`) the producers of its source, if these are known."""
+        for operation in operations:
+            source = find_viewed_value(self.program, operation)
+            if source in self.producers.ready:
+                self.producers.ready[operation.name] = self.producers.ready[source]
+
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
         """Add one COMPUTE node per tile and rank, which computes its tile of all given operations.
 
         `operations`: of equal cut and group, in program order; views (`find_viewed_value`) need no
-        node. A view gets the producers that its source has before this call. Without other
-        operations, nothing else is done. A cut is the division of a value into chunks; a tile is a
+        node. A view gets the producers of its source. Without other operations, nothing else is
+        done. A cut is the division of a value into chunks; a tile is a
         set of chunks that a node computes. The tiles are those of the last operation that is no
         view (`_cut_tiles`). The costs of all operations on a rank are divided among its tiles by
         their numbers of chunks.
@@ -343,10 +350,7 @@ class _FlatBuilder:
         operation reduces to a scalar that an all-reduce completes: its nodes become the producers
         of its partial value only.
         """
-        for operation in operations:
-            source = find_viewed_value(self.program, operation)
-            if source in self.producers.ready:
-                self.producers.ready[operation.name] = self.producers.ready[source]
+        self._add_views(operations)
         working = [
             operation
             for operation in operations
@@ -386,6 +390,8 @@ class _FlatBuilder:
         self.streams.append(self.nodes, numbers, tiles.rank, stage)
         ready = Ready(region, grid, tiles.owner, tiles.chunk, node)
         self.producers.ready |= dict.fromkeys((operation.name for operation in working), ready)
+        # Views of the values of these nodes.
+        self._add_views(operations)
         if is_partial:
             # The value itself is ready after its all-reduce.
             self.producers.ready[_partial_name(last)] = self.producers.ready.pop(last.name)
