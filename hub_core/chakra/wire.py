@@ -77,9 +77,14 @@ def varint(value: int) -> bytes:
 def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
     """Return the starts and ends of the bodies of all records of a file, int64.
 
-    Each body follows its length, a varint. Empty arrays for an empty file. Raises `WireError` for a
-    file that ends inside a record (code `truncated`), a length of more than 5 bytes, and a record
-    after the first one whose length is a single byte 0 (code `empty-record`).
+    Each body follows its length, a varint. The arrays are empty for an empty file. Raises
+    `WireError` for the first of these defects in the file:
+
+    - a length of more than 5 bytes, at the start of the length (code `malformed-record`)
+    - a record after the first one whose length is a single byte 0, at this byte (code
+      `empty-record`); the first record may be empty
+    - the file ends inside a length (at its start) or inside a body (at the start of the body): code
+      `truncated`
     """
     starts: list[int] = []
     ends: list[int] = []
@@ -110,9 +115,14 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
 def walk(content: bytes, start: int, stop: int) -> Iterator[Field]:
     """Yield the fields of the protobuf message in `content[start:stop]`, in their order.
 
-    A field has its number, its wire type, and start and end of its value; the value of BYTES is
-    without its length. Raises `WireError` for a byte that starts no field (number 0 or another wire
-    type), a number that is too long or does not end, and a field that extends beyond `stop`.
+    A field has its number, its wire type, and start and end of its value in `content`; the value of
+    BYTES is without its length. An empty range yields nothing. Raises `WireError` at the first
+    defect, after the fields before it were yielded:
+
+    - at the tag (code `malformed-record`): the field number is 0; the wire type is not 0, 1, 2 or
+      5; or the value extends beyond `stop`
+    - at the number itself: a tag of more than 5 bytes, or an integer or a length of more than 10
+      (`malformed-record`); a number that does not end before `stop` (`truncated`)
     """
     position = start
     while position < stop:
@@ -140,8 +150,10 @@ _WIRE_TYPES = frozenset(int(wire) for wire in WireType)
 def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tuple[int, int]:
     """Read the varint at `position`, of at most `longest` bytes: (number, position after it).
 
-    The number may exceed 64 bits. Raises `WireError` at `position` if it is longer, or (code
-    `truncated`) if it does not end before `stop`.
+    Bits of later bytes are higher; the number may exceed 64 bits. The end of the varint is the
+    first byte below 128. Raises `WireError` at `position`: with code `truncated` if `stop` is
+    reached before this byte within the first `longest` bytes, and with `malformed-record` if none
+    of these bytes is below 128.
     """
     value = 0
     at = position
@@ -213,11 +225,14 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
 def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Array, Int64Array]:
     """Decode one varint (protobuf's integer of 1 to 10 bytes) at every position of `at`.
 
-    Returns (values, positions after them), parallel to `at`. `stops`: end of the record of each
-    position, within the data. Bits beyond 64 are dropped. Raises `WireError` with the start of a
-    number that extends beyond its stop: the one that reaches its stop after the fewest bytes, and
-    of several such numbers the first in `at`. If there is none, raises `WireError` with the start
-    of the first number of more than 10 bytes.
+    Returns (values, positions after them), parallel to `at` and empty if it is. `stops`: end of the
+    record of each position, within the data. Bits beyond 64 are dropped. Raises `WireError` (code
+    `malformed-record`) at the start of one number:
+
+    1. A number of which no byte of the first 10 before its stop is below 128, because its stop
+       comes first. Of several, it is the one that reaches its stop after the fewest bytes, then the
+       first in `at`.
+    2. Otherwise, the first number in `at` of more than 10 bytes.
     """
     values = np.zeros(len(at), np.uint64)
     position = at.copy()

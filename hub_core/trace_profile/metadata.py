@@ -100,14 +100,21 @@ def chakra_bytes(algorithm: Algorithm) -> int:
 def metadata_entries(
     algorithm: Algorithm, rank: int, size: int | None, is_stated: bool
 ) -> list[MetadataEntry]:
-    """Return the metadata attributes of the file of one rank, in fixed order.
+    r"""Return the metadata attributes of the file of one rank, in fixed order.
 
-    These are the fields of profile and collective, numbers of steps and SCRATCH units of `rank`,
-    for custom collectives also the sizes of its buffers, then the origin and, for rank 0 only,
-    large values such as extensions (`_collect_rank_0_values`). `size`: bytes of the collective for
-    which message sizes are written, None if sizes are not in bytes. `is_stated`: the size was
-    given; otherwise it is marked as a default. Attributes with the value None are omitted. In texts
-    of the origin, lone surrogates, which UTF-8 cannot encode, are escaped.
+    1. `schema` to `unit_count` of `KINDS`: schema, profile and collective, and `rank`.
+    2. `collective_bytes`: `size`, the bytes of the collective for which message sizes are written;
+       None if sizes are not in bytes.
+    3. `collective_bytes_is_default`: true if there is a `size` and `is_stated` is False, that is,
+       no size was given; otherwise None.
+    4. `step_count` and `scratch_units` of `rank`.
+    5. For custom collectives: sizes of INPUT and OUTPUT of `rank`, and whether its INPUT is
+       defined.
+    6. The four texts of the origin (`ORIGIN_FIELDS`). Lone surrogates, which UTF-8 cannot encode,
+       are written as `\udc80`.
+    7. For rank 0 only: options, extensions, expected results, counts (`_collect_rank_0_values`).
+
+    Attributes with the value None are omitted.
     """
     collective = algorithm.collective
     steps = algorithm.steps

@@ -81,10 +81,12 @@ class StreamPlan:
     def predicted_s(self, chunks: int) -> float:
         """Predict the time in seconds, with latencies and the waiting for complete chunks.
 
-        It is the makespan times (1 + (links - 1) / `chunks`), because a link forwards a chunk only
-        when it has arrived, plus the largest sum of latencies on any path of a stream (a tree that
-        carries a part of the data). `links`: number of links on the longest path of any stream, at
-        least 1. Parents must precede their children in the edges of a stream.
+        It is makespan_s * (1 + (links - 1) / `chunks`) + latency, because a link forwards a chunk
+        only when the entire chunk has arrived. `links` is the number of links on the longest path
+        from a root in any stream, at least 1. `latency` is the largest sum of link latencies on any
+        such path, possibly another one. A stream is a tree that carries a part of the data; its
+        edges must have parents before children. A plan without streams takes 0 s. `chunks` must be
+        at least 1.
         """
         position = {device: number for number, device in enumerate(self.fabric.devices)}
         latency = self.fabric.topology.latency_s
@@ -103,10 +105,16 @@ class StreamPlan:
 def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
     """Plan how all boxes are sent at once over trees of a topology, with a lower bound on the time.
 
-    Unit tasks with equal senders and receivers are one delivery; a stream carries a part of a
-    delivery over one tree. The bound is the largest one that prices of links from the search prove.
-    If the streams take longer, simple cuts of the network are tried too. Without deliveries, the
-    plan is empty and its bound is 0. Raises `InputError` for devices without a path.
+    Unit tasks with equal senders and receivers are one delivery (`group_deliveries`); those that
+    need no transfer are in none. A stream carries a part of a delivery over one tree. Streams are
+    sorted by delivery, and in it by the order in which their trees were found. `makespan_s` is the
+    exact time of the busiest link with these streams.
+
+    The bound is the largest one that the link prices of the last two rounds of the search prove. If
+    the streams take longer, cuts around each node and each host are tried too, and the larger bound
+    is used. Without deliveries, the plan is empty, and its makespan and bound are 0. Raises
+    `InputError` if there is no path between any two devices of the unit tasks, also for unit tasks
+    that need no transfer.
     """
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology, devices)
@@ -180,9 +188,14 @@ class _StreamSearch:
     def streams(self, shares: Float64Array) -> list[Stream]:
         """Build a stream for every tree that carries a share, delivery by delivery.
 
-        `shares`: float64[trees]. They are rounded to fractions, so that the parts of the streams of
-        a delivery follow one another and fill 0..1 exactly; trees whose share becomes 0 are left
-        out. Edges are pairs of devices, not of positions.
+        `shares`: float64[trees], the share of its delivery for each known tree. The streams of a
+        delivery are in the order in which its trees were added. Each has a part (begin, end) as
+        fractions; the parts follow one another from 0 to exactly 1.
+
+        Shares below 1e-7 become 0, and their trees have no stream; each delivery needs a larger
+        share. The shares of a delivery are scaled to the sum 1 and rounded (`_round_shares`): to
+        denominators up to 64 if those fit, otherwise to multiples of 2^-20. Edges are pairs of NPU
+        numbers, not of positions.
         """
         devices = self._fabric.devices
         streams = []
@@ -250,12 +263,18 @@ class _StreamSearch:
         return self._trees[key]
 
     def _solve(self) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Solve the linear program: divide each delivery among its trees with the least makespan.
+        """Solve the linear program: divide each delivery among its trees for the least makespan.
 
-        Every delivery needs a tree. The makespan is the time for which the busiest link is used.
-        Of nearly equal makespans, a smaller total load decides (its weight is 1e-4). Returns
-        float64 arrays: the fraction of its delivery for every tree, the price of every link (its
-        part in the bound, at least 0), and the price of every delivery in seconds.
+        The makespan is the time for which the busiest link is used. The minimized value is the
+        makespan plus 1e-4 times the busy times of all links. Every delivery must have a tree.
+        Nothing is changed. Returns three float64 arrays:
+
+        - for every tree, in the order of `_trees`: the fraction of its delivery; those of one
+          delivery add up to 1
+        - for every link of the topology: its price, seconds of makespan per second of load, at
+          least 0; 0 for links that do not limit the makespan
+        - for every delivery: its price, the seconds by which the minimized value grows if the
+          entire delivery is sent once more
         """
         columns = np.stack(list(self._trees.values()), axis=1)
         scale = float(columns.max())

@@ -70,12 +70,21 @@ class Seam:
 def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam | None:
     """Choose where each rank stores the data between two parts, and the modes of the result.
 
-    A rank stores data that `first` leaves and `second` reads either in OUTPUT, at the unit where
-    `second` has its INPUT in in-place calls, or in SCRATCH (offset -1). OUTPUT is preferred because
-    it needs no memory; the data must fit within the units that have results. A choice must work in
-    every mode that the result supports. The combinations of modes in `_MODE_CHOICES` are tried in
-    order; the first for which every rank has a choice is taken. Returns None if there is none.
-    `joint`: collective of the result.
+    The data is the OUTPUT of `first` and the INPUT of `second`. Its size on a rank is the larger
+    number of units of both that are used. `joint`: collective of the result. A rank has two
+    choices:
+
+    - OUTPUT, at the unit where the INPUT of `second` starts in in-place calls. `second` must
+      support these calls, and its INPUT must not start before its OUTPUT. The data must not be
+      empty. It must end within the units that the expected results of `joint` need
+      (`count_required_units`).
+    - SCRATCH (offset -1), separate from all other data.
+
+    The modes of the result are tried in this order: both, only out of place, only in place. In each
+    of the modes, both parts must work with their buffers at these addresses (`is_usable`). The
+    first modes for which every rank has a choice are taken; a rank with both choices uses OUTPUT,
+    which needs no memory. Returns None if there are none. Raises `InputError` (`too-large`) if
+    `joint` has more than 2^25 ranks times units and no contract.
     """
     # In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
     # only ranks with a result have an OUTPUT. Otherwise it is in SCRATCH, separate from all other
@@ -175,12 +184,21 @@ UnitsOfRanks = tuple[Int64Array, Int64Array]
 def make_out_of_place(algorithm: Algorithm) -> Algorithm:
     """Let an algorithm that supports only in-place calls work out of place, by additional copies.
 
-    Each rank first copies its INPUT, one step per unit, to the memory in which it then works:
-    OUTPUT, if INPUT is part of OUTPUT in in-place calls, otherwise additional SCRATCH. Results in
-    SCRATCH are finally copied to OUTPUT, one step per unit. The new algorithm supports only
-    out-of-place calls. An algorithm that supports them already is returned itself. Raises
-    `UsageError` (`no-result`) if results must be copied and the contract has no expected results,
-    and `InputError` (`too-large`).
+    An algorithm that supports out-of-place calls is returned itself. Otherwise the new algorithm
+    supports only out-of-place calls. Each rank works in OUTPUT if the used units of INPUT are
+    within the used units of OUTPUT in in-place calls. Otherwise it works in additional SCRATCH
+    units. Its steps are:
+
+    1. Copies of all units of INPUT to this memory, one step per unit in ascending order; none on
+       ranks without defined data.
+    2. The old steps, with INPUT and OUTPUT moved to this memory.
+    3. On ranks that work in SCRATCH, copies of the units with expected results to OUTPUT, one step
+       per unit in ascending order.
+
+    A step waits for the earlier steps that access the same units if one of the two writes
+    (`join_in_sequence`). Raises `UsageError` (`no-result`) if a rank works in SCRATCH and the
+    contract has no expected results (None). Raises `InputError` (`too-large`) if the collective is
+    too large to compose, or for 2^61 units of memory or more.
     """
     if algorithm.collective.out_of_place:
         return algorithm
@@ -213,9 +231,13 @@ def _relocate_buffers(
 ) -> tuple[Relocation, Int64Array]:
     """Build the relocation with which an in-place algorithm works in OUTPUT or in SCRATCH.
 
-    `in_output`: ranks that work in OUTPUT; their INPUT starts at unit `place` of it. On other ranks
-    INPUT and OUTPUT move to SCRATCH, after its existing units, with the distance that they have in
-    place. Also returns the number of units that both occupy together: int64[num_ranks].
+    `in_output`: bool[num_ranks], ranks that work in OUTPUT. Their INPUT moves to unit `place` of
+    OUTPUT; their OUTPUT stays. On other ranks INPUT and OUTPUT move to SCRATCH. The one that starts
+    first in in-place calls then starts after the existing units of SCRATCH, and both keep their
+    distance. SCRATCH itself never moves.
+
+    Also returns int64[num_ranks], for all ranks: the number of units from the first start to the
+    last end of the used units (`usage`) of both buffers in in-place calls.
     """
     no_scratch = np.zeros(algorithm.num_ranks, np.int64)
     layout = algorithm.collective.memory_layout(True, no_scratch).base
@@ -232,10 +254,12 @@ def _relocate_buffers(
 
 
 def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArray) -> UnitsOfRanks:
-    """List the units with expected results on the selected ranks: (ranks, units), sorted.
+    """List the units of OUTPUT with expected results on the selected ranks as (ranks, units).
 
-    `where`: bool[num_ranks], the selected ranks. If the contract has no expected results (None),
-    the list is empty, or, if any rank is selected, `UsageError` (`no-result`) is raised.
+    Both are int64 arrays, sorted by rank, then unit; each unit is listed once, even if several
+    contributions are expected in it. `where`: bool[num_ranks], the selected ranks. If the contract
+    has no expected results (`expected` is None), the arrays are empty. In that case, `UsageError`
+    (`no-result`) is raised if any rank is selected.
     """
     if contract.expected is not None:
         units = np.stack([contract.expected.rank, contract.expected.offset])

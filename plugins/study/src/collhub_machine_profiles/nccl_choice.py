@@ -115,13 +115,16 @@ def find_choice_windows(
 ) -> list[tuple[int, int, Alternative]]:
     """Return ranges of sizes in which NCCL's choice is the same: (first, last, alternative).
 
-    Sizes are in bytes, both ends are included, and the ranges ascend. The choice is the allowed
-    algorithm and protocol with the lowest cost; of equal costs, the first. `algorithm` restricts it
-    to one algorithm; "" means all. The list is empty if no choice is allowed.
+    Sizes are in bytes, both ends are included, and the ranges ascend without gaps from 0 bytes to
+    31/16 TiB. The last one also applies to larger sizes. Neighbouring ranges have different
+    choices. The choice is the allowed algorithm and protocol with the lowest `cost_us`; of equal
+    costs, the first in the order of `list_alternatives`. Last resorts are not treated differently.
+    `algorithm` restricts the choice to one algorithm; "" means all. The list is empty if nothing is
+    allowed.
 
-    The ranges cover 0 bytes to 31/16 TiB; the last one also applies to larger sizes. Only 16 sizes
-    per power of two are evaluated. Where the choices at two neighbours differ, the border is found
-    by bisection, so a choice that is the best only between two neighbours can be missed.
+    Only 16 sizes per power of two from 1 byte on are evaluated; size 0 has the choice of 1 byte.
+    Where the choices at two neighbouring sizes differ, the border is found by bisection. A choice
+    that is the best only between two such sizes can be missed.
     """
     allowed = [
         alternative
@@ -219,13 +222,19 @@ def _reduce_blocks(
 ) -> tuple[int, int]:
     """Return how many channels and threads per channel a call uses: fewer for small calls.
 
-    - A thread must have at least `_WORK_BYTES` of the protocol, for a ring with LL times the ranks.
-      For this, the number of channels is reduced, down to 1. Then the threads are halved while they
-      are a multiple of 128.
-    - Each channel must have the minimum traffic of the NCCL version. The traffic is the size; it
-      counts twice for all-reduce and four times for LL.
+    The rules in their order:
 
-    Only rings have fewer threads; all other algorithms have `_ALL_THREADS`.
+    1. There are 512 threads for LL and Simple, 640 for LL128 (`_MAX_THREADS`). A ring with Simple
+       has 256 if NCCL's search finds at most 12 GB/s in all channels.
+    2. Each thread should have W bytes: 8 for LL and LL128, 64 for Simple; for a ring with LL, 8
+       times the ranks. The channels are `size_bytes` / (threads * W), rounded down. They are at
+       least 1 and at most `collective_channels()`.
+    3. If that is 1, the threads are halved while `size_bytes` is below threads * W and they are a
+       multiple of 128. For example, 512 become at least 64.
+    4. The channels are reduced, down to 1, to traffic / `minimum_channel_traffic` of the NCCL
+       version, rounded up. The traffic is the size, twice the size for all-reduce, and four times
+       that for LL.
+    5. Algorithms other than rings have 640 threads (`_ALL_THREADS`) in the end.
     """
     threads = _MAX_THREADS[protocol]
     count, speed = communicator.search_channels()
@@ -331,13 +340,20 @@ def _launch(
 ) -> SymmetricLaunch:
     """Return with how many blocks NCCL executes a symmetric kernel, and the time that it expects.
 
-    It takes the smallest number of blocks whose time is at most `MIN_RELATIVE_GAIN` (2.5 %) above
-    that of the largest number. The largest number is `MAX_BLOCKS`; for multicast kernels without LL
-    it is `_SPREAD_BLOCKS` of the architecture divided by the ranks, rounded up. The time (us)
-    depends on the bytes that the kernel moves per rank and on rates of Hopper or of later GPUs.
-
     `name`: name of the kernel without the collective; "LL" and "MC" (multicast) in it change the
-    time. The result has the name with its collective. `size_bytes`: bytes of the full buffer.
+    time. `size_bytes`: bytes of the full buffer. The result has the name with its collective, such
+    as `AllReduce_AGxLL_R`, the blocks, and the time in us with these blocks.
+
+    - The largest number of blocks is `MAX_BLOCKS` (64). For multicast kernels without LL it is
+      `_SPREAD_BLOCKS` of the architecture (Hopper 16, Blackwell 32) divided by the ranks, rounded
+      up.
+    - The result has the smallest number of blocks whose time is at most 2.5 % (`MIN_RELATIVE_GAIN`)
+      above the time with the largest number.
+    - The time (`_time_us`) depends on the bytes that the kernel moves per rank. With share = size /
+      ranks, LL moves 9 * ranks * size in an all-reduce, otherwise 9 * size. A multicast all-reduce
+      moves share + size. All others move (ranks - 1) * share, twice that in an all-reduce.
+    - The rates are those of Hopper, or of Blackwell for any other architecture. A multicast kernel
+      without LL of an unknown architecture raises `KeyError`.
     """
     ranks, architecture = communicator.ranks, communicator.gpu.architecture
     share = size_bytes / ranks

@@ -86,8 +86,10 @@ def transposed(graph: CapacityGraph) -> CapacityGraph:
 def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
     """Return the part of the network between the given nodes, all as compute nodes.
 
-    They are numbered in the given order and must be distinct. The arcs between them keep their
-    order, capacity and row.
+    Node i of the result is `nodes[i]`, also if that was a switch. The nodes must be distinct (not
+    checked). Arcs between two of these nodes keep their order, capacity and `row`; all other arcs
+    are dropped. The unit is unchanged. Without nodes the result has no nodes and no arcs. A number
+    outside the graph raises `IndexError`.
     """
     # Removed nodes have the number -1; arcs that touch one are removed.
     number = positions_in(np.asarray(nodes, np.int64), graph.num_nodes)
@@ -121,11 +123,14 @@ def with_common_unit(topology: Topology) -> tuple[Topology, float]:
 def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
     """Round bandwidths so that they have a common unit; return (topology, relative tolerance).
 
-    Bandwidths are rounded to 3, 2 or 1 significant decimal digits: the first number of digits at
-    which all are at most `_MAX_ROUNDED_CAPACITY` units, else 1. Finer units would give algorithms
-    with too many units. The tolerance is the largest relative excess of a bandwidth over its
-    rounded value, at least 0, plus 1e-12. The result has no dimensions. Raises `InputError`
-    (`capacities`) if a bandwidth would exceed 2^40 units.
+    All bandwidths are rounded to 3 significant decimal digits, also those that have a common unit
+    already. The unit is the greatest common divisor of the rounded values. If the largest of them
+    is more than `_MAX_ROUNDED_CAPACITY` (1000) units, the original values are rounded to 2 digits,
+    and if it still is, to 1. More units would give algorithms with too many units.
+
+    The tolerance is the largest relative excess of a bandwidth over its rounded value, at least 0,
+    plus 1e-12. The result has `dimensions` (); everything else is unchanged. Raises `InputError`
+    (`capacities`) if a value with 1 digit exceeds 2^40 units, and `ValueError` without links.
     """
     bandwidths = topology.bandwidth_bytes_per_s
     rounded = bandwidths
@@ -146,9 +151,11 @@ def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
 def _to_integers(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64Array, Fraction]:
     """Convert bandwidths to the smallest integers in the same proportion, in the same order.
 
-    Also returns the unit in bytes/s: a bandwidth is its integer times the unit. A bandwidth counts
-    as its shortest decimal text. An empty array gives unit 1. Raises `InputError` if an integer
-    would exceed 2^40; `name` is the topology's, for the message.
+    Bandwidths must be positive. Also returns the unit in bytes/s, the greatest common divisor of
+    the bandwidths: a bandwidth is its integer times the unit. For example, 2e9, 1e9 and 2e9 give 2,
+    1, 2 and the unit 1e9. A bandwidth counts as its shortest decimal text (`repr`), so 0.1 is
+    exactly 1/10. An empty array gives an empty one and unit 1. Raises `InputError` (`capacities`)
+    if an integer would exceed 2^40; the message names the topology by `name`.
     """
     if not len(bandwidth_bytes_per_s):
         return np.zeros(0, np.int64), Fraction(1)
@@ -197,8 +204,10 @@ class DuplexLinks:
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
         """Pair every arc from a lower to a higher node with its reverse arc.
 
-        Arcs without capacity are ignored. Pairs are sorted by the lower node, then the higher one.
-        Raises `InputError` (`not-duplex`) if an arc has no reverse arc of the same capacity.
+        Arcs with capacity 0 are ignored. Pairs are sorted by the lower node, then the higher one;
+        `up` and `down` are the numbers of their arcs in `graph`. Without arcs the result is empty.
+        Raises `InputError` (`not-duplex`) if an arc, in either direction, has no reverse arc of the
+        same capacity.
         """
         # Find the arcs with capacity to higher and to lower nodes, both sorted by lower, higher
         # node.
@@ -275,10 +284,14 @@ class LeastSets:
     ) -> tuple[int, BoolArray]:
         """Find the node set of minimum value that has all `members` and only `allowed` nodes.
 
-        The value of a set is the scaled capacity of the links that leave it, plus the `weights`
-        (int64[nodes], may be negative) of its nodes. Returns (value, set as bool[nodes]); of
-        several such sets the smallest, which is contained in all other such sets. The members must
-        be allowed (not checked).
+        The value of a set is the scaled capacity of the links that leave it, plus the `weights` of
+        its nodes. `weights`: int64[nodes], in units of the scaled capacity, may be negative.
+        `allowed`: bool[nodes]. The members must be distinct and allowed (not checked). They may be
+        empty; then the empty set, of value 0, is a candidate.
+
+        Returns (value, set as bool[nodes]). Of several sets of minimum value it is the smallest,
+        which is contained in all others. Raises `InputError` (`capacities`) if the capacities of
+        the minimum cut problem add up to 2^60 or more.
         """
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)

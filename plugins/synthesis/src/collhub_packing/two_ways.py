@@ -77,15 +77,18 @@ def pack_two_ways(
 ) -> TwoWayPacking | None:
     """Pack in-trees (for reducing) and out-trees (for broadcasting) of an all-reduce.
 
-    Both kinds have equal weights per root. The rate is within 1e-6 of the maximum. Routes of
-    `up_network` are arcs of the reversed graph, which have the numbers of `graph`. For `seeds` and
-    `first_seed` see `pack_rooted_trees`.
+    Both kinds run at the same time and share the capacity of every link. At each root both have the
+    same total weight, `per_root`. The rate, which is the total weight of one kind, is within 1e-6
+    of the maximum over all divisions of the links. The in-trees `up` are out-trees of the reversed
+    graph; arcs have the same numbers in both graphs. For `seeds` and `first_seed` see
+    `pack_rooted_trees`. `graph` is not changed. These cases are checked in this order:
 
-    Returns None if weights would need a denominator above 120 or one at which the capacities are
-    too large (or the solver fails), if links that differ by direction prevent that a switch is
-    split off, and for more than 256 nodes. Raises `InputError` as `all_gather_rate` does, for at
-    most 256 nodes: if data of a node cannot reach another one, for a single compute node, and for
-    too large capacities.
+    1. More than 256 nodes: None.
+    2. `InputError` as in `all_gather_rate`: a single compute node, too large capacities, or a
+       compute node that cannot be reached.
+    3. The linear program fails, has new violated cuts after 100 rounds, or its solution has no
+       common denominator up to 120 at which the numbers are small enough: None.
+    4. A switch whose links differ by direction cannot be replaced by direct links: None.
     """
     if graph.num_nodes > _MAX_NODES:
         return None
@@ -136,10 +139,15 @@ class _Division:
 def _divide_links(graph: CapacityGraph) -> tuple[_Division, _NodeSets, _NodeSets] | None:
     """Divide the links between the ways down and up by a linear program, for the highest rate.
 
-    Rows (cuts) that a solution violates are added until none is. Returns the division of the links
-    as integers, and the sets of nodes whose cuts limit the rate, on the way up and on the way down.
-    None if the solver fails, after `_MAX_ROUNDS` rounds, or if the solution has no small
-    denominator.
+    Cuts that a solution violates are added as rows, and the program is solved again, until there is
+    no new one. Returns three values:
+
+    - the capacities of both ways and the weights of the roots, as integers (`_to_integers`)
+    - the sets of nodes whose cuts limit the rate on the way up
+    - the same for the way down
+
+    Returns None if the solver fails, if the 100th (`_MAX_ROUNDS`) solution still violates new cuts,
+    or if `_to_integers` returns None. The graph must have capacity.
     """
     networks = SourcedNetwork(graph), SourcedNetwork(transposed(graph))
     cuts = _CutRows(graph, networks)
@@ -165,10 +173,12 @@ class _CutRows:
     def __init__(self, graph: CapacityGraph, networks: _TwoNetworks) -> None:
         """Begin the linear program that divides the capacity of links between both directions.
 
-        Its first rows are the cuts around each compute node and around all other nodes, in both
-        networks. There is also one row per switch: as much is directed into it as out of it.
-        `networks`: the network and its reverse. Further cuts are added later. The graph must have
-        capacity.
+        First there is one row per switch: the capacity for the way down into it is equal to that
+        out of it. Then, by compute node, follow four rows: the cut around the node on the ways down
+        and up, and the cut around all other nodes on the ways down and up. A set of nodes has only
+        one row per way; with two compute nodes and no switch, there are four in all. `networks`:
+        the graph and its reverse, in which `add_violated` finds further cuts. The graph must have
+        an arc of positive capacity.
         """
         self._graph = graph
         self._capacity = graph.capacity / graph.capacity.max()
@@ -207,8 +217,12 @@ class _CutRows:
     def _add(self, side: BoolArray, *, is_up: bool) -> bool:
         """Add the row of the program for the cut around a set of nodes; return whether it is new.
 
-        `side`: the set S, bool[nodes]. `is_up`: the row of the way up (capacity out of S),
-        otherwise that of the way down (capacity into S).
+        If the set has a row for this way already, nothing is added and the result is False. `side`:
+        the set S, bool[nodes]; it is stored, so it must not be changed later. The row requires that
+        a capacity is at least the total weight of the compute nodes outside S:
+
+        - If `is_up`, it is the capacity out of S that is left for the way up.
+        - Otherwise it is the capacity into S for the way down.
         """
         key = is_up, side.tobytes()
         if key in self._known:
@@ -266,10 +280,19 @@ def _to_integers(
 ) -> _Division | None:
     """Convert a solution to integers, with the smallest common denominator at which its trees fit.
 
-    `down` (capacity of arcs for the way down) and `weights` (of roots) are in units of the
-    largest capacity. Denominators 1 to 120 are tried: the solution must be integral up to 1e-6,
-    some weight must be above 0, and in both directions the flows must suffice. None if no
-    denominator works, or if the capacities times it are too large for flows.
+    `down` (float64[arcs], capacity for the way down) and `weights` (float64[compute nodes]) are in
+    units of the largest capacity. For each denominator `scale` from 1 to 120, the values are
+    multiplied by largest capacity * `scale` and rounded. The first `scale` is taken for which all
+    of this holds:
+
+    - Every value differs from the rounded one by at most 1e-6 * largest capacity * `scale`.
+    - Some weight is above 0.
+    - The weights can be sent to all compute nodes with the rounded capacities of the way down. The
+      same is possible in the reversed graph with the remaining capacities (capacity * `scale` -
+      down).
+
+    Returns None if there is none. Also returns None as soon as the capacities times `scale` plus
+    the weights add up to 2^60 or more.
     """
     largest, total = int(graph.capacity.max()), sum(graph.capacity.tolist())
     solution = np.concatenate([down, weights])

@@ -98,13 +98,21 @@ class _Words:
     def _read_header(self) -> _Header:
         """Read the numbers of nodes, switches and cables from the header of ASTRA-sim or of SimAI.
 
-        ASTRA-sim's header has three integers: nodes, switches, cables. SimAI's has nodes, GPUs per
-        server (ignored), NVSwitches, switches, cables and the type of GPU. The header is SimAI's if
-        the fourth and fifth words are decimal and the sixth exists and does not begin with a digit.
-        Its `switches` in the result are NVSwitches plus switches. The next word to read is the one
-        after the header. Raises `InputError` (`invalid-ns3-topology`) for words that are no numbers
-        or out of range, for exactly one word after SimAI's header in the first line (as forks of
-        SimAI write it), and if there are at least as many switches as nodes.
+        ASTRA-sim's header has three integers: nodes, switches, cables. SimAI's has six words:
+        nodes, GPUs per server (ignored), NVSwitches, switches, cables and the type of GPU
+        (ignored). The header is SimAI's if the fourth and fifth words are decimal and the sixth
+        exists and does not begin with a digit. Its `switches` in the result are NVSwitches plus
+        switches. The next word to read is the one after the header.
+
+        Raises `InputError` (`invalid-ns3-topology`) at the line of the last word read, in this
+        order:
+
+        1. One of the first three words is missing or no decimal number. Up to 2^20 nodes and 2^24
+           of the other two are accepted.
+        2. The header is SimAI's and the first line has exactly seven words, as forks of SimAI write
+           it.
+        3. A number of SimAI's switches or cables is above 2^24.
+        4. There are at least as many switches as nodes.
         """
         first = [self._read_integer("a number of nodes", MAX_NODES + 1)]
         first += [self._read_integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
@@ -308,8 +316,11 @@ def report_name_losses(topology: Topology) -> Iterator[Loss]:
 def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
     """Yield losses for bandwidths and latencies that the file rounds to integer bit/s and ns.
 
-    At most one loss for each of the two, bandwidths first, with the value of the first
-    affected cable. Deviations of a latency from integer ns below 5e-7 ns do not count.
+    There is at most one loss for each of the two, bandwidths first. It has the value of the first
+    affected cable in the given order, and the text that is written for it. A bandwidth is affected
+    if its bit/s are not exactly an integer. A latency is affected if its ns, rounded to 6 decimal
+    places, are not an integer; so deviations below 5e-7 ns do not count. Nothing is yielded without
+    affected cables.
     """
     for cable in cables:
         bits = cable.bandwidth_bytes_per_s * 8
@@ -395,12 +406,15 @@ class Servers:
 def find_servers(topology: Topology) -> Servers:
     """Find the NVSwitches, which connect NPUs of one server only, and the NPUs per server.
 
-    An NVSwitch has links only to NPUs. These are at least two, have consecutive numbers, and each
-    of them has at least one other neighbour. A switch with links to all NPUs of the topology counts
-    only if no other switch is an NVSwitch. NVSwitches are in ascending order. The size is the
-    largest number of NPUs of an NVSwitch; without NVSwitches it is 1. Raises `UsageError`
-    (`uneven-servers`) if an NVSwitch has another number of NPUs, or its first NPU is no multiple of
-    the size, because SimAI divides the number of an NPU by the size.
+    A neighbour of a node is the destination of a link from it. An NVSwitch has only NPUs as
+    neighbours. They are at least two, have consecutive numbers, and each of them has at least two
+    neighbours. Switches connected to all NPUs of the topology are NVSwitches only if there are no
+    others.
+
+    Returns the NVSwitches in ascending order, and the size of a server: the largest number of NPUs
+    of an NVSwitch. Without NVSwitches the size is 1. NPUs without an NVSwitch are not checked.
+    Raises `UsageError` (`uneven-servers`) if an NVSwitch has fewer NPUs than the size, or its first
+    NPU is no multiple of the size, because SimAI divides the number of an NPU by the size.
     """
     npus = topology.num_npus
     ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)

@@ -45,14 +45,29 @@ class JobRanks:
 def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     """Number the ranks of the job by its largest communicator, or by host and process.
 
-    The largest communicator has the most ranks, then the most members with records, then the name
-    that sorts last. If it includes the devices of all members, its ranks are those of the job.
-    Otherwise the devices are numbered by host and process (host2 before host10), and a note reports
-    this. A device is a process and a position among the ranks of this process in a communicator; if
-    a process has several, a note states that their order is assumed to be the same everywhere.
-    `ranks_of` has, by communicator and rank, the rank of the job. It is -1 for a member without a
-    record, which another note reports; the communicator that gives the ranks of the job has no -1.
-    Raises `InputError` if records of a communicator contradict each other.
+    The size of a communicator is its recorded number of ranks, or the highest rank plus 1 if that
+    is larger. The largest communicator has the greatest size, then the most ranks with records,
+    then the name that sorts last. A device is a process, and a position from 0 among the ranks of
+    this process in a communicator.
+
+    - If the largest communicator includes the devices of all members, its ranks and its size are
+      those of the job.
+    - Otherwise the devices are numbered by process and position (host2 before host10), and a note
+      reports this.
+
+    A second note follows if a process has several devices: their order is assumed to be equal in
+    all communicators. `ranks_of` has, by communicator and rank, the rank of the job. It is -1 for a
+    rank without a record, which a last note reports; the communicator that numbers the job has no
+    -1. `group_of` has the ranks None for that communicator. The name of a group is the recorded
+    one, otherwise that of the communicator.
+
+    Raises `ValueError` without members, and `InputError` (`communicator`) at `file` for a member
+
+    - without communicator, or with a negative rank;
+    - with a rank that is not below its number of ranks (2^20 if not recorded), or with more than
+      2^20 ranks;
+    - whose number of ranks differs from that of the communicator's first member;
+    - whose rank of the communicator is in another process too.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)
     for member in members:
@@ -236,13 +251,19 @@ def match_records(
     """Find the records of different ranks that belong to one call; return rows by rank by call.
 
     Ranks are those of the job. A key is (communicator, operation or "", sequence number).
-    Collectives of a communicator are matched by sequence number. These number all operations of the
-    communicator together (operation ""), unless a rank has one number with two operations: then
-    each operation has numbers of its own. Records without a number are numbered from 0 in their
-    order, by rank and communicator. Of several records of one rank for a call, only the first is
-    used. Messages and unknown operations are separate calls of one rank with the key ("", "", row).
-    Calls are in the order of their first record. The numbers of repeated and lost records, if any,
-    are added to `notes`.
+
+    - Messages and unknown operations are separate calls of one rank with the key ("", "", row).
+    - Other records are matched by sequence number. It counts all operations of the communicator
+      together (operation "").
+    - If any rank has recorded one number of a communicator for two operations, messages included,
+      the key has the operation too, for all calls of that communicator.
+    - Records without a number are numbered from 0 by rank and communicator, in order of rows and
+      over all operations. These numbers may coincide with recorded ones.
+    - Of several records of one rank for a call, the first row is used.
+
+    Calls are in the order of their first record; the ranks of a call, too. To `notes` is added: the
+    number of records dropped as repeated, then the number of sequence numbers without any record;
+    each only if it is not 0. Without records the result is {}.
     """
     rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}
@@ -280,8 +301,10 @@ def match_records(
 def _note_lost_numbers(rows_of_call: Mapping[CallKey, object], notes: list[str]) -> None:
     """Add a note with the number of sequence numbers that no rank has recorded, if there are any.
 
-    These are gaps between the first and the last number of a communicator (and operation, if
-    numbers count per operation). Messages have no numbers.
+    They are the gaps between the lowest and the highest number of each communicator and operation
+    ("" if numbers count all operations). For example, the numbers 3, 4 and 7 have 2 gaps. One note
+    has the sum over all communicators. Keys with the communicator "" (messages, unknown operations)
+    are ignored. Only the keys of `rows_of_call` matter.
     """
     bounds: dict[tuple[str, str], tuple[int, int, int]] = {}
     for communicator, word, sequence in rows_of_call:

@@ -372,15 +372,20 @@ def _check_operand(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Check one operand of a step and record its violations in `refusals`.
+    """Check buffer and offset of one operand of a step, and record violations in `refusals`.
 
-    `side`: `src` or `dst`. `name`: name of the step for messages. The caller must have checked
-    that the step has the attributes `type`, and buffer and offset of this side: a missing one
-    raises `KeyError`. First rule: another buffer than i, o and s is an `unknown-buffer`, and
-    nothing else is checked. If the type of the step uses this side, an offset outside the size
-    that `gpu` declares is an `out-of-bounds`. As in the runtimes' parsers, the offset -1 is
-    accepted, and only the first chunk is checked, not the count. Equal findings about one size
-    of a `<gpu>` are merged.
+    `side`: `src` or `dst`. `name`: name of the step for messages. Each step has at most one
+    finding:
+
+    1. A buffer other than i, o and s is an `unknown-buffer`, also if the type of the step does not
+       use this side.
+    2. If the parsers check this side for the type (`_CHECKED_SIDES`, for example only `src` of
+       `s`), an offset must be -1 or one of 0 to size - 1. Any other is an `out-of-bounds`. The size
+       is the `i_chunks`, `o_chunks` or `s_chunks` of `gpu`.
+
+    As in the runtimes' parsers, only the first chunk is checked, not the count. All `out-of-bounds`
+    about one size of a `<gpu>` are counted in the first one. The step must have the attributes
+    `type`, and buffer and offset of this side, otherwise `KeyError` is raised.
     """
     attributes = step.attributes
     buffer = attributes[f"{side}buf"]
@@ -406,15 +411,21 @@ def check_chains(
 ) -> None:
     """Refuse steps that must continue the wait of a nop but do not wait themselves.
 
-    A step waits if its `depid` is at least 0; nops serve to wait for several steps. After a nop
-    that waits, the next step that is no nop must wait, too. Each step that does not is refused as
-    `unfinished-nop-chain`, except a reduction that joins: then the requirement passes to the next
-    step that is no nop. Nops that do not wait have no effect.
+    A step waits if its `depid` is at least 0; a missing `depid` counts as 0. Nops serve to wait for
+    several steps. After one or more nops of which any waits, the next step that is no nop has a
+    requirement:
+
+    - If it waits, the requirement is met.
+    - If it is a reduction that joins, the requirement passes to the next step that is no nop.
+    - Otherwise the step is refused as `unfinished-nop-chain`, and the requirement ends.
+
+    A requirement at the end of the thread block is no finding. Nops that do not wait have no
+    effect.
 
     A reduction `re` joins if all of this holds: it does not wait; the previous step that is no nop
-    is a `re` with the same destination (buffer and offset) and source buffer; that `re` has no
-    `hasdep` and is not the 16th (`MAX_OPERANDS`) `re` of the thread block. `block`: the thread
-    block; `name`: its name for messages.
+    is a `re` with the same destination (buffer and offset) and source buffer; that `re` has the
+    `hasdep` 0 or none, and is not the 16th (`MAX_OPERANDS`) `re` of the thread block. `block`: the
+    thread block; no attribute of its steps is required. `name`: its name for messages.
     """
     is_pending = False
     run: _ChainKey | None = None

@@ -28,9 +28,10 @@ class PlanFollower:
         """Prepare to translate a launch: no operation is translated, and no step exists.
 
         `memory`: layout of the buffers. `counters`: of channels and semaphores. `ranges`: cells
-        (smallest parts of chunks) of all ranges; `places`: their locations in the buffers. `lines`:
-        source line of each operation, -1 if unknown. The initial counts of semaphores can be taken
-        immediately, and do not make the operation that takes them wait for a step.
+        (smallest parts of chunks) of all ranges; `places`: their locations in the buffers, by row
+        of `ranges`. `lines`: source line of each operation, -1 if unknown; it becomes the line of
+        the operation's steps. A semaphore with the initial count n has n signals that announce no
+        step. An operation that waits for one of these signals does not wait for a step.
         """
         self._lines = lines
         self.steps = StepList(plan.num_ranks, memory.layout.total)
@@ -67,17 +68,21 @@ class PlanFollower:
         """Translate the next operation of the launch to steps and dependencies in `self.steps`.
 
         `operation`: its row in the plan. Operations must be given in an order in which they can be
-        executed. The effect by kind of operation:
+        executed; this is not checked. The effect by kind of operation:
 
-        - Wait, acquire: the next step of the block depends on the steps announced by the oldest
-          remaining signal of each counter.
-        - Signal, release: steps of the block are announced (see `_follow_signal`).
+        - Wait, acquire: from each counter of the operation, the oldest remaining signal is taken.
+          The next step of the block depends on the steps that it announced. Announced steps without
+          a lane get this block as lane. Without a remaining signal there is no dependency.
+        - Signal, release: one signal per counter is added, which announces steps of the block
+          (`_follow_signal`).
         - Barrier: the next step of the block depends on the earlier steps of all blocks at the
-          barrier.
-        - Data: it becomes copies, or a sum into the destination on the block's own rank and copies
-          of it to the other destinations; then its signals are announced.
+          barrier. These are determined when the first block of a round is followed.
+        - Data, for each group of ranges: a single source is copied to all destinations. Several
+          sources are summed into the first destination on the block's own rank (`_add_sum`), which
+          is then copied to the other destinations. `StopIteration` is raised if there is none. Then
+          the operation's signals are added as for a signal.
 
-        Other and unknown operations have no effect.
+        Other and unknown operations have no effect on steps.
         """
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])
@@ -161,12 +166,20 @@ class PlanFollower:
     ) -> None:
         """Add the steps of a sum of `sources` into `target`, a range of the local rank.
 
-        If a source is the target itself, the others are added to it. Otherwise the first local
-        source is copied to the target, unless it is the only local source and there are remote
-        ones; then the first message reads it in place. Without a local source, the first message
-        stores its data in the target. The remaining local sources are added next, repetitions of
-        the target first, then one message per remote source, each in the given order. `cells`:
-        cells of each range; `block`: thread block that executes the steps.
+        `cells`: cells of each range; `block`: thread block that executes the steps. Local sources
+        are those on the rank of `target`. The steps in their order:
+
+        1. The sum starts with the first local source that begins at the cell of the target; no step
+           is needed. Otherwise it starts with the first local source, which is copied to the
+           target. If that is the only local source and there are remote ones, there is no copy;
+           then the first message reads it in place as its operand.
+        2. One reduction per remaining local source: those that begin at the cell of the target
+           first, then in the given order.
+        3. One message per remote source in the given order, whose receive adds the data and stores
+           the sum in the target. Without any local source, the first receive only stores its data.
+
+        Without sources, or if the target is the only source, no step is added. All steps of the
+        local rank follow the earlier steps of the block.
         """
         lane = self._plan.blocks[block].position
         local = [source for source in sources if source.rank == target.rank]
