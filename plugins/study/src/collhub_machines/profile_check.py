@@ -187,11 +187,15 @@ def _gpu_name(label: str, like: Gpu | None) -> str:
 
 
 def _coverage_notes(profile: MachineProfile, points: Sequence[Measurement]) -> list[Diagnostic]:
-    """Return a warning for each configuration without a table, and one about too large sizes.
+    """Return warnings about points that the tables of a profile do not cover.
 
-    A configuration is collective, ranks, nodes and library; its warning `no-table` has the number
-    of its points. Points above the largest size of their table are counted in one warning
-    `beyond-table`. The list is empty if all points are covered.
+    First comes one warning `no-table` per configuration without a table (`profile.table_for`), with
+    the number of its points. A configuration is collective, ranks, nodes and library. They are
+    sorted by their text, such as `all-gather of 16 ranks, 2 nodes, NCCL 2.21`.
+
+    Then comes at most one warning `beyond-table`, with the number of all points that are larger
+    than the largest size of their table. Points below the smallest size give no warning. The list
+    is empty if all points are covered.
     """
     missing: dict[str, int] = {}
     beyond = 0
@@ -230,14 +234,20 @@ def report_check(
     as_json: bool = False,
     max_median: float | None = None,
 ) -> int:
-    """Compare every point with the predictions of a profile, and print the result.
+    """Print a comparison of measured points with predictions; return the exit code.
 
-    Returns the exit code. `like`: GPU of points without a machine. `picture`: file for a picture,
-    or None. `as_json`: print the report instead of tables. `max_median`: largest accepted median
-    error, as a fraction, None for any. If the median error of the model (without predictions of the
-    model, of the table; 0 without both) exceeds it, the exit code is `ExitCode.INVALID`. Raises
-    `UsageError` if `like` is not the GPU of the profile, and `InputError` if no point is of its
-    machine.
+    `like`: GPU of points without a machine. In this order, the findings are reported, the picture
+    is written to the file `picture` (unless None), and the JSON report (`as_json`) or the tables
+    are printed.
+
+    `max_median`: largest accepted median error as a fraction, None for any. It is compared with the
+    median error of the model. If the model predicts no point, that of the table is compared; if
+    neither does, the error is 0. The exit code is `ExitCode.INVALID` with a message if the error is
+    larger than `max_median`, otherwise `ExitCode.DONE`.
+
+    Raises `UsageError` if `like` is not the GPU of the profile; a profile without a GPU accepts
+    any. Raises `InputError` (`other-machine`) if no point is of its machine or of a sibling GPU,
+    and the errors of writing the picture.
     """
     if like is not None and profile.gpu and like.name != profile.gpu:
         message = f"the profile is of {profile.gpu}, not of {like.name}"
@@ -293,15 +303,19 @@ _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 
 
 def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
-    """Build the request for a picture of measured and predicted bus bandwidths.
+    """Return the request for a picture of measured and predicted bus bandwidths in bytes/s.
 
-    Each configuration (collective, ranks, library), in sorted order, has up to five series:
-    measured, table, model, and two edges of the band of the model's 90th percentile error e. The
-    lower edge is the model's bandwidth divided by 1 + e, the upper one multiplied by it; both are
-    missing without such an error.
+    A configuration is collective, ranks and library; points of different nodes are not separated.
+    Configurations are sorted by their text, such as `all-gather of 16, NCCL 2.21`. Each has up to
+    five series, in this order: `measured`, `table`, `model`, and two edges of a band around the
+    model. With e, the 90th percentile of the model's error over all points, the lower edge is the
+    model's bandwidth divided by 1 + e, and the upper one is multiplied by it. Both edges are left
+    out if e is 0 or unknown.
 
-    A series has one value per size that any point has, None where there is none; series without
-    values are omitted. If several points have one size, the last one counts.
+    All series have one value per size that any point of the check has, by ascending size. A value
+    is `None` where the configuration has no point of this size or no prediction. Series without
+    values are left out. If several points of a configuration have the same size, the last one
+    counts. `bus_bandwidth` defines the bandwidth. Without points, there are no sizes and no series.
     """
     sizes = tuple(sorted({checked_point.point.size_bytes for checked_point in check.points}))
     groups: dict[str, list[CheckedPoint]] = {}

@@ -45,9 +45,12 @@ class Machine:
     def network(self, num_ranks: int, registry: Registry) -> Topology:
         """Return the network of the machine for `num_ranks` ranks (ranks of all groups).
 
-        It is `self.topology`; a text is parsed. If that is None, the network is fully connected,
-        each link with the machine's latency and bandwidth. Raises `InputError`
-        (`topology-too-small`) if the network has fewer NPUs than ranks; it may have more.
+        It is `self.topology`; a text is parsed with `registry`. If it is None, the network is fully
+        connected with `num_ranks` NPUs. Each link then has the latency `alpha_s`, rounded to 1e-6
+        ns, and the bandwidth `beta_bytes_per_s`, rounded to 1 byte/s.
+
+        A network with more NPUs than ranks is accepted. Raises `InputError` (`topology-too-small`)
+        if it has fewer, and the errors of `parse_topology`.
         """
         topology = self.topology
         if topology is None:
@@ -80,14 +83,20 @@ def makespan(
     registry: Registry | None = None,
     algorithms: Algorithms | None = None,
 ) -> Makespan:
-    """Simulate the time of a program in s, and compute its peak memory in bytes.
+    """Return the simulated time of a program in s, and its peak memory in bytes per rank.
 
-    `choices`: by the name of a communication, or "" for all others; default: rings in one piece.
-    The number of nodes in flight is unlimited. Kernels of a rank run one after the other, except
-    for those that communicate; these are launched one after the other (`LaunchList`). Pass
-    `registry` and `algorithms` to save time in repeated calls for one network. Raises `InputError`
-    for a rank that never finishes (`never-ends`) and a network with fewer NPUs than ranks
-    (`topology-too-small`), and `HubError` for algorithms that do not fit.
+    The program is flattened for all ranks of all groups, and simulated by the analytical simulator
+    of jobs on `machine.network`. The number of nodes in flight is unlimited. Kernels of a rank run
+    one after the other, except for those that communicate. These are launched one after the other
+    (`LaunchList`), if `machine.launch_s` is above 0. The memory is that of `compute_peak_bytes`.
+
+    `choices`: algorithm by the name of a communication, or by "" for all others; default: rings in
+    one piece. `registry`: default that of the run. Pass `registry` and `algorithms` to save time in
+    repeated calls for one network.
+
+    Raises `InputError` for a network with fewer NPUs than ranks (`topology-too-small`) and for a
+    node or rank that never finishes (`never-ends`). Raises `HubError` for algorithms that do not
+    fit, and if the simulator is not installed or fails.
     """
     registry = registry or run_registry()
     ranks = binding.num_ranks * program.num_groups
@@ -157,12 +166,17 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
 def _compute_seconds(
     flat: FlatProgram, machine: Machine, part: Segment, rows: Int64Array
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the times of the tiles of a segment in s, without launches: float64[rows].
+    """Return the times of the nodes of a segment in s, without launches: float64[rows].
 
-    `rows`: the nodes of the segment. The time of a node is the longer one of computation and memory
-    traffic. If the machine has measured times of any operations of the segment, their sum is
-    instead divided equally among the nodes of the rank; operations without a measured time then
-    count 0. If any rank has several nodes, `machine.tile_s` is added to the time of every node.
+    `rows`: the nodes (tiles) of the segment, in any order; the result has this order. The rules
+    are:
+
+    1. The time of a node is the longer one of operations / `operations_per_s` and bytes /
+       `memory_bytes_per_s`.
+    2. If `machine.measured_s` has any operation of the segment by name, the sum of these measured
+       times replaces rule 1. It is divided equally among the nodes of each rank. Operations without
+       a measured time then count 0.
+    3. If any rank has several nodes, `machine.tile_s` is added to the time of every node.
     """
     nodes = flat.workload.nodes
     computing = nodes.operations[rows] / machine.operations_per_s
@@ -182,10 +196,18 @@ def _compute_seconds(
 def compute_peak_bytes(program: Program, binding: Binding) -> int:
     """Return the maximum bytes of arguments and values on a rank of any group, at any time.
 
-    Time advances by kernels, in their order. Arguments exist throughout. A value exists from
-    its kernel to the last kernel that reads it or a view of it, both included; outputs exist
-    to the end. Values that only their own kernel reads, views, and updates of states need no
-    memory. Groups are counted separately; the result is 0 or more.
+    Time advances by kernels, in their order. Sizes are those of the longest block of a rank. The
+    maximum is computed for each group separately.
+
+    - Arguments exist throughout.
+    - A value exists from its kernel to the last kernel that reads it or a view of it, both
+      included. An output exists to the last kernel of the program.
+    - No memory is counted for a value that no later kernel reads and that is no output, for views
+      and other operations without a kernel (`is_free`), and for updates of states. An output that
+      is a view does not prolong the viewed value.
+
+    Without kernels the result is the bytes of the arguments, which may be 0. Raises `InputError` if
+    stages wait for each other, and for a symbol without a number.
     """
     kernels = program.kernels()
     of_kernel = {
