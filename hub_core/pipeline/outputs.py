@@ -364,12 +364,14 @@ def _write_artifacts(
 
 
 def _check_artifacts(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
-    """Yield the artifacts of a writer as contents; each is loaded when it is requested.
+    """Yield the artifacts of a writer as contents, in its order; each is loaded on request.
 
-    Raises `PluginError` at the first defective artifact: a name that does not fit the layout of the
-    format or is repeated, or content that is not `bytes`, `bytearray` or `memoryview`. Raises it if
-    the writer fails and, at the end, if there was no artifact. A `HubError` of the writer is not
-    converted.
+    Before an artifact is yielded, its content is loaded. Then `PluginError` is raised for the first
+    defect, in this order: a name that does not fit the layout of the format (`name_defect`); a
+    repeated name; content that is not `bytes`, `bytearray` or `memoryview`. Raises `PluginError` at
+    the end if there was no artifact. A None in place of an artifact is the end. Any other exception
+    of the writer becomes `PluginError`, as in `blame`. `HubError`, `KeyboardInterrupt` and
+    `MemoryError` pass through, and all exceptions of a writer of the core.
     """
     is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()

@@ -47,12 +47,18 @@ class Regions:
 
 
 def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
-    """Return which steps have a positive count and regions within their buffers: bool[rows].
+    """Return which steps have a valid count and regions within their buffers: bool[rows].
 
-    Violations become findings: `empty-step` for a count below 1 of any step except COMPUTE, whose
-    count is not checked, and `out-of-bounds` for the source and for the destination. The first
-    `CAP` of a rule are listed, and the others counted. A step with an invalid count gets no finding
-    about its regions.
+    Violations are added to `findings` in this order; the first `CAP` (8) of each are listed, and
+    the others counted:
+
+    1. `empty-step`: a count below 1. COMPUTE steps are not checked.
+    2. `out-of-bounds` of the source, then of the destination: a negative offset, or offset + count
+       above the size of the buffer. Steps with rule 1, sides that the kind of step does not use,
+       and UNKNOWN buffers are not checked.
+
+    False for a step with any violation, also if it is only counted. Without steps the result is
+    empty.
     """
     steps = algorithm.steps
     is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
@@ -143,8 +149,13 @@ def common_unit(algorithm: Algorithm) -> int:
 def in_largest_units(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm in the largest units that divide all its sizes and offsets.
 
-    The same object is returned if its units cannot be larger, and for a contract with an expected
-    result, which is defined per unit.
+    N units become one new unit, where N is the greatest common divisor (`common_unit`) of all
+    offsets and counts of steps, the sizes of all buffers, and the parts of the ranks. These numbers
+    and `unit_count` are divided by N, the bytes remain. For example, offsets (0, 4) and counts (2,
+    4) of buffers of 8 units become (0, 2), (1, 2) and 4.
+
+    The same object is returned if N is 1, and for a custom collective whose contract has an
+    expected result, which is defined per unit.
     """
     unit = common_unit(algorithm)
     contract = algorithm.collective.contract

@@ -85,14 +85,21 @@ def print_synthesis(
 def _collect_fields(
     synthesis: SynthesizedAlgorithm, name: str, request: SynthesisArguments
 ) -> dict[str, str]:
-    """Return the lines of the text report by name, in their order.
+    """Return the lines of the text report by name, in this order.
 
-    The names are `algorithm`, `topology`, `size`, those of the synthesizer's statistics, those of
-    skipped variants and of parts of the search that a limit ended (each only if there are any),
-    `time`, `bandwidth`, `bounds`, `synthesis` (elapsed and CPU time) and `verification`. The
-    bandwidth is the size in bytes divided by the time in ns, that is, in GB/s; a time of 0 counts
-    as 1 ns. Statistics that are floats have 4 significant digits. `bounds` is `none known` without
-    bounds. If the result is partial, `algorithm` ends with the number of requested ranks.
+    - `algorithm`: `COLLECTIVE by NAME, N ranks, N steps`; for a partial result followed by the
+      number of distinct requested ranks: ` of N ranks`
+    - `topology`: name, numbers of NPUs and links, link occupancy
+    - `size`: as by `format_bytes`
+    - one line per entry of the synthesizer's statistics; floats with 4 significant digits. A
+      statistic with the name of a later line is overwritten by it.
+    - `not tried`: skipped variants by reason; absent if there are none
+    - `cut`: parts of the search that a limit ended; absent if there are none
+    - `time`: as by `format_time`, then the integer ns in parentheses
+    - `bandwidth`: bytes / ns with 2 decimals, that is, GB/s; a time of 0 counts as 1 ns
+    - `bounds`: all bounds and the ratio to the largest one; `none known` without bounds
+    - `synthesis`: elapsed and CPU time in s with 2 decimals
+    - `verification`: one phrase such as `correct`, `wrong` or `not asked for`
     """
     result, topology = synthesis.result, synthesis.topology
     algorithm = result.algorithm

@@ -117,8 +117,11 @@ class ComparisonOutcome:
     def defects_by_algorithm(self) -> Mapping[str, Sequence[Diagnostic]]:
         """Return the findings about measurements below the bound of their size, by algorithm.
 
-        `beaten_bound` decides by the time in ps and its slack. Algorithms without such a
-        measurement are not in the result. The result is cached.
+        A measurement has a finding (the warning `bound-beaten`) if its time + slack is below the
+        bound, all in ps. Measurements without a time, and sizes without a bound, have none.
+        Algorithms are in the order of their first such measurement, their findings in the order of
+        the measurements. Algorithms without a finding are not in the result. The result and the
+        bounds are computed once and cached.
         """
         defects: dict[str, list[Diagnostic]] = {}
         for measurement in self.measurements:
@@ -183,14 +186,20 @@ def find_unserved_reason(outcome: ComparisonOutcome) -> str | None:
 def comparison_failures(outcome: ComparisonOutcome, *, only_unserved: bool = False) -> list[str]:
     """Return one line per reason why algorithms have no time, with the sizes.
 
-    A line is such as `ring does not take part at 1 MiB: REASON`. `only_unserved`: only reasons
-    why a runtime does not serve a size.
+    A line is such as `ring does not take part at 1 MiB, 2 MiB: REASON`. The reason is `failure` of
+    a measurement without a time. Sizes are omitted if the algorithm failed for this reason at all
+    sizes of the question.
 
-    Algorithms with the same reason and the same sizes share a line; a leading name of the
-    algorithm in the reason is ignored for this. Sizes that a runtime does not serve for the
-    same reason share a line, with the nearest served sizes of the first one. Sizes are omitted
-    if all sizes failed. The order is that of the measurements. Empty if all measurements have a
-    time.
+    1. The failures of an algorithm with equal reasons are joined to one list of sizes. Reasons that
+       a runtime does not serve a size are equal if their conditions are equal; the text is that of
+       the first size, with its nearest served sizes.
+    2. Algorithms with equal reasons and equal lists of sizes share a line: `ring, tree do not take
+       part: REASON`. A name of the algorithm at the start of the reason does not count. Such a
+       reason is printed as `ring defines no all-to-all` for one algorithm, and as `each defines no
+       all-to-all` for several.
+
+    Lines, names and sizes are in the order of the measurements. `only_unserved`: only reasons why a
+    runtime does not serve a size. Empty if there is no such measurement.
     """
     sizes: dict[tuple[str, str], list[int]] = {}
     first_reasons: dict[tuple[str, str], str] = {}

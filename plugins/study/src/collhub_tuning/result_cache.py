@@ -108,10 +108,14 @@ class ResultCache:
         question: ComparisonQuestion,
         measurements: Sequence[Measurement],
     ) -> None:
-        """Store measurements on disk.
+        """Store the measurements of an algorithm on disk, and replace an existing entry.
 
-        Has no effect without a folder, if a limit cut the search, and after an error of an earlier
-        call. The first error is stored in `defect`.
+        There is one file per algorithm content, question, network and installed versions. It has
+        all given rows in their order. Nothing is written without a folder, if any of the
+        measurements has `cuts` (a limit ended the search), and if `defect` is not empty.
+
+        If the file cannot be written, `defect` becomes the reason, and no exception is raised. An
+        `OSError` from reading the files of the algorithm is raised.
         """
         if self._folder is None or any(measured.cuts for measured in measurements):
             return
@@ -211,9 +215,13 @@ def _check_row(*values: object) -> _Row:
 def _write_rows(path: Path, rows: Sequence[_Row]) -> str:
     """Write an entry with its digest to a file; return the reason if that failed, otherwise "".
 
+    The entry is JSON with the schema, the digest of file name and rows (`_digest`), and the rows.
     The folder is created if needed. An existing entry is replaced at once, by renaming a file with
     the suffix .unfinished, which is removed after an error. Of two processes that write at the same
-    time, either may win. Only `OSError` becomes a reason.
+    time, either may win; if the other process has already renamed the file, the result is "".
+
+    Only `OSError` becomes a reason, such as `FILE: No space left on device`; other exceptions are
+    raised.
     """
     document = {"schema": _SCHEMA, "digest": _digest(path, rows), "results": rows}
     # A fixed name, so that the next process overwrites the file of a killed one. If two processes

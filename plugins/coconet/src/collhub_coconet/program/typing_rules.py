@@ -66,11 +66,22 @@ def type_moving_communication(operands: Operands) -> TensorType:
 def type_uneven_communication(operands: Operands) -> TensorType:
     """Return the type of an AllToAllV, AllGatherV or ReduceScatterV, which move rows by counts.
 
-    A row is a position of the first dimension, whose size must be a number. The result has as many
-    rows as the rank that receives the most; an AllGatherV has the rows of all ranks. Raises
-    `TypingMistakeError` for invalid counts (`counts`), an operand with fewer rows than a rank sends
-    (a ReduceScatterV: with other rows than the sum of its counts), bool elements of a reduction,
-    and a layout without a rule; permitted are local, and partial for a ReduceScatterV.
+    A row is a position of the first dimension. The result has the element type, the group and the
+    further dimensions of the operand. Its first dimension is the largest number of rows that one
+    rank receives; for an AllGatherV the sum of all counts. Its layout on the axes of the operation
+    is local, for an AllGatherV replicated.
+
+    Raises `TypingMistakeError` for the first of these that applies:
+
+    1. The operand is a number (`operand`).
+    2. The counts are missing, negative, all 0, or not one per rank or pair of ranks (`counts`).
+    3. The elements of a ReduceScatterV are bool (`element-type`).
+    4. The first dimension is a symbol, not a number (`counts`). A scalar has 0 rows.
+    5. The operand has fewer rows than some rank sends (`counts`). For a ReduceScatterV the rows
+       must be the sum of the counts; more are refused, too.
+    6. The axes do not fit the mesh (`axis`), or the layout has no rule (mostly `layout`; `partial`
+       and `root` for such layouts). Permitted are local, and for a ReduceScatterV also partial with
+       its reduction.
     """
     operation, operand = operands.operation, operands.tensor(0)
     try:
@@ -238,18 +249,23 @@ _OPAQUE_VIEWS = (Rule.TO_BLOCKS, Rule.TO_LOCAL)
 def type_opaque(operands: Operands) -> TensorType:
     """Return the type of an opaque operation: declared element type and shape, derived layout.
 
-    The layout on each axis of the mesh follows from the layouts of the operands and the rule of the
-    operation, as in `_type_opaque_axis`. The rule ROWS permits slices of one of the first `count`
-    dimensions, PARTS slices of any dimension, TO_LOCAL every layout. A view (TO_BLOCKS, TO_LOCAL)
-    with `axes` applies its rule only to these; on the other axes the first operand keeps its
-    layout. If all operands are replicated on an axis, the result is too for PER_RANK, ROWS and
-    PARTS, and for a view without `axes` on a mesh of several axes, but not for RANDOM and other
-    views. The group is that of the first operand, 0 without operands.
+    `_type_opaque_axis` derives the layout on each axis of the mesh. A view (rule TO_BLOCKS or
+    TO_LOCAL) with `axes` applies its rule only to these axes; on the other axes the first operand
+    keeps its layout. The group is that of the first tensor among the operands, 0 without one.
 
-    Raises `TypingMistakeError` for operands on different groups, for `dimension` with another rule
-    than TO_BLOCKS (`attribute`), for `count` with another rule than ROWS or beyond the dimensions
-    of the result (`count`), for `axes` with a rule that is no view (`attribute`) or of unknown
-    axes, for layouts that the rule does not permit, and for slices that `check_sliceable` refuses.
+    The operation must have a rule, a shape and an element type; otherwise `AssertionError` is
+    raised. Raises `TypingMistakeError` for the first of these that applies:
+
+    1. Operands are on different groups (`group`).
+    2. There is a `dimension`, and the rule is not TO_BLOCKS (`attribute`).
+    3. There is a `count`, and the rule is not ROWS, or it is not in 1..number of dimensions of the
+       result (`count`).
+    4. There are `axes`, and the rule is no view (`attribute`), or an axis is unknown or repeated
+       (`axis`).
+    5. On some axis, an operand is a number (`operand`), or has a layout that the rule does not
+       permit (`layout`). Axes are checked in order.
+    6. The result is sliced along a dimension that it does not have or whose size is 1
+       (`dimension`).
     """
     operation = operands.operation
     assert operation.rule is not None
@@ -279,17 +295,27 @@ def type_opaque(operands: Operands) -> TensorType:
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     """Return the layout of the result of an opaque operation on one axis of the mesh.
 
-    `is_active` is False for an axis that a view leaves unchanged: the result has the layout of the
-    first operand, without a check. Otherwise the result is replicated if all operands are, and the
-    rule is PER_RANK, ROWS or PARTS, or that of a view without `axes` on a mesh of several axes. If
-    not, the layout is that of the rule in `_OPAQUE_LAYOUTS`; a sliced one is along
-    `operation.dimension`, without it along the dimension of the first sliced operand for ROWS, else
-    along 0. ROWS without sliced operands on a mesh of several axes counts as PER_RANK.
+    `axis`: position in the mesh. `is_active` is False for an axis that a view (rule TO_BLOCKS or
+    TO_LOCAL) leaves unchanged: the result has the layout of the first operand, without a check.
+    There must be an operand then (otherwise `IndexError`).
 
-    Raises `TypingMistakeError` (`layout`) for the first operand that is neither replicated nor of a
-    placement that the rule permits, or that is a slice which does not fit. TO_LOCAL and PARTS
-    permit slices of all dimensions. For the other rules a slice fits if its dimension is that of
-    the first sliced operand (ROWS) or 0 (others), and is below `operation.count` (default 1).
+    An operand may be replicated, or as its rule permits. Rule: permitted -> result.
+
+    - PER_RANK, RANDOM: local -> local
+    - PARTS: local, or sliced along any dimension -> local
+    - TO_LOCAL: every layout -> local
+    - TO_BLOCKS: local -> sliced along `operation.dimension`, 0 if that is None
+    - ROWS: local, or sliced -> sliced. All slices must be along the dimension D of the first sliced
+      operand, and D must be below `operation.count` (1 if None). The result is sliced along D, 0
+      without sliced operands. On a mesh of several axes, ROWS without sliced operands is PER_RANK.
+
+    In two cases the result is replicated instead, if all operands are (or there are none):
+
+    - The rule is PER_RANK, ROWS or PARTS.
+    - The rule is TO_BLOCKS or TO_LOCAL without `operation.axes`, on a mesh of several axes.
+
+    Raises `TypingMistakeError` (`layout`) for the first operand that the rule does not permit, and
+    (`operand`) if any operand is a number.
     """
     operation = operands.operation
     assert operation.rule is not None
@@ -368,9 +394,20 @@ def _join_types(operands: Operands, positions: list[int]) -> TensorType:
     """Return the type of a pointwise operation: broadcast shape, joined layout, element type.
 
     `positions`: operands whose element types must be equal; the first of them that is no number
-    determines the type. Sliced dimensions are compared by their distance from the end, as
-    broadcasting aligns shapes. Raises `TypingMistakeError` for operands that do not fit, and if
-    all, or all of `positions`, are numbers.
+    determines the element type. All operands determine the shape (numpy's broadcasting, numbers are
+    ignored), the layout and the group. On each axis of the mesh two layouts are joined:
+
+    - two equal ones, replicated, local or sliced along the same dimension: this layout
+    - replicated and another one of these three: the other one; a number is replicated
+    - partial sums: only as the table of `layout_rules` permits, such as the sum of two
+
+    Sliced dimensions are equal if their distances from the last dimension are equal.
+
+    Raises `TypingMistakeError` for the first of these that applies: all operands are numbers
+    (`operand`); tensors on different groups (`group`); different element types at `positions`
+    (`element-type`); only numbers at `positions` (`operand`); sizes that do not broadcast
+    (`shape`); layouts that the table does not join (`layout`, `partial` or `root`), or a slice
+    along a dimension of size 1 of the result (`dimension`).
     """
     if not operands.tensors:
         raise TypingMistakeError("operand", "all operands are numbers", "compute the number")

@@ -35,10 +35,14 @@ _groups_of_mesh: dict[Group, dict[str, Group]] = {}
 def _make_groups(group: Group) -> dict[str, Group]:
     """Return the process groups of this rank by the names of their axes, such as `dp` or `dp+tp`.
 
-    The ranks of `group` (None: all ranks) form the mesh; the dict is empty without a mesh.
-    Each process group has the ranks that differ from this one only in their positions on these
-    axes. The first call for a `group` creates the process groups, and all of its ranks must
-    make it; the result is cached.
+    The ranks of `group` (None: all ranks of the job), in their order, form the mesh `MESH`, whose
+    first axis varies slowest. There is one entry per element of `GROUPS`: each axis of the mesh,
+    and the combinations of axes that the module needs. Its process group has this rank and all
+    ranks that differ from it only in their positions on these axes, in ascending order. Without a
+    mesh the dict is empty.
+
+    The first call for a `group` creates the process groups, and all ranks of `group` must make it.
+    The result is cached by `group`.
     """
     if group not in _groups_of_mesh:
         world = dist.get_process_group_ranks(group or dist.group.WORLD) if MESH else []
@@ -150,8 +154,12 @@ def _reduce_scatter_bucket(
 ) -> list[_Share]:
     """Start one reduce-scatter of several tensors of one element type.
 
-    Returns one pending result per tensor: the block of this rank along its entry of `dimensions`.
-    Blocks are padded with zeros to equal lengths during the transfer; the results are not padded.
+    All ranks of `group` must call it, with tensors of equal shapes. Returns one pending result per
+    tensor, in order; `wait()` gives the block of this rank along the tensor's entry of
+    `dimensions`, as a contiguous tensor. A dimension of n elements on p ranks has blocks of ceil(n
+    / p) elements; the last ones have fewer, or none. Blocks are padded with zeros during the
+    transfer; the results have no padding. `reduction`: as for PyTorch, such as `sum`. The tensors
+    are not changed; there must be at least one.
     """
     ranks = dist.get_world_size(group)
     blocks, parts = [], []
@@ -180,9 +188,13 @@ def _all_gather_bucket(
 ) -> list[_Share]:
     """Start one all-gather of blocks of several tensors of one element type.
 
-    `tensors`: the blocks of this rank, which are padded with zeros to equal lengths during the
-    transfer. Returns one pending result per tensor: all blocks along its entry of `dimensions`, in
-    the order of ranks. `sizes`: elements of the complete dimensions, to which the results are cut.
+    All ranks of `group` must call it. `tensors`: the blocks of this rank. `sizes`: elements of each
+    complete dimension. A dimension of n elements on p ranks has blocks of ceil(n / p) elements; the
+    last ones have fewer, or none, and are padded with zeros during the transfer.
+
+    Returns one pending result per tensor, in order; `wait()` gives the blocks of all ranks, joined
+    along the tensor's entry of `dimensions` in the order of ranks, without padding. The tensors are
+    not changed; there must be at least one.
     """
     ranks = dist.get_world_size(group)
     blocks, parts = [], []
@@ -483,10 +495,13 @@ def shard(arguments: Mapping[str, torch.Tensor], group: Group = None) -> Tensors
 
 
 def random_arguments(seed: int, group: Group = None) -> Tensors:
-    """Return random arguments of this rank by name: sliced ones as its blocks.
+    """Return random arguments of this rank by name, in the order of `ARGUMENTS`.
 
-    Equal seeds give equal values. Values are equal on all ranks, except along local axes. Floats
-    are in [0.1, 1), other elements 0 or 1.
+    A sliced argument is the block of this rank of a complete random tensor. Replicated and complete
+    tensors are equal on all ranks. A local argument differs between ranks with different positions
+    on its local axes. Floats are in [0.1, 1), other elements 0 or 1, in the declared element type.
+    Equal seeds give equal values; the global random state is not used. All ranks of `group` (None:
+    all ranks) must make the first call on a mesh, because it creates process groups.
     """
     result: Tensors = {}
     for number, (name, (element, shape, layout)) in enumerate(ARGUMENTS.items()):
@@ -512,8 +527,10 @@ def _complete(
 ) -> Tensors:
     """Return the complete tensors of all outputs by name; every rank receives them.
 
-    Sliced outputs are gathered, along the last axis first; other layouts are unchanged. `shapes`:
-    complete shapes by name. Waits for every gather.
+    All ranks of `group` must call it. An output whose layout has a dimension (an int) for an axis
+    is gathered along this dimension on this axis; the last axis of the mesh is gathered first. Axes
+    with other layouts (text) leave the output unchanged, so a local or partial output keeps the
+    values of this rank. `shapes`: complete shapes by name. Waits for every gather.
     """
     result: Tensors = {}
     for name, value in outputs.items():
@@ -532,10 +549,14 @@ def _complete(
 def _measure(programs: Sequence[Any], repeats: int) -> list[tuple[Tensors, float]]:
     """Run each program; return the outputs of a step and the median of `repeats` times in s.
 
-    All ranks of the initialized default process group call it together. The outputs are those of a
-    first step, which is not timed. A time is that of the slowest rank. The programs alternate, so
-    that other load of the host affects all of them. `programs`: modules that are already imported;
-    all get their random arguments with seed 0.
+    All ranks of the initialized default process group call it together. `programs`: modules that
+    are already imported, whose random arguments have seed 0. Returns one pair per program, in
+    order. The outputs are those of a first step, which is not timed.
+
+    Each of the `repeats` rounds runs a step of each program in turn, so that other load of the host
+    affects all of them. A time contains the step and a sum over each output. It is that of the
+    slowest rank, so all ranks get equal times. Raises `statistics.StatisticsError` if `repeats` is
+    0.
     """
     arguments = [program.random_arguments(0) for program in programs]
     outputs = [program.step(values) for program, values in zip(programs, arguments, strict=True)]
@@ -570,12 +591,17 @@ def _load(path: str) -> Any:
 def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
     """Measure the step of this module as one rank of NUM_RANKS; rank 0 prints a line of JSON.
 
-    `path`: file through which the ranks find each other. The report has `ranks` and `seconds`
-    (the median of a step). With `options.original`, a file of another module, it also has
-    `original_seconds` and `max_relative_error`, the maximum over all outputs and ranks: the
-    largest absolute error of an output, divided by the largest magnitude of this output in the
-    other module (by 1 if all its values are 0). Creates and destroys the process group (gloo)
-    and sets the number of threads to 1.
+    `path`: file through which the ranks find each other. `options.repeats`: number of timed steps.
+    The report has `ranks` and `seconds` (the median of a step). With `options.original`, the file
+    of another module, it also has:
+
+    - `original_seconds`: the median of a step of the other module
+    - `max_relative_error`: the maximum over all outputs of the other module and over all ranks. For
+      an output it is the largest absolute difference divided by the largest magnitude in the other
+      module (by 1 if that is 0). NaN is ignored.
+
+    Creates and destroys the process group (gloo) and sets the number of threads to 1. Raises
+    `KeyError` for an output that this module does not have.
     """
     torch.set_num_threads(1)
     store = dist.FileStore(path, NUM_RANKS)

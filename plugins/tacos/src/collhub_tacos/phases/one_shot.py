@@ -49,10 +49,18 @@ class PlannedSums:
         """Plan the sums at all NPUs, so that a sum follows those that it needs.
 
         Messages are planned by descending remaining path, then by (destination - source) modulo the
-        number of nodes. A message carries the sum of the NPU's local contribution and the messages
-        that arrive for it. It starts when that sum is complete, and finishes after the arrival time
-        of its arc. The result of an NPU is the sum of its contribution and of the messages that end
-        there. Times are in ps.
+        number of nodes, then by number. A message carries the sum of the source's own contribution
+        and of the messages that are its parts (`sums.parts_of`). The result of an NPU is the sum of
+        its contribution and of the messages that are parts of its result.
+
+        Repeatedly, the two earliest available vectors of a sum are added, ties by the number of the
+        vector; an addition takes 1000 ps. Sums of the same two vectors at an NPU are computed once.
+        A message starts when its sum is complete; an own contribution is available at 0. It
+        finishes after the time `times.arrival` of its arc. Messages do not wait for each other on
+        links. Times are in ps.
+
+        `start`, `finish`, `sent` and `received` are indexed by message, `result` and `vectors` by
+        NPU. Without messages, the result of every NPU is its own contribution.
         """
         source, destination = _find_ends(trees, sums)
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]
@@ -83,10 +91,18 @@ def build_steps(
 ) -> tuple[StepTable, Int64Array]:
     """Build the steps of an all-reduce in one phase, with the vector divided into `pieces` units.
 
-    Steps are in the order of the planned times. At equal times, receives come first, then
-    messages with the longest remaining path, then by rotation ((destination - source) mod
-    NPUs), then by number. The steps of each NPU's result follow last, by NPU. Returns (steps,
-    SCRATCH units by NPU as int64).
+    Returns (steps, SCRATCH units by NPU as int64). Each send and receive consists of one step of
+    one unit per piece. Within an NPU, the steps are in the order of the planned times
+    (`PlannedSums.of`). The events of equal times are in this order:
+
+    1. receives before sends
+    2. messages with the longer remaining path first
+    3. by (destination - source) modulo the number of nodes
+    4. by number of the message
+
+    COPY and REDUCE steps of a sum precede its first send. The steps of each NPU's result come last,
+    in OUTPUT. A vector in SCRATCH takes `pieces` units, so the units of an NPU are a multiple of
+    `pieces`.
     """
     plan = PlannedSums.of(trees, sums, times)
     source, destination = _find_ends(trees, sums)
@@ -138,10 +154,18 @@ class _StepWriter:
     def receive(self, message: int, sender: int, receiver: int) -> None:
         """Add the receive of a message at `receiver`, one step per piece of the vector.
 
-        It is a RECV_REDUCE if only one sum reads the received vector, the other summand of that sum
-        exists, and the buffer of the sum may be written now (`_may_overwrite`). Its result is the
-        sum, to which a buffer is assigned. Otherwise it is a RECV into a new slot of SCRATCH. The
-        steps are recorded as writers of the sum or of the received vector.
+        The addend is the other summand of the last sum that reads the received vector. The steps
+        are RECV_REDUCE if all of this holds:
+
+        - This sum is the only reader of the received vector, which is not sent on.
+        - The steps of the addend are written, or it is the local contribution.
+        - `_may_overwrite`: the sum is not the NPU's result, or this is the last step that reads
+          INPUT.
+
+        A RECV_REDUCE reads the addend and writes the sum. The sum then reuses the buffer of the
+        addend if nothing else reads that, or gets a new slot of SCRATCH (`_assign_buffer`).
+        Otherwise the steps are RECV into a new slot of SCRATCH. The numbers of the steps are
+        appended to `steps` of the sum, or of the received vector for RECV.
         """
         number = self._plan.received[message]
         vectors = self._plan.vectors[receiver]
@@ -184,9 +208,18 @@ class _StepWriter:
     def _write_sum(self, npu: int, number: int) -> None:
         """Add the steps that compute sum `number` at an NPU, and first those of its summands.
 
-        Steps that exist are not repeated. The summand that is available first (the left one of
-        equal ones) is copied to a new buffer, or its buffer is reused; then the other one is added
-        to it, piece by piece. The REDUCE steps are recorded as the steps of the sum.
+        Nothing is added for a vector whose steps are written, or for the local contribution.
+        Otherwise the steps of the left and then of the right summand are written in the same way.
+        The first summand is the one with the lower planned time (the left one of equal ones). The
+        sum gets a buffer:
+
+        - The sum is the NPU's result: OUTPUT.
+        - The first summand is not the local contribution, and only this sum reads it: its buffer.
+        - Otherwise: a new slot of SCRATCH.
+
+        For each piece, a COPY moves the first summand to this buffer, unless it is already there.
+        Then a REDUCE adds the other summand. The numbers of the REDUCE steps are appended to
+        `steps` of the sum.
         """
         if self._exists(npu, number):
             return
@@ -307,13 +340,20 @@ def build_one_shot_candidates(
 ) -> Iterator[SynthesisCandidate]:
     """Yield all-reduces in one phase with more and more pieces (of 1, 2, 4, 8), while they improve.
 
-    Only the requested number of pieces is tried, if there is one.
+    The numbers of pieces are those of `Setting.choose_piece_counts`: the requested one only,
+    otherwise those of 1, 2, 4, 8 that fit the size and the network, ascending.
 
     `limit_ps()`: the fastest time so far in ps, None if there is none; the consumer updates it
-    between candidates. The search ends before a candidate whose busiest link takes longer than this
-    limit, and after one that did not reduce the limit (if there was one). Yields no candidate if
-    already the fastest link needs longer than the limit for all bytes, or if some NPUs cannot reach
-    each other.
+    between candidates. Yields no candidate in these cases:
+
+    - The fastest link takes longer than the limit to send all bytes once.
+    - Some NPU cannot reach another one.
+
+    The search ends before a candidate whose busiest link takes longer than the limit. It also ends
+    after a candidate if there was a limit before it and `limit_ps()` is still equal to that.
+
+    `progress` is called with 0.0 at the start, and before each candidate with its index / number of
+    candidates.
     """
     progress(0.0, _ACTIVITY)
     limit = limit_ps()
@@ -356,9 +396,11 @@ def _build_candidate(
 ) -> SynthesisCandidate:
     """Build the candidate with the vector divided into `pieces` units.
 
-    Its time is only a lower bound. It works in place and out of place. It has an algorithm, but no
-    transfers, which raise an error if requested. `replay` always returns False, so it must be
-    verified otherwise. `num_transfers` is the number of messages times pieces.
+    `time_ps` is only a lower bound: the largest time in which a link sends all its messages
+    (`_compute_minimum_ps`). The collective works in place and out of place. The algorithm is that
+    of `build_steps`, with the bytes of the setting. There are no transfers: `transfers` raises
+    `AssertionError`. `replay` always returns False, so the candidate must be verified otherwise.
+    `num_transfers` is the number of messages times `pieces`; `form` is "one-shot".
     """
     collective = replace(
         setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True
