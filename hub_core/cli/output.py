@@ -218,13 +218,14 @@ def progress(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """Yield `show(fraction, detail)`, which shows the progress and the estimated remaining time.
+    """Yield `show(fraction, detail)`, which shows progress and remaining time on stderr.
 
-    Nothing is shown unless stderr is a terminal, nor within 1 s of the start or the last line. The
-    remaining time assumes the average speed since the last wait, and is based on the largest
-    fraction so far. A fraction of 0 or less means that the search waits, for example for a
-    compiler: it is shown at once, without an estimate, and the waiting time is excluded from later
-    estimates. The line is erased when the body ends.
+    The line is `WHAT P %, S s left, DETAIL`. Nothing is shown unless stderr is a terminal, nor
+    within 1 s of the start or the last line. A fraction of 0 or less means waiting, for example
+    for a compiler: `WHAT, DETAIL` is then shown at once. It is also shown if the largest fraction
+    has not grown since the last wait. Otherwise S is (1 - fraction) / speed. The speed is this
+    growth divided by the time since the wait (or the start). The line is erased when the body
+    ends.
     """
     shown_at, shown_width = time.monotonic(), 0
     # Start of the work after the last wait, its fraction at that time, and its largest fraction so
@@ -300,12 +301,12 @@ def _measure_columns(table: Sequence[Sequence[str]]) -> list[int]:
 
 
 def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Compute column widths with a sum of at most `room`; None if that would break words.
+    """Return column widths that fit into `room` characters, or None if words would be broken.
 
-    `room` includes the gaps of two characters between columns. Starting with the widths of the
-    longest cells, the widest column that can still be narrowed loses one character at a time (the
-    leftmost of equal ones), but not below its longest word. Words are broken at hyphens only if the
-    table does not fit otherwise.
+    `room` includes gaps of two characters. The widths start at the longest cells. While they do
+    not fit, the widest column that is wider than its longest word (the leftmost of equal ones)
+    loses one character. Only if the longest words do not fit, words are also split at hyphens
+    between letters; None if these parts do not fit either.
     """
     widths = _measure_columns(table)
     room -= len(_GAP) * (len(widths) - 1)
@@ -362,11 +363,11 @@ def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, 
 
 
 def _wrap_text(text: str, width: int) -> list[str]:
-    """Wrap a text into lines of at most `width` characters; [""] for an empty text.
+    """Wrap a text into lines of at most `width` characters; [""] for an empty text or only spaces.
 
-    Lines are filled with as many words as fit. A word longer than `width` is split at hyphens, else
-    after punctuation, else anywhere; its first piece continues the line if it fits. No-break spaces
-    do not end a word, and are written as spaces.
+    Lines take words (`_split_into_words`: `5 ms` is one word) as long as they fit, with one space
+    between. A word longer than `width` is split at hyphens, then after punctuation, then anywhere,
+    as far as needed; its first part continues the line if it fits.
     """
     lines: list[str] = []
     line = ""

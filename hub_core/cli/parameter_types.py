@@ -115,13 +115,20 @@ class _TopologyText(_FileName):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Complete topology texts: builders with example arguments, then options after `?`.
+        """Complete a topology text; every completion contains the text before the completed part.
 
-        Only the last part after `+` (joins planes) or `*` (joins dimensions) is completed. Without
-        `?`, candidates are files (only for the first part), the examples of builders whose example
-        or name begins with the part, and the names of builders that need no argument. After `?`,
-        they are keys of options, and after `network=` the names of networks. Every completion
-        contains the text before it.
+        Only the part after the last `+` (joins planes) or `*` (joins dimensions) is completed. The
+        case of letters counts. Without `?` in this part, the candidates are, in this order:
+
+        - one item of type `file` (the shell completes files), unless the text has a `+` or `*`;
+        - examples of builders, such as `ring:8`, if the example or the name of the builder begins
+          with the part, in the order of names;
+        - names that begin with the part of builders that need no argument, in alphabetical order.
+
+        A repeated text is omitted. After `?`, only the text after the last `&` is completed. If it
+        begins with `network=`, the candidates are `network=` plus the examples of fat-tree,
+        leaf-spine, dragonfly and switch, if installed. Otherwise they are the entries of `_QUERY`:
+        keys with `=`, and `multicast=true`, `reduce=true` and `by-rail=true`. Their order is kept.
         """
         from click.shell_completion import CompletionItem
 
@@ -167,11 +174,15 @@ class _OptionAssignment(click.types.StringParamType):
     ) -> list[CompletionItem]:
         """Complete an assignment `KEY=VALUE` of an option of the offers on the command line.
 
-        Before `=`, the candidates are the keys followed by `=`, with their help, in alphabetical
-        order; a prefix up to the last `.`, such as `reader.`, is kept. After `=`, they are the
-        values that can be enumerated: choices, `true` and `false`, or names of synthesizers. There,
-        `-` in the key stands for `_`, and only the part of the value after the last `,` is
-        completed.
+        The options are those of `_find_declared_options`. Without `=`, the candidates are all
+        their keys followed by `=`, with their help, in alphabetical order without repetition. Text
+        up to the last `.` of the key, such as `reader.`, is kept and not checked: `reader.x`
+        completes like `x`.
+
+        After `=`, only the part after the last `,` is completed. Candidates are the values
+        (`_list_values`) of all options with this key, without repetition, in the order of the
+        options. The key is the text after the last `.`, with `_` for `-`. Keys that are unknown or
+        have no enumerable values (choices, `true` and `false`, or names of synthesizers) give [].
         """
         from click.shell_completion import CompletionItem
 
@@ -254,11 +265,15 @@ def _is_complete_topology(name: str, ctx: click.Context) -> bool:
 
 
 def _find_declared_options(ctx: click.Context) -> Iterator[Option]:
-    """Yield the options of the offers that the command line names so far.
+    """Yield the options of the offers that the parameters of the command name.
 
-    A parameter that names offers may list several, separated by commas. Without a value and a
-    default, it stands for all offers of its kinds that fit the files `source` and `out` on the
-    command line. An option that several offers declare is yielded for each of them.
+    Only parameters of type `OfferName` count, in the order of the command. The value of such a
+    parameter is the value on the command line, else its default. It may name several offers,
+    separated by commas; names of unknown offers are ignored. Without a value and a default, it
+    stands for all offers of its kinds that fit the files `source` and `out` (`_fits_files`).
+
+    For each kind of the parameter, the offers follow in the order of the registry, and their
+    options in declared order. An option that several offers declare is yielded for each of them.
     """
     from hub_core.registry.compatibility import options_of
 

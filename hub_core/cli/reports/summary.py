@@ -101,12 +101,13 @@ def count_channels(steps: StepTable) -> int:
 
 
 def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
-    """Sum the messages between each pair of ranks, sorted by source, then destination.
+    """Sum messages, units and bytes for each pair of ranks, sorted by source, then destination.
 
-    Every SEND counts as one message. Pairs without messages have no entry. Units are those of
-    the full buffer. `collective_bytes`: size of the full buffer in bytes; if it is None, the
-    result has no bytes. The bytes of each message are rounded up (`message_bytes`) before they
-    are summed. Raises `InputError` (`size-range`) if all bytes together reach 2^63.
+    Every SEND is one message from its rank to its peer; its units are its `count`. Pairs without
+    messages have no entry, so all columns are empty without SENDs. `collective_bytes`: size of the
+    full buffer in bytes. A message of n units has ceil(n * collective_bytes / unit_count) bytes,
+    rounded up before the sizes are summed. If `collective_bytes` is None, `bytes` is None. Raises
+    `InputError` (`size-range`) if all bytes, estimated slightly too high, reach 2^63.
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
@@ -165,10 +166,16 @@ def create_inspect_report(
     """Create the JSON report of an algorithm, for `collhub inspect --json`.
 
     `source`, `source_format`: name and format of the input. `network`: name of the network that
-    the input contains, None without one. `sent`: units by link, and bytes if the size is known
-    (else `bytes_by_link` is None). `longest`: longest path of dependent steps; None if steps wait
-    for each other in a cycle, then `critical_path` is None too. `reduce_op` is None for a
-    collective without a reduction. `npus` are 0, 1, ... if the algorithm gives no NPUs.
+    the input contains, None without one. `sent`: traffic by pair of ranks. `units_by_link` and
+    `bytes_by_link` have its sums under keys such as `0->1`, in its order; `bytes_by_link` is None
+    if it has no bytes. `longest`: lengths of the longest chains of dependent steps, or None if
+    steps wait for each other in a cycle; `critical_path` is None then.
+
+    All other members are computed from `algorithm`. `reduce_op` is None for a collective without a
+    reduction. `npus` are 0, 1, ... if the algorithm gives no NPUs. `extensions` are all names, in
+    alphabetical order; `stated` has their scalar members. Raises `InputError`
+    (`invalid-placement`) if the algorithm's NPUs are not a list of different integers of at least
+    0, one per rank.
     """
     collective, steps = algorithm.collective, algorithm.steps
     lane_counts = lanes(steps)

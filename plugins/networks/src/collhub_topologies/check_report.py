@@ -47,9 +47,11 @@ class NetworkVerdict:
     def create_report(self) -> TopologyCheckReport:
         """Create the report that `topology check --json` prints.
 
-        It contains the numbers of NPUs, switches and links, the findings, and for every kind of
-        collective with a bound the lower bound in ns and in ps and its method, for collectives of
-        `size` bytes. `ok` is `is_usable`.
+        It has the network's name, the numbers of NPUs, switches and links, and `size` in bytes
+        (None without a size). All findings are listed in their order, also warnings and notes.
+        `ok` is `is_usable`. `bounds_ns`, `bounds_ps` and `bound_methods` have one entry by name of
+        collective for each entry of `bounds`, in its order; they are empty without bounds. Times
+        in ns are rounded down.
         """
         network, bounds = self.network, self.bounds
         return TopologyCheckReport(
@@ -117,12 +119,14 @@ def check_network(context: CommandContext, network: Topology, size: int | None) 
 def _compute_bounds(
     context: CommandContext, network: Topology, size: int
 ) -> dict[str, ProvenBound]:
-    """Compute the best lower bound of every standard collective, by name of the collective.
+    """Compute the largest known lower bound of the time of every standard collective, by its name.
 
-    All NPUs are ranks, the root is NPU 0, and `size` is the size of the collective in bytes. The
-    search is thorough, so it may take long. Collectives for which no bound is known are left out,
-    and so are those that a table of sizes or of blocks defines. The order is that of
-    `CollectiveKind`.
+    The collectives have `size` bytes, every NPU is a rank, and the root, if any, is NPU 0. Entries
+    are in the order of `CollectiveKind`. Collectives with a table of counts and the custom
+    collective are not standard. A collective without a bound has no entry; for example, all of
+    them if NPUs cannot reach each other. The bounds of plugins get the work limit `THOROUGH_WORK`,
+    so this may take long. Raises `HubError` if a bound of a plugin fails other than by
+    `InputError`.
     """
     npus = network.num_npus
     bounds = {}
@@ -154,11 +158,15 @@ class SimulatedLoads:
 
 
 def read_loads(path: str) -> SimulatedLoads:
-    """Read the loads of links and the time from the output of `collhub simulate --json`.
+    """Read the loads of links and the time in ns from the output of `collhub simulate --json`.
 
-    The time is `time_ns` in ns, or `None` if the file has none. Raises `InputError` (`loads`) for a
-    file that cannot be read or is larger than 256 MiB, for another schema, for results of several
-    sizes, for missing or empty loads, and for numbers that are not integers in 0..2^62 - 1.
+    The loads are the entries of `link_loads`, in their order: source, destination, bytes and busy
+    time in ns. The time is `time_ns`; None if it is missing or null.
+
+    Raises `InputError` (`loads`), checked in this order: a file that cannot be read, is larger
+    than 256 MiB or is no JSON; another schema; a member `results` (several sizes); `link_loads`
+    that is missing, no list or empty; a time, then a number of a load, that is not an integer in
+    0..2^62 - 1.
     """
     report = _read_report(path)
     if report.get("schema") != SCHEMA:
@@ -178,10 +186,10 @@ def read_loads(path: str) -> SimulatedLoads:
 
 
 def _read_report(path: str) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if the JSON is another value than an object.
+    """Return the JSON object in a file; {} if the JSON is another value, such as a list.
 
-    Raises `InputError` (`loads`) if the file cannot be read, is larger than `MAX_BYTES` (256
-    MiB), or is no JSON, also if it is nested too deeply.
+    Raises `InputError` (`loads`) if the file cannot be read, is larger than `MAX_BYTES` (256 MiB),
+    or is no JSON. Text that is not valid Unicode or is nested too deeply counts as no JSON.
     """
     try:
         with Path(path).open("rb") as file:

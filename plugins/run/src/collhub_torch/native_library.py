@@ -38,12 +38,21 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the description of a folder of the format `nccl`, a program as native libraries.
+    """Read `collhub.json` in a folder of the format `nccl`, which describes a program's libraries.
 
-    The result has the paths of the libraries by device (cuda, cpu); whether they exist is not
-    checked. Only `root` is optional. Raises `InputError` with the file and the field for a file
-    that cannot be read, other formats and versions, a number of ranks outside of 1 to `_MOST_RANKS`
-    (2^20), and missing or invalid fields.
+    `library` has the path of the file in the folder for each of the devices cuda and cpu; whether
+    these files exist is not checked. `functions` has the names of the C functions for the roles
+    run, release, error and level. `root` is None if it is missing or null. Unknown fields are
+    ignored.
+
+    Raises `InputError` with the file (and the field, if one is wrong) for:
+
+    - a file that cannot be read, has more than 65536 bytes, or is not a JSON object;
+    - another format than `collhub-nccl-library` version 1;
+    - a number of ranks outside of 1 to 2^20 (`_MOST_RANKS`);
+    - any other field, except `root`, that is missing, and any field of a wrong type. The name and
+      the functions must be ASCII identifiers, and the libraries file names without a folder. The
+      value of `root` is not compared with the number of ranks.
     """
     path = folder / _FILE
     document = _Fields(path, _read_document(path))
@@ -67,10 +76,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _read_document(path: Path) -> Mapping[str, object]:
-    """Read a file that must contain a JSON object.
+    """Return the JSON object in a file.
 
     Raises `InputError` with the path if the file cannot be opened, has more than `_MOST_BYTES`
-    (65536) bytes, is no JSON, or contains another value.
+    (65536) bytes, is no JSON (also not Unicode, or nested too deeply), or has another JSON value.
     """
     location = Location(str(path))
     try:
@@ -206,8 +215,10 @@ class NativeLibrary:
     def __init__(self, manifest: Manifest, device: str) -> None:
         """Load the library of `manifest` for `device` (cuda or cpu) and look up its functions.
 
-        This also loads NCCL. Raises `PluginError` if the file does not exist (`not-built`), or if
-        it cannot be loaded or lacks a function (`not-loadable`). The cure contains the make target.
+        This also loads NCCL. Raises `PluginError` (`not-built`) if the file does not exist. Raises
+        `PluginError` (`not-loadable`) if it cannot be loaded or lacks the function run, release or
+        error. The cure contains the make target. `KeyError` for another device. A library without
+        NCCL's functions for error texts raises `AttributeError`.
         """
         path = manifest.library[device]
         target = "library" if device == "cuda" else "double"
@@ -267,9 +278,10 @@ class NativeLibrary:
     def run(self, communicator: int, call: NativeCall) -> None:
         """Enqueue the collective on the stream of the call, without waiting for it.
 
-        Buffers and stream are addresses; their memory must stay valid until the stream has
-        finished. Raises `PluginError` (`nccl`) if NCCL reports an error; then the communicator
-        cannot be used any more.
+        `communicator`: handle of `join`. The call has addresses of buffers and stream, which are
+        not checked; the memory must stay valid until the stream has finished. Raises `PluginError`
+        (`nccl`) with the library's text if its function does not return success. The communicator
+        cannot be used any more then.
         """
         status = self._run(
             ctypes.c_void_p(call.send),

@@ -54,10 +54,11 @@ class CheckedPoint:
         return None if self.model is None else self.model.choice
 
     def create_item(self) -> CheckedPointItem:
-        """Return the point for the JSON report.
+        """Return the point for the JSON report: the measured time and both predictions in us.
 
-        Predictions are in us, rounded to three decimal places, and None if missing. The fields of
-        the library's choice are None if it is unknown.
+        The predictions of table and model are rounded to three decimal places, and None if
+        missing; the measured time is not rounded. `chosen` has algorithm, protocol and channels of
+        NCCL's choice. All three are None if the model does not predict the point or has no choice.
         """
         choice, point = self.choice, self.point
         return CheckedPointItem(
@@ -86,8 +87,10 @@ class ProfileCheck:
     def compute_errors(self, predictor: str) -> PredictorErrors:
         """Return the median and the 90th percentile of |predicted / measured - 1| of a predictor.
 
-        `predictor`: "table", or any other text for the model. Both are rounded to 5 decimal places.
-        Points without a prediction are left out; both are None if no point has one.
+        `predictor`: "table", or any other text for the model. Both results are fractions (0.05 is
+        5 %), rounded to 5 decimal places; percentiles are interpolated linearly. Points without a
+        prediction are left out. Both are None if no point has one. A measured time of 0 raises
+        `ZeroDivisionError`.
         """
         values = [
             abs(predicted / checked_point.point.time_us - 1)
@@ -141,17 +144,18 @@ def check_profile(
 def _own_points(
     profile: MachineProfile, points: Sequence[Measurement], like: Gpu | None
 ) -> tuple[list[Measurement], list[Diagnostic]]:
-    """Return the points to compare with a profile, and findings about the other points.
+    """Return the points to compare with a profile, in their order, and findings.
 
     The first of these groups that is not empty is returned:
 
-    - points whose machine has the label of the profile
-    - points of the profile's GPU and points without a machine
-    - points of a sibling of this GPU, with a warning `sibling`
+    1. points whose machine has the label of the profile (`machine_label`: without the node count);
+    2. points without a machine, and points of the profile's GPU; 3. points of a GPU that takes its
+    constants from the profile's GPU (`SIBLINGS`, such as B300 for B200). The only finding is then
+    a warning `sibling`.
 
-    Except with `sibling`, omitted points are counted in one warning `other-machine`. Raises
-    `InputError` (`other-machine`) if all groups are empty. `like`: GPU of points whose machine
-    names none.
+    The GPU of a point is the one that its machine names, else `like`. If group 1 or 2 omits
+    points, the only finding is a warning `other-machine` with their number; otherwise there is no
+    finding. Raises `InputError` (`other-machine`) if all groups are empty, also without points.
     """
     exact = [point for point in points if machine_label(point.machine) == profile.label]
     used = exact or [

@@ -205,10 +205,14 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
 def _write_page(
     context: CommandContext, outcome: TuningOutcome, paths: Sequence[Path], out: str
 ) -> None:
-    """Write a page with the comparison of every collective and the text of files, and report it.
+    """Write an interactive page with the comparison of every collective and the text of files.
 
-    `out`: the page. `paths`: the files; bytes that are not UTF-8 are replaced. Titles name the mode
-    if a collective was tuned more than once.
+    `out`: path of the page. `paths`: the files; bytes that are not UTF-8 are replaced. The
+    comparisons are in the order of `outcome.tuned`, the files last; without `paths` the page has
+    no files. A title is collective and topology, and also the mode if the collective was tuned
+    more than once. The name of the written page is printed on stderr. Raises `OSError` if a file
+    cannot be read, and `HubError` of `draw_report` if no writer fits `out` or the page cannot be
+    written.
     """
     from collhub_tuning.comparison_report import create_comparison_report
     from hub_core.reports import to_json
@@ -247,9 +251,14 @@ def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
 def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_json: bool) -> int:
     """Check a tuned folder, or tuner files if the path is not a folder, and print the result.
 
-    Prints JSON or a table, then the findings. Returns `ExitCode.DONE` if there is no defect,
-    otherwise `INVALID`. Raises `UsageError` for any other option on the command line, except, for
-    files, `--to` and further files.
+    For files, `path` is the first, and the files of the command line follow. They are checked by
+    `_check_files`. For a folder, the formats of its report are printed as JSON or as a table, then
+    their findings on stderr. Returns `ExitCode.DONE`, or `INVALID` if a format of a folder has an
+    error (a warning is allowed), or if a file has an error or a warning.
+
+    Raises `UsageError` first for every other option on the command line, except `--json` and, for
+    files, `--to` and further files; then the errors of reading. These are `InputError` for a
+    folder with a missing or invalid report, and `UsageError` for a file that cannot be read.
     """
     from collhub_tuning.tuned_folder import (
         check_folder,
@@ -283,12 +292,14 @@ def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_jso
 def _check_files(
     context: CommandContext, files: Sequence[str], format: str | None, as_json: bool
 ) -> int:
-    """Check tuner files, and print the result.
+    """Check tuner files in the order given, and print the result.
 
-    `format`: format of all files, by default that of each file. Prints a report in JSON with
-    `as_json`, otherwise a table and, for each file that runtimes read, a line with their names. The
-    findings of all files follow in both cases. Returns `ExitCode.DONE` if all files are correct,
-    otherwise `INVALID`.
+    `format`: format of all files; None chooses it for each file by its suffix and content. With
+    `as_json` a report in JSON is printed. Otherwise a table is printed, then one line for each
+    file that runtimes read, with the names of the runtimes. The findings of all files follow on
+    stderr in both cases. Returns `ExitCode.DONE` if no file has an error or a warning, otherwise
+    `INVALID`. Raises `UsageError`, before anything is printed, for the first file that cannot be
+    read: missing, too large, of no or several known formats, or with measurements.
     """
     from collhub_tuning.served_calls import (
         FILES_HEADER,
@@ -317,8 +328,12 @@ def _create_outcome(
 ) -> TuningOutcome:
     """Compare every collective, and create the files of every format in memory.
 
-    No format is created if no algorithm is selected for any collective. The plan lists the
-    measurements for undecided sizes; they use MSCCL programs if `msccl` is among the formats.
+    Nothing is written to disk. The result has one `WrittenFormat` per format, in order; it has
+    none if no collective has a window of sizes for which an algorithm is selected. The plan lists
+    the measurements for undecided sizes. They run other algorithms than NCCL's as MSCCL programs
+    if `msccl` is among the formats, otherwise as programs for NCCL. Raises the errors of
+    `_run_comparisons`, the `HubError` of the writer of a format, and `InputError` if the created
+    files cannot be read back.
     """
     from collhub_tuning.measurement_plan import plan_measurements
     from collhub_tuning.tuned_collectives import create_selection
@@ -342,14 +357,20 @@ def _run_comparisons(
     formats: Sequence[str],
     options: OptionsBySide,
 ) -> list[TunedCollective]:
-    """Compare the algorithms for every collective and mode; return one result for each.
+    """Compare the algorithms for every collective and mode; return the results in this order.
 
-    Collectives are in the order of the options, each with its modes by `--mode`. Algorithms are
-    built for the runtimes of `--for`, by default for those of the formats that can express the
-    collective. If without `--for` no algorithm serves all sizes because of a runtime, this is
-    printed, and algorithms are compared again without limits of runtimes. Notes on files of
-    measurements are printed, too. Invalid arguments, such as limits in `--for`, raise
-    `UsageError` or `InputError` before the first comparison.
+    Collectives are in the order of the options, each once. A collective has one result, for the
+    mode of `--mode`. If no algorithm has a time for `both` at any size, in place and out of place
+    are also compared separately. These two results, in this order, replace the first one if either
+    has a window of sizes.
+
+    Algorithms are built for the runtimes of `--for`. Without `--for`, they are built for the
+    runtimes of those formats that can express the collective. If no algorithm has a time at any
+    size then, and a runtime does not serve a size, this reason is printed. The algorithms are
+    compared again without limits of runtimes. Notes on files of measurements are printed, too.
+
+    Raises `UsageError` or `InputError` for invalid arguments, such as limits in `--for`
+    (`executor?blocks=16`), before the first comparison.
     """
     from collhub_tuning.comparison_report import find_unserved_reason
     from collhub_tuning.measured_curves import read_measured_files

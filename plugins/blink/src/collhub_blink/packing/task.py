@@ -34,9 +34,12 @@ class RankNetwork:
     def of(cls, topology: Topology, npus: Sequence[int]) -> RankNetwork:
         """Build the network of an algorithm in which rank r runs on NPU `npus[r]`.
 
-        Its nodes are the ranks in order, then all other NPUs and the switches by number, which may
-        forward. Of parallel links in one plane only the first counts; links of several planes add
-        up. Raises `InputError` (`capacities`) for bandwidths without a common unit of usable size.
+        Node r of the graph is rank r. The other NPUs and the switches follow, both in ascending
+        order of their numbers in the topology; they only forward data. Capacities are integers:
+        bandwidths in their largest common unit. Of parallel links in one plane only the first
+        counts. Links of different planes between the same nodes are added. Raises `InputError`
+        (`capacities`) if a capacity in this unit would be too large (`_MAX_CAPACITY` of
+        `CapacityGraph`).
         """
         ranks = np.asarray(npus, np.int64)
         forwarders = np.setdiff1d(np.arange(topology.num_nodes), ranks)
@@ -190,14 +193,19 @@ class PackingTask:
         """Build the packing task of a request and its options, after checking both.
 
         The collective of the task has the smallest possible unit count: that of the request,
-        divided by its units per rank. `depth` 0 and `within` 0 become None: no limit. `time_limit`
-        (s) becomes `STEPS_PER_SECOND` search steps per second, rounded down; each step that is
-        taken from this budget is also reported to `request.budget`.
+        divided by its units per rank. The options `depth` 0 (hops) and `within` 0 (s) become None:
+        no limit. Other values of `within` become ns. `chunks` becomes a number, or None for
+        `auto`. `time_limit` (s) becomes 1 000 000 search steps per second (`STEPS_PER_SECOND`),
+        rounded down. Each step that is taken from this budget is also reported to
+        `request.budget`.
 
-        Raises in this order: the errors of `_check_suitable` for a single rank (`UsageError`) and
-        for collectives that do not run on trees (`InputError`); `InputError` (`disconnected`) of
-        `check_paths` for ranks that data cannot reach; `InputError` (`capacities`) for bandwidths
-        without a common unit; `UsageError` for `chunks` that are neither `auto` nor 1 to 2^20.
+        Raises, in this order:
+
+        - `InputError` (`trees-unsuitable`) for all-to-all and custom collectives;
+        - `UsageError` (`one-rank`) for a single rank;
+        - `InputError` (`disconnected`) of `check_paths` if data cannot reach a rank;
+        - `InputError` (`capacities`) if bandwidths have no common unit of usable size;
+        - `UsageError` for `chunks` that are neither `auto` nor a number from 1 to 2^20.
         """
         collective = request.collective
         _check_suitable(collective)

@@ -150,14 +150,19 @@ def _read_csv(content: bytes, file: str, source: Source) -> Iterator[tuple[int, 
 def _read_json(
     content: bytes, file: str, source: Source
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield the line and the fields (texts by column) of each rule of a JSON document.
+    """Yield (line, fields) for each valid rule of a JSON document, in the order of the document.
 
-    Keys that a rule lacks are absent in its fields. Reported are:
+    A rule is an object with the objects `filter` and `config`. `fields` has their values as texts,
+    by key. Integers become decimal texts; texts are kept. A key that the rule lacks is absent.
+    `line` is that of `_find_rule_lines`, from 1.
 
-    - `not-a-rule` once for text that is no JSON or has no list `rules`; nothing is yielded then;
-    - `not-a-rule` for a rule without the objects filter and config, which is left out;
-    - `unknown-word` for an unknown key, or a value that is neither text nor integer; it is left out
-      of the fields.
+    Nothing is raised. All faults are reported to `source` as errors:
+
+    - `not-a-rule`, once, if the text is no JSON or has no list `rules`; then no rule is yielded;
+    - `not-a-rule` for an item without the two objects; the item is skipped;
+    - `unknown-word` for each key of the two objects that is unknown there, and for each value that
+      is neither text nor integer (a boolean is not an integer). Only this field is left out; the
+      rule is yielded. Other members of the document or of a rule are ignored.
     """
     text = content.decode("utf-8", "replace")
     try:
@@ -201,10 +206,11 @@ def _read_json(
 
 
 def _find_rule_lines(text: str, count: int) -> list[int]:
-    """Return the line (from 1) of each of the `count` rules in the list `rules` of a JSON text.
+    """Return the line (from 1) on which each of the first `count` items of the list `rules` begins.
 
-    The text must be valid JSON. The first "rules" followed by a list is used, which may be inside
-    another object. If the values there cannot be decoded as `count` rules, all lines are 1.
+    `text` is valid JSON. The list is the first `"rules": [` in the text, at any depth, even inside
+    a string. If the text has no such list, or the list has fewer than `count` items, the result is
+    `[1] * count`. The result is [] if `count` is 0.
     """
     start = re.search(r'"rules"\s*:\s*\[', text)
     decoder, lines = json.JSONDecoder(), []
@@ -224,12 +230,18 @@ def _find_rule_lines(text: str, count: int) -> list[int]:
 
 
 def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) -> TunerRule | None:
-    """Return the rule of these fields (texts by column), or None for an invalid one.
+    """Return the rule with these fields (texts by column), or None if it has a fault.
 
-    Every fault (`_find_defects`) is reported to `source` as an error at the line of the file.
-    Missing nodes, ranks and bytes become `EVERY`. Missing channels and -1 become 0 (the library
-    chooses), a missing chunk size becomes 0. Bytes are per rank, and ranks per node.
-    Collective, algorithm and protocol must not be missing.
+    Every fault that `_find_defects` yields is reported to `source` as an error at `line` of
+    `file`. A column that is missing or "" has a default:
+
+    - bytesPerRank, nNodes and nLocalRanks: `EVERY`, as for `*`. Other texts become the range
+      (first, last) of `parse_interval`;
+    - channels: 0, as for -1 (the library chooses the number);
+    - chunkSize: 0.
+
+    Collective, algorithm and protocol have no default: without one of them the rule has a fault.
+    The sizes of the rule are bytes per rank, and its `ranks` are the ranks of a node.
     """
     defects = list(_find_defects(fields))
     for code, message, cure in defects:
@@ -255,15 +267,18 @@ def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) 
 
 
 def _find_defects(fields: Mapping[str, str]) -> Iterator[Defect]:
-    """Yield the faults of a rule, each as (code, message, cure).
+    """Yield every fault of a rule as (code, message, cure); nothing for a valid rule.
 
-    `fields` has texts by column; a missing column counts as "". Checked are, in order:
+    `fields` has texts by column; a missing column counts as "". The order of the checks is:
 
-    - the words of collective, algorithm and protocol;
-    - bytesPerRank, nNodes and nLocalRanks: a number or an interval with at least one number; nodes
-      and ranks must not be just 0;
-    - the channels (-1 if missing) and the size of a chunk (0 if missing);
-    - if all words are known: whether any communicator executes the choice (`refused-choice`).
+    - collective, algorithm and protocol must be known words (`unknown-word`);
+    - bytesPerRank, nNodes and nLocalRanks must be a number, an interval with at least one whole
+      number, or "" or `*` for any number. Otherwise, and for nodes or ranks that are just 0, the
+      code is `out-of-range`. For bytesPerRank with a unit, such as 64KiB, it is `unit`;
+    - channels must be -1, 0, "" or a number from 1 to 64 (`out-of-range`);
+    - chunkSize must be "" or a whole number of bytes below 2^64 (`unit` or `out-of-range`);
+    - only if all three words are known: the collective must have this algorithm with this protocol
+      (`refused-choice`). The numbers of nodes and ranks do not matter for it.
     """
     known = True
     for column, words in (
