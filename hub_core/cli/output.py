@@ -224,8 +224,7 @@ def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     within 1 s of the start or the last line. A fraction of 0 or less means waiting, for example
     for a compiler: `WHAT, DETAIL` is then shown at once. It is also shown if the largest fraction
     has not grown since the last wait. Otherwise S is (1 - fraction) / speed. The speed is this
-    growth divided by the time since the wait (or the start). The line is erased when the body
-    ends.
+    growth by the time since the wait (or the start). The line is erased when the body ends.
     """
     shown_at, shown_width = time.monotonic(), 0
     # Start of the work after the last wait, its fraction at that time, and its largest fraction so
