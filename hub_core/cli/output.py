@@ -67,7 +67,7 @@ def print_table(
     spaces are omitted. Unprintable characters are escaped. On a terminal, cells are wrapped between
     words, then at hyphens, to fit its width. If that is not sufficient, a row is printed as lines
     of column name and value instead, without header and empty cells, rows an empty line apart.
-    No text is truncated, no number separated from its unit. A row must have a cell per column.
+    No text is truncated, no number separated from its unit. `ValueError` if a row lacks a cell.
     """
     names = [one_line(name) for name in header]
     table = [[one_line(cell) for cell in row] for row in rows]

@@ -35,12 +35,13 @@ def diagnose(
 ) -> ExitCode:
     """Find the ranks that make a job hang, by Flight Recorder dumps of its ranks.
 
-    DUMP is a file or a folder; the rank is the number at the end of the file name. JSON of NCCL's
-    RAS subsystem and lines of its Inspector are further evidence. Reports the culprits, the ranks
-    that only wait for them, and the questions that remain open because dumps are missing or
-    entries were overwritten. Pickles are read without being executed. Instead of dumps, a workload
-    may be given (Chakra, Kineto, execution traces, a document of the hub): it is executed without
-    times until no rank can continue, and reported in the same way. Exit 1 if a fault is found.
+    DUMP is a file or a folder; the rank is the number at the end of the file name. JSON of
+    NCCL's RAS subsystem and lines of its Inspector are further evidence. Reports the culprits,
+    the ranks that only wait for them, and the questions that remain open because dumps are
+    missing or entries were overwritten. Pickles are read without being executed. Instead of
+    dumps, a workload may be given (Chakra, Kineto, execution traces, a document of the hub): it
+    is executed without times until no rank can continue, and reported in the same way. Exit 1
+    if a fault is found, or if ranks hang and the cause remains undecided.
     """
     # Imported here: the help of a command needs no numpy.
     from collhub_diagnosis import report
@@ -74,12 +75,17 @@ def diagnose(
 
 
 def _read_workload(context: CommandContext, files: tuple[str, ...]) -> Evidence | None:
-    """Read a workload and execute it without times, as evidence for the diagnosis.
+    """Read a workload and execute it without times; return its records as evidence.
 
-    Returns None if the first file is a dump, cannot be opened by the hub, or is no workload; the
-    reader of dumps then reports its defects. `files[1:]` are further files of the workload.
-    Collectives that differ between ranks are kept if the reader has the option `mismatches`. Errors
-    of reading and execution propagate.
+    Only `files[0]` decides whether there is a workload; `files[1:]` are further files of it.
+    Returns None if `files[0]` begins like a dump or output of NCCL (`is_evidence`), cannot be
+    opened by the hub, or holds no workload. The caller then reads all files as dumps, which
+    reports their defects.
+
+    If the reader of the workload has the option `mismatches`, it is set to `keep`: collectives
+    that differ between ranks are read, not refused. The workload is not verified. Errors of
+    reading it (after it was opened) and of executing it propagate. Progress is shown during the
+    execution.
     """
     from collhub_waits.workloads import record_job
 

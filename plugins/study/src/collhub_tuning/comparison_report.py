@@ -392,10 +392,12 @@ def create_result(outcome: ComparisonOutcome, measurement: Measurement) -> Compa
 
 
 def check_picture(out: str, registry: Registry) -> None:
-    """Check before a comparison, which may take hours, that its picture can be written.
+    """Raise an error if no plugin can draw a comparison to the file `out`.
 
-    Raises `PluginError` (`not-available`) if no plugin draws comparisons, and `UsageError`
-    (`picture-format`) if the file name has none of their suffixes (case matters).
+    This is checked before the comparison, which may take hours. Only the suffix of the file
+    name is checked, not whether the file can be written. Raises `PluginError` (`not-available`)
+    if no installed plugin draws comparisons. Otherwise raises `UsageError` (`picture-format`)
+    if `out` ends with none of the suffixes of all these plugins (case matters); it lists them.
     """
     offers = [provided.offer for provided in registry.all(ReportWriter)]
     suffixes = [

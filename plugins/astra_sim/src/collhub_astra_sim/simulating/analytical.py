@@ -66,18 +66,26 @@ class NodeTimes:
 
 
 def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
-    """Simulate an algorithm and return the times of its ranks and steps (simulator `analytical`).
+    """Simulate an algorithm; return the times of its ranks and steps (simulator `analytical`).
 
-    Times are in ns. A rank that never finishes has None, and a step that did not start or end has
-    -1; diagnostics give the reasons. With the option `rendezvous` steps have no times. The result's
-    `rank_exposed_ns` (time not hidden by computations) equals `rank_finish_ns`, because ASTRA-sim
-    does not count the computations inside an algorithm. Link loads and transfers are reported only
-    by the congestion-aware model, transfers only if the request wants them and without
-    `rendezvous`. If the algorithm was read from traces of other programs, with messages in bytes,
-    it is simulated as ASTRA-sim runs it: if ASTRA-sim aborts, no rank has a time. Raises
-    `UsageError` for a size below one byte and for `rendezvous` with unsupported options or switch
-    operations; `InputError` if the topology has too few NPUs or no path between two communicating
-    ranks, or if a trace is fixed to another size.
+    All times are in ns. The result has one finish time per rank, None if the rank never
+    finishes, and two int64 arrays with start and end per step. A step that did not start or end
+    has -1 there; diagnostics give the reasons. With the option `rendezvous`, steps have no
+    times. `rank_exposed_ns` equals `rank_finish_ns`, because ASTRA-sim does not count the
+    computations inside an algorithm.
+
+    Only the congestion-aware model reports link loads, and models multicasts and sums in
+    switches. Only this model reports transfers, if the request wants them, without
+    `rendezvous`. `shares_links` is True for this model.
+
+    ASTRA-sim may abort on an algorithm that was read from traces of other programs and has
+    steps with unknown buffers. Then no rank has a time and the diagnostics are the reasons
+    (`_remove_aborted_times`).
+
+    Raises `UsageError` for a size below one byte, and for `rendezvous` with multicasts or sums
+    in switches or with other requests that `simulate_rendezvous` refuses. Raises `InputError`
+    if a trace is fixed to another size (`fixed-size`), if the topology has too few NPUs or no
+    path between two communicating ranks, and for times or tables that are too large.
     """
     algorithm, size = request.algorithm, request.collective_bytes
     model = TimingModel.of_options(options)
@@ -126,14 +134,17 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
 def _remove_aborted_times(
     result: SimulationResult, topology: Topology, options: AnalyticalOptions
 ) -> SimulationResult:
-    """Return errors in place of the result if ASTRA-sim aborts on these traces; else the result.
+    """Return errors in place of the times if ASTRA-sim aborts on the traces; else `result`.
 
-    ASTRA-sim aborts if the result has diagnostics with the code `stopped_jobs.CODE`, or if
-    `find_network_abort` names a reason for the topology and the option `network`: a
-    congestion-aware backend with a ring that is too small, or with one NPU. The network is checked
-    only if it has one dimension. After an abort all finish times are None, step times, loads and
-    transfers are dropped, and the diagnostics are exactly these reasons. Reasons that were warnings
-    become errors with another cure.
+    ASTRA-sim aborts for each of these reasons, which are listed in this order:
+
+    - the diagnostics of `result` with the code `stopped_jobs.CODE` (`astra-sim-aborts`)
+    - only for a topology of exactly one dimension: the option `network` is the congestion-aware
+      backend, and the dimension is a ring of 1 or 2 NPUs or another kind with 1 NPU
+
+    After an abort the result has None as finish time of every rank, no step times, loads or
+    transfers, and exactly these reasons as diagnostics. Reasons that were warnings become
+    errors with another cure; errors are unchanged.
     """
     from collhub_astra_sim.workloads.stopped_jobs import CODE, find_network_abort
 
@@ -167,14 +178,23 @@ def simulate_nodes(
 ) -> NodeTimes:
     """Simulate the nodes of the traces of all ranks; return the times of ranks and nodes in ns.
 
-    A rank that never finishes has None; `start` or `end` of a node that does not start or end is
-    -1. Diagnostics give the reasons. Loads of links are reported only by a congestion-aware
-    `model` (None: the default model), transfers only with `records_transfers`. `duration_ns`: int64
-    by node, at least 1 for computations; None for the durations of the traces, at least 1.
-    `locate`: returns the location of a node for messages; by default its rank and position.
-    `channel`: int64 by node, by default 0; the plane of a message is its channel modulo the planes
-    of the topology. `npus`: NPU of every rank, by default NPU r. `groups`: multicasts and sums in
-    switches. Raises `InputError` if the topology has too few NPUs or no path for a message.
+    `rank_finish_ns` has one time per rank, None if the rank never finishes. `start_ns` and
+    `end_ns` are int64 in the order of `nodes`, -1 for a node that does not start or end.
+    Diagnostics give the reasons. Loads of links are () unless `model` is congestion-aware;
+    transfers are None without `records_transfers`.
+
+    - `model`: None for the default, which is congestion-aware.
+    - `duration_ns`: int64 per node, at least 1 for computations; None for the durations of the
+      traces, where missing and smaller ones become 1.
+    - `locate`: function from the row of a node to its location in messages; by default its rank
+      and the position in the rank.
+    - `channel`: int64 per node, by default 0; the plane of a message is the channel of its SEND
+      modulo the number of planes of the topology.
+    - `npus`: NPU of every rank, by default NPU r for rank r.
+    - `groups`: multicasts and sums in switches; None for none.
+
+    Raises `InputError` for traces that cannot be simulated, too few NPUs in the topology, a
+    message without a path, and times or tables that are too large.
     """
     from collhub_astra_sim.simulating.findings import report_findings
     from collhub_astra_sim.simulating.kernel import get_parents, run
@@ -296,12 +316,17 @@ def simulate_rendezvous(
 ) -> SimulationResult:
     """Simulate traces with the rendezvous protocol, in which messages wait for their receivers.
 
-    Returns the finish time of each rank in ns, and link loads, but no times of steps. `nodes`:
-    with the durations of all computations. `npus`: ascending NPUs of the ranks, None for the
-    first ones. A rank that never finishes has the time None; then a single diagnostic
-    (`unfinished`) lists all such ranks, and all other diagnostics are dropped. Raises `UsageError`
-    for NPUs that do not ascend, networks of several planes, and the option `occupancy=alpha-beta`,
-    checked in this order, and the `InputError`s of the simulation.
+    Returns the finish time of each rank in ns, in the order of the ranks, and no times of
+    steps. Link loads are empty unless the option `network` is the congestion-aware backend.
+    `nodes`: with the durations of all computations. `npus`: ascending NPUs of the ranks; None
+    for NPU r for rank r.
+
+    A rank that never finishes has None. If there are any, the only diagnostic is one error
+    (`unfinished`) that lists them. Otherwise the diagnostics are those of the simulation.
+
+    Raises `UsageError` for the first of: NPUs that do not ascend, a network of several planes,
+    the option `occupancy=alpha-beta`. Errors of `run_workload_layer` pass through: `InputError`
+    and `UsageError` for inputs that are not modelled.
     """
     # Imported here, because most algorithms are simulated without a job.
     from collhub_astra_sim.workloads.simulate import run_workload_layer

@@ -66,11 +66,17 @@ def mixes_sources(operation: Recorded) -> bool:
 
 
 def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
-    """Fuse each operation with the last one of the result if `join` permits it, or append it.
+    """Return the operations in their order, adjacent ones fused wherever `join` permits it.
 
-    `join` returns the fused operation, or None if the two cannot be fused; a fused operation may be
-    fused again. If two adjacent operations both request a barrier between them, one request is
-    removed. The bodies of pipelines are fused separately. Returns a new list.
+    Each operation is compared with the last one of the result. If `join` returns a fused
+    operation, it replaces the last one, and may be fused with the next one again. If `join`
+    returns None, the operation is appended. Then, if both request a barrier between them and
+    one is a synchronisation (such as a signal or wait), this one loses its request; without a
+    synchronisation both remain.
+
+    The operations in the body of an appended pipeline are fused in the same way. The body of a
+    pipeline that `join` returned, such as one that replaced a nop, is unchanged. Operations of
+    the argument are not changed; changed ones are copies.
     """
     fused: list[Recorded] = []
     for operation in recorded:

@@ -25,20 +25,29 @@ def ring_algorithm(
     num_npus: int | None = None,
     collective_bytes: int | None = None,
 ) -> Algorithm:
-    """Build the algorithm of a collective over `rings`, with one channel per ring.
+    """Return the algorithm of a collective over rings: ring number i sends on channel i.
 
-    Each ring contains every rank once and carries an equal share of the data.
+    Every ring must contain each rank once; there must be at least one. Each ring carries an
+    equal share of the data, as `chunks` equal parts.
 
-    - Reduce-scatter and all-gather: every block passes once along the ring.
-    - All-reduce: the block of each rank is reduced along the ring up to that rank, then sent along
-      the same ring (Patarasuk and Yuan, JPDC 2009).
-    - Broadcast: a chain from `root`. Reduce: a chain that ends at `root`.
+    - Reduce-scatter and all-gather: the block of each rank passes once along the ring.
+    - All-reduce: the block of each rank is reduced along the ring up to that rank, then sent
+      along the same ring (Patarasuk and Yuan, JPDC 2009).
+    - Broadcast: a chain from `root` along the ring. Reduce: a chain that ends at `root`.
 
-    `root` must be None for collectives without a root. A ring sends its share as `chunks` equal
-    parts, one after the other; a chain starts a part each round. `npus[r]` is the NPU of rank r, by
-    default r, among `num_npus` NPUs. The result is for calls in place and out of place. `kind` must
-    be one of these collectives; without `root`, another one raises `KeyError`, with `root` it is
-    not checked. Raises `ValueError` for a root outside of a ring.
+    Without a root, a part begins when the previous one is complete. In a chain, a part begins
+    one round after the previous one. Unit numbers are (block * number of rings + ring) *
+    `chunks` + part; the block of rank r is r, or 0 with a root.
+
+    `npus[r]` is the NPU of rank r, by default r, among `num_npus` NPUs (by default the highest
+    + 1). The collective becomes custom unless `npus` are 0 to `num_npus` - 1. The result is for
+    calls in place and out of place. `collective_bytes`, `provenance` and `extensions` are
+    stored.
+
+    Raises `InputError` for a broadcast or reduce if `root` is None or no rank, for the other
+    collectives above with a root, and for gather and scatter. Raises `KeyError` for other kinds
+    without a root, `IndexError` without rings, and `ValueError` for rings of one rank, except
+    for a broadcast or reduce.
     """
     ranks, count = len(rings[0]), len(rings)
     is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
@@ -91,13 +100,24 @@ _Hops = tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, Int64Ar
 
 
 def _build_hops(kind: CollectiveKind, ring: Ring, channel: int, root: int | None) -> _Hops:
-    """Return the messages of one ring as columns (block, source, target, round, reduces, channel).
+    """Return the messages of one ring as six columns of equal length.
 
-    Without a root, each rank sends one message per round to the next rank of the ring. A
-    reduce-scatter reduces, an all-gather gathers, in rounds 0 to n - 2; an all-reduce does both, in
-    rounds 0 to 2n - 3. With a root, block 0 passes along n - 1 hops, one per round: from the root
-    for a broadcast, or from the rank after the root to the root for a reduce, which reduces on the
-    way. `channel` is repeated in every row. Raises `KeyError` for other collectives without a root.
+    The columns are (block, source, target, round, reduces, channel): int64, and bool for
+    `reduces`. n is the number of ranks. Messages are in the order of the rounds, within a round
+    in the order of the senders on the ring.
+
+    Without a root, each rank sends one message per round to the next rank of the ring. Blocks
+    are numbered by rank. In a reduce-scatter (rounds 0 to n - 2) all messages reduce; the block
+    of each rank starts at the next rank and ends at its own. In an all-gather (rounds 0 to n -
+    2) no message reduces, and the block of each rank starts there. An all-reduce has the
+    messages of a reduce-scatter, then those of an all-gather in rounds n - 1 to 2n - 3.
+
+    With a root, there are n - 1 messages of block 0, one per round. A broadcast starts at the
+    root. Every other kind starts at the rank after the root and ends at the root; only a reduce
+    reduces. `channel` is repeated in every row. One rank gives no rows.
+
+    Raises `KeyError` for other collectives without a root, and `ValueError` for a root that is
+    not in the ring.
     """
     order, ranks = np.asarray(ring, np.int64), len(ring)
     if root is None:
@@ -146,13 +166,20 @@ def tree_algorithm(
     num_npus: int | None = None,
     collective_bytes: int | None = None,
 ) -> Algorithm:
-    """Build an all-reduce over trees, with one channel per tree.
+    """Return the algorithm of an all-reduce over trees: tree number i sends on channel i.
 
-    Each tree reduces its share to the root and then broadcasts the result. `trees` has the nodes by
-    rank. There must be at least one tree, and all must span the same ranks 0 to n - 1. All shares
-    are equal. A tree sends its share as `chunks` equal parts, in a pipeline that uses both
-    directions at the same time: part k starts k rounds after part 0. `npus[r]` is the NPU of rank
-    r, by default r, among `num_npus` NPUs. The algorithm is for calls in place and out of place.
+    Each tree reduces an equal share of the data to its root, then broadcasts the result.
+    `trees` has the nodes by rank. No trees raise `IndexError`, trees of one rank `ValueError`.
+    All trees must span the same ranks 0 to n - 1, which is not checked.
+
+    A tree sends its share as `chunks` equal parts, in a pipeline that uses both directions at
+    the same time: part k starts k rounds after part 0. Unit numbers are tree * `chunks` + part.
+
+    `npus[r]` is the NPU of rank r, by default r, among `num_npus` NPUs (by default the highest
+    + 1). The collective becomes custom unless `npus` are 0 to `num_npus` - 1. The algorithm is
+    for calls in place and out of place. `collective_bytes`, `provenance` and `extensions` are
+    stored. Raises `InputError` (`schedule-acausal`) if a rank would send data before they
+    arrive.
     """
     count, ranks = len(trees), len(trees[0])
     collective = Collective(
@@ -196,11 +223,17 @@ def tree_algorithm(
 
 
 def _list_hops(tree: Mapping[int, TreeNode]) -> list[_Hop]:
-    """Return the messages of one tree: first up to the root, the deepest ranks first, then down.
+    """Return the messages of one tree: first up to the root, then down to the leaves.
 
-    A message is (source, target, round, reduces). With depth d, the messages in rounds 0 to d - 1
-    go to the parent and reduce. Those in rounds d to 2d - 1 go to the children. Roots are the ranks
-    whose parent is negative. Ranks that no root reaches are left out.
+    A message is (source, target, round, reduces). The depth d of the tree is the largest
+    distance of a rank from the root. A rank at distance k sends to its parent in round d - k,
+    which reduces. The parent sends to it in round d + k - 1, which does not reduce. So rounds 0
+    to d - 1 go up, and rounds d to 2d - 1 go down.
+
+    Messages are in the order of the rounds. Within a round, they follow the parents in their
+    order, then the children as `TreeNode.children` lists them. Roots are the ranks whose parent
+    is negative, ascending. Ranks that are no descendants of a root are left out. A single rank
+    gives []. A rank that is its own descendant is not noticed: the function does not end.
     """
     levels = [[rank for rank, node in sorted(tree.items()) if node.parent < 0]]
     while levels[-1]:
@@ -231,15 +264,23 @@ def nvls_algorithm(
     num_npus: int | None = None,
     collective_bytes: int | None = None,
 ) -> Algorithm:
-    """Build the algorithm of NVLS, where switches add up the block of every rank and multicast it.
+    """Return the algorithm of NVLS, where switches add up the blocks and multicast them.
 
     The block of a rank has this rank as its head. Sum: all other ranks send their block to the
-    head, which reduces. Multicast: the head sends its block to all other ranks. A reduce-scatter
-    sums, an all-gather multicasts, an all-reduce sums and then multicasts; other collectives raise
-    `KeyError`. Each channel carries an equal share of every block, as `chunks` equal parts, one
-    after the other. A switch that can add up or multicast carries each part as one message; other
-    switches carry the message of every rank. `npus[r]` is the NPU of rank r, by default r, among
-    `num_npus` NPUs. Source: src/device/all_reduce.h of NCCL.
+    head, which reduces. Multicast: the head sends its block to all other ranks. A
+    reduce-scatter sums, an all-gather multicasts, an all-reduce sums and then multicasts; other
+    collectives raise `KeyError`.
+
+    Each of the channels 0 to `channels` - 1 carries an equal share of every block, as `chunks`
+    equal parts. A part starts one round after the previous one, and its multicast one round
+    after its sum. Unit numbers are (head * `channels` + channel) * `chunks` + part. The
+    algorithm has the messages between all pairs of ranks; a simulator may replace those of a
+    part by one message at a switch that can add up or multicast.
+
+    `npus[r]` is the NPU of rank r, by default r, among `num_npus` NPUs (by default the highest
+    + 1). The collective becomes custom unless `npus` are 0 to `num_npus` - 1. The algorithm is
+    for calls in place and out of place. `collective_bytes`, `provenance` and `extensions` are
+    stored. Source: src/device/all_reduce.h of NCCL.
     """
     phases = {
         CollectiveKind.REDUCE_SCATTER: [True],

@@ -55,15 +55,23 @@ _INTERVAL_CURE = "write a number, *, or an interval such as [1024,2048), [1024,)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Return the calls for which NCCLX uses the rules of a file, and report faults of the file.
+    """Return the calls that NCCLX decides by rules of tuner files; report faults of the files.
 
-    Faults are reported to `source`, not raised. Parts ending in `.json` are read as JSON,
-    other parts as CSV. A rule that NCCLX does not accept is an error and applies to no calls. Rules
-    after the first `MAX_RULES` valid ones are left out, with an error. `check_rules` finds the
-    faults between rules. The calls are those of the first communicator (numbers of nodes and
-    ranks) that rules name (`find_stated_communicators`). If both its numbers are known, sizes
-    are bytes of the full buffer. Otherwise, also if rules name none, they are bytes per rank,
-    which `by` records.
+    Faults are given to `source.report`; none is raised. Files with unexpected names are
+    reported and skipped, except a single file. Files ending in `.json` are read as JSON, other
+    ones as CSV. A rule with a fault is an error and decides no calls. If rules follow after
+    `MAX_RULES` (2000) valid ones, one error is reported and they are not read. `check_rules`
+    reports faults between the rules of a file.
+
+    Each file is evaluated separately, for one communicator: the first of those that its rules
+    name, one with both numbers of nodes and ranks first (`find_stated_communicators`). Rules
+    that do not fit it are ignored. Of the remaining rules for a collective, the first one that
+    contains a size decides it. A result is a collective and a range of sizes of one rule, with
+    its choice as `by`.
+
+    Results are in the order of files, then rules, then sizes. If both numbers of the
+    communicator are known, sizes are bytes of the full buffer. Otherwise they are bytes per
+    rank, and `by` ends with ", sizes per rank". The list is empty without valid rules.
     """
     served: list[ServedCalls] = []
     for part in find_files(source, (CSV_FILE, JSON_FILE)):
