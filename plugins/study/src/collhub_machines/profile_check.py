@@ -309,10 +309,10 @@ _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
     """Return the request for a picture of measured and predicted bus bandwidths in bytes/s.
 
-    A configuration is collective, ranks and library; points of different nodes are not separated.
-    Configurations are sorted by their text, such as `all-gather of 16, NCCL 2.21`. Each has up to
-    five series, in this order: `measured`, `table`, `model`, and two edges of a band around the
-    model. With e, the 90th percentile of the model's error over all points, the lower edge is the
+    A configuration is collective, ranks, nodes and library. Configurations are sorted by their
+    text, such as `all-gather of 16 on 2 nodes, NCCL 2.21`; a single node is not mentioned. Each has
+    up to five series, in this order: `measured`, `table`, `model`, and two edges of a band around
+    the model. With e, the 90th percentile of the model's error over all points, the lower edge is the
     model's bandwidth divided by 1 + e, and the upper one is multiplied by it. Both edges are left
     out if e is 0 or unknown.
 
@@ -325,9 +325,9 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
     groups: dict[str, list[CheckedPoint]] = {}
     for checked_point in check.points:
         point = checked_point.point
-        groups.setdefault(f"{point.collective} of {point.ranks}, {point.library}", []).append(
-            checked_point
-        )
+        nodes = f" on {point.nodes} nodes" if point.nodes > 1 else ""
+        name = f"{point.collective} of {point.ranks}{nodes}, {point.library}"
+        groups.setdefault(name, []).append(checked_point)
     p90 = check.compute_errors("model").p90_error
     values: list[tuple[str, Callable[[CheckedPoint], float | None]]] = [
         ("measured", lambda checked_point: checked_point.point.time_us),

@@ -16,6 +16,7 @@ from collhub_machine_profiles.machine_profile import parse_profile, profile_byte
 from collhub_machine_profiles.time_models import NETWORK_NAMES, extrapolate_nodes
 from collhub_machines.calibration import read_points
 from collhub_machines.fitting import choose_prior, fit_networks, machine_prior
+from collhub_machines.profile_check import CheckedPoint, ProfileCheck, picture_request
 
 from hub_core.model import InputError
 from hub_core.plugin_api import Library, Measurement
@@ -447,3 +448,16 @@ def test_nics_of_the_label_limit_the_rate_of_large_calls(label: str) -> None:
     rate = model.values[NETWORK_NAMES.index("rate_large_GBps")]
     # 86 to 95 % of 50 GB/s.
     assert (43.0 <= rate <= 47.5) == ("Gb/s" in label)
+
+
+def test_points_of_different_numbers_of_nodes_have_series_of_their_own() -> None:
+    library = Library("NCCL", "2.29.2")
+    points = tuple(
+        CheckedPoint(Measurement("all-reduce", 16, nodes, 1 << 20, time_us, library), None, None)
+        for nodes, time_us in ((1, 10.0), (2, 40.0))
+    )
+    request = picture_request(ProfileCheck(points, ()), "h100")
+    assert [series.name for series in request.series] == [
+        "all-reduce of 16 on 2 nodes, NCCL 2.29.2: measured",
+        "all-reduce of 16, NCCL 2.29.2: measured",
+    ]
