@@ -298,11 +298,17 @@ class _GraphBuilder:
     def _evaluate(self, computation: Computation, arguments: Sequence[Value]) -> Value:
         """Add the nodes of a computation to the graph, and return the value of its root.
 
-        `arguments`: values of its parameters by number; surplus ones are ignored. Called
-        computations are evaluated in place. Raises `InputError` for more than 64 nested
-        computations, above 10^6 instructions in total (each iteration of a loop counts), for a
-        parameter without an argument, and for an instruction that lacks an operand or attribute, or
-        names dimensions that do not exist (the types of operands are not checked).
+        Instructions are converted in their order (`_convert`); called computations are
+        evaluated in place. `arguments`: values of the parameters by number; surplus ones are
+        ignored. Raises `InputError` (`program`), with the line of the instruction, for
+
+        - more than 64 nested computations, the entry computation included
+        - more than 10^6 instructions in all evaluations of this builder (each iteration of a
+          loop counts)
+        - a parameter without an argument
+        - an instruction that lacks an operand or attribute, or names dimensions that do not
+          exist; the types of operands are not checked
+        - instructions that a graph cannot contain, and more than 30 000 nodes (`MAX_NODES`)
         """
         self._depth += 1
         values: dict[str, Value] = {}
@@ -336,20 +342,23 @@ class _GraphBuilder:
     ) -> Value:
         """Add the nodes of an instruction to the graph, and return its value.
 
-        `operands` and `shapes`: values and shapes of the operands. A value is the name of a tensor,
-        a number, a broadcast that is not yet added, a tuple of values, or None for tokens. By
-        opcode:
+        `operands` and `shapes`: values and shapes of the operands. A value is the name of a
+        tensor, a number, a broadcast that is not yet added, a tuple of values, or None for
+        tokens. The first rule that fits decides:
 
-        - A `-done` and the opcodes of `_ALIASES` have the value of the first operand (None without
-          one), a `tuple` that of all operands, and a `get-tuple-element` one of its operand; none
-          adds a node.
-        - Collectives, constants, calls, fusions, loops and conditionals are added by methods of
-          their own.
-        - Any other instruction with one tensor as result becomes pointwise or structural aten
-          operators, if some express it.
-        - All remaining ones become a node `hlo.OPCODE` without assumptions about it.
+        1. Collectives, also their `-start`, are added by `_add_collective`.
+        2. Any other `-done` and the opcodes of `_ALIASES` (such as `copy`) have the value of
+           the first operand, None without operands. A `tuple` has the tuple of all operands,
+           and a `get-tuple-element` one entry of its operand. No nodes are added.
+        3. `call`, `fusion`, `async-start`, `while` and `conditional` are evaluated by `_call`.
+        4. A constant scalar is a number; other constants are new inputs. `after-all` and
+           `token` give None.
+        5. An instruction whose result is a single array becomes pointwise or structural aten
+           operators, if some express it (`_add_pointwise`, then `_add_structural`).
+        6. All others become a node `hlo.OPCODE` without assumptions about it.
 
-        Raises `InputError` for instructions that a graph cannot contain.
+        Raises `InputError` for instructions that a graph cannot contain, and more than
+        `MAX_NODES` nodes. A missing operand or attribute raises `LookupError` or `ValueError`.
         """
         opcode = instruction.opcode
         if collective_of(opcode) is not None:
@@ -381,12 +390,17 @@ class _GraphBuilder:
         return operand[index]
 
     def _call(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
-        """Evaluate the computation of a call, fusion or loop, and return its value.
+        """Evaluate the computation of a call, fusion, `async-start` or loop, and return its value.
 
-        Loops (`while`) with a known number of iterations are unrolled; with 0 iterations the value
-        is the operand. Conditionals, and other loops, become one node without assumptions about it.
-        Raises `InputError` if a branch of those, or the body of such a loop, contains
-        collectives.
+        A call, fusion and `async-start` evaluate their first called computation with the
+        operands as arguments. A loop (`while`) with a known number of iterations is unrolled:
+        the body is evaluated with the value of the iteration before. The first value, and that
+        of 0 iterations, is the first operand.
+
+        A conditional, and any other loop, becomes one node `hlo.OPCODE` without assumptions
+        about it. Raises `InputError` if a branch of this conditional, or the body of this loop,
+        contains collectives. Also raises the errors of `_evaluate`, and `IndexError` for a call
+        that names no computation.
         """
         bodies = [self._module.computations[name] for name in called_names(instruction)]
         if instruction.opcode == "conditional":
@@ -454,10 +468,13 @@ class _GraphBuilder:
     def _to_tensor(self, value: Value, shape: Shape, instruction: Instruction) -> str:
         """Return the name of a tensor with this value; broadcasts and numbers become nodes.
 
-        A tensor is returned as it is. A broadcast (`_Spread`) becomes an expand to `shape`, after a
-        reshape if necessary; a number becomes a `full` of `shape`. `shape`: of the value.
-        `instruction`: that reads it. Raises `InputError` for a tuple or a missing value (None), and
-        for an element type that PyTorch lacks.
+        A tensor is returned as it is. A broadcast (`_Spread`) becomes an expand to `shape`,
+        after a reshape that adds dimensions of size 1 if necessary. A number becomes a `full`
+        of `shape`, with the element type of `shape`. `instruction`: the reader of the value,
+        for names and errors.
+
+        Raises `InputError` for a tuple or a missing value (None), for an element type that
+        PyTorch lacks, and for more than `MAX_NODES` nodes.
         """
         if isinstance(value, str):
             return value
@@ -503,11 +520,18 @@ class _GraphBuilder:
     ) -> Value:
         """Add an operator that computes each element separately, and return its value.
 
-        The value is the name of a tensor. It is a number, without a new node, for an add,
-        subtract, multiply, maximum or minimum of two numbers (below 2^63) and for a conversion of a
-        number; a conversion of a broadcast is a broadcast. None if the instruction is no such
-        operator, or if no aten operator expresses it (such as a clamp with limits that are no
-        numbers).
+        The value is the name of a new tensor, except for these values without a tensor:
+
+        - a number for an add, subtract, multiply, maximum or minimum of two numbers; integers
+          wrap around as in the element type of the result
+        - a number for the conversion of a number, and a broadcast for that of a broadcast
+
+        The other operators are those of `_UNARY` and `_BINARY`, comparisons, select and clamp.
+        A comparison of a number with a tensor exchanges its operands, and `<` becomes `>`.
+
+        None if the instruction is no such operator, or if no aten operator expresses it: a
+        clamp whose limits are no numbers, an unknown direction of a comparison, the conversion
+        of a tuple or of a number to a complex type. Raises the `InputError` of `_to_tensor`.
         """
         opcode = instruction.opcode
         if opcode == "convert":
@@ -571,12 +595,17 @@ class _GraphBuilder:
     ) -> str:
         """Add an arithmetic operator of two operands, and return the name of its result.
 
-        A number must be the second operand in aten, so that a first operand that is a number is
-        treated by the opcode: operands of add, multiply, maximum and minimum are swapped, `number -
-        x` becomes `rsub`, and `number / x` of floats a reciprocal that is multiplied by the number
-        unless it is 1. For other opcodes it becomes a tensor. Maximum and minimum with a number
-        become `clamp_min` and `clamp_max`. Quotients of integers are rounded toward zero, as in
-        HLO.
+        `opcode` is a key of `_BINARY`. Quotients of integers are rounded toward zero, as in
+        HLO. For all other operators, a number must be the second operand in aten. A number as
+        first operand is treated by the opcode:
+
+        - add, multiply, maximum and minimum: the operands are swapped
+        - `number - x`: `rsub`, which computes the same
+        - `number / x` of floats: the reciprocal of x, multiplied by the number unless it is 1
+        - all other opcodes: the number becomes a tensor
+
+        Maximum and minimum with a number become `clamp_min` and `clamp_max`. Raises the
+        `InputError` of `_to_tensor`.
         """
         operator = _BINARY[opcode]
         first, second = operands
@@ -688,11 +717,18 @@ class _GraphBuilder:
 
         `operands`, `shapes`: values and shapes of the operands, in order. The instructions are
         broadcasts, concatenations, iotas and the opcodes of `_STRUCTURAL`: reshapes, bitcasts,
-        transposes, slices and their updates, reductions and dot products. A number that is
-        reshaped, cast or transposed is returned unchanged, without a node; any other number or
-        broadcast that they read becomes a tensor by a node. None if the instruction is none of
-        these, or if aten operators cannot express it; nodes for its operands may then remain.
-        Raises the `InputError` of `_to_tensor`, and that of the methods for the single opcodes.
+        transposes, slices and their updates, reductions and dot products. The value is the name
+        of a tensor; the following values add no node:
+
+        - A number that is broadcast, reshaped, bitcast or transposed is returned unchanged.
+        - A broadcast of a tensor is a `_Spread` (`_broadcast`). An iota of several dimensions
+          is a `_Spread` of a new node.
+        - An instruction without effect, such as a reshape to the same shape, has the name of
+          its operand.
+
+        Other numbers and broadcasts that the instruction reads become tensors by nodes. None if
+        the instruction is none of these, or if aten operators cannot express it; nodes for its
+        operands may then remain. Raises the `InputError` of `_to_tensor`.
         """
         opcode, attributes = instruction.opcode, instruction.attributes
         sizes = instruction.shape.leaves[0][1]
@@ -872,11 +908,17 @@ class _GraphBuilder:
     def _multiply(self, left: str, right: str, instruction: Instruction) -> str:
         """Add a dot product, and return the name of its result.
 
-        Both operands are permuted to batch, free and contracted dimensions (right: batch,
-        contracted, free). Without batch dimensions, with one contracted dimension, one free
-        dimension on the right and at least one on the left, no reshape is needed: the product is
-        aten.mm for one free dimension on the left, else aten.matmul. Otherwise both are reshaped to
-        the form of aten.mm, or with batch dimensions aten.bmm, and the result is reshaped back.
+        The attributes of `instruction` name the batch and contracted dimensions of both
+        operands; all others are free. The left operand is permuted to (batch, free,
+        contracted), the right one to (batch, contracted, free). The result has the dimensions
+        (batch, free left, free right).
+
+        No reshape is needed without batch dimensions, if there are one contracted dimension,
+        one free dimension on the right, and at least one on the left. The product is then
+        aten.mm for one free dimension on the left, else aten.matmul. Otherwise both operands
+        are reshaped to the form of aten.mm, or with batch dimensions of aten.bmm, and the
+        result is reshaped to the shape of the instruction. Shapes of the operands are not
+        compared.
         """
         attributes = instruction.attributes
         contracted = [
@@ -919,11 +961,19 @@ class _GraphBuilder:
     def _add_collective(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add the collective of an instruction; return its result, or a tuple for several operands.
+        """Add the collective of an instruction; return the name of its result, or a tuple of names.
 
-        Each operand becomes a separate collective, except for an all-to-all of several operands,
-        which is joined to one. Raises `InputError` for sends, receives, permutations and ragged
-        all-to-alls, and for reductions other than sum, maximum, minimum and product.
+        Each operand becomes a separate collective, in order; only a single operand gives a name
+        instead of a tuple. An all-to-all of several operands becomes one collective
+        (`_exchange_parts`), whose value is a tuple. Operands that are numbers or broadcasts
+        become tensors. The partition of the devices into groups is recorded (`_name_group`).
+        `dimension` of `_communicate` is the first entry of the attribute `dimensions`, 0
+        without one.
+
+        Raises `InputError`, in this order, for sends, receives, permutations and ragged
+        all-to-alls; for invalid groups or channels (`group`) and results that do not fit
+        (`size`); for operands that are tuples; for all-reduces and reduce-scatters with another
+        operator than add, maximum, minimum and multiply; for a dimension that does not exist.
         """
         opcode = collective_of(instruction.opcode)
         assert opcode is not None

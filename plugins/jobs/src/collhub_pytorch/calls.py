@@ -119,12 +119,16 @@ def element_bytes(dtype: str) -> int:
 def call_of_args(args: Mapping[str, Any], group: GroupRecord) -> Call | None:
     """Parse a call from the arguments in newer files; None if they name no known communication.
 
-    `args`: as in a Kineto profile, such as `Collective name`. Bytes are elements x element size, -1
-    if one is unknown; `_elements_in` selects the elements of the input or of the output by the kind
-    of the call. The peer is `Dst Rank` of a send and `Src Rank` of a receive, -1 if absent and for
-    collectives. The root is unknown (-1). `splits` are the texts of the input and output split
-    sizes; None if both are absent or `[]`. Raises `ValueError` for a text that is not an integer
-    where a number is expected, and `TypeError` for null and lists there.
+    `args`: as in a Kineto profile. `kind_of` derives the kind from `Collective name`, which may
+    be absent. Bytes are elements x element size; -1 if the elements or the `dtype` are unknown.
+    `_elements_in` selects the elements of the input or of the output by the kind of the call; a
+    barrier has 0. The peer is `Dst Rank` of a send and `Src Rank` of a receive, -1 if absent
+    and for collectives. The root is unknown (-1). `splits` are the texts of `In split size` and
+    `Out split size`, of which an absent one is `[]`; None if both are `[]`.
+
+    Raises `ValueError` for a text that is not an integer where a number is expected, and
+    `TypeError` for null and lists there. Arguments that the kind of the call does not need are
+    not checked, except both numbers of elements.
     """
     name = str(args.get("Collective name", ""))
     kinds = kind_of(name)

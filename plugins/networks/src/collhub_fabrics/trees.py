@@ -24,9 +24,14 @@ _MAX_HOSTS = 1 << 20
 def expand_hosts(text: str) -> list[str]:
     """Expand a list such as `node[01-04,07],login` to the names of its hosts, in order.
 
-    Numbers keep their leading zeros, and names may repeat. Several brackets in one name give all
-    combinations; the last bracket varies fastest. Raises `ValueError` with the reason for an
-    invalid list, also an empty text, and for more than 2^20 hosts.
+    Brackets contain numbers and ascending ranges, and may stand anywhere in a name. The numbers
+    of a range are padded with zeros to the width of its first number: `[08-10]` gives 08, 09,
+    10 and `[8-10]` gives 8, 9, 10. Several brackets in one name give all combinations; the last
+    bracket varies fastest. Names may repeat.
+
+    Raises `ValueError` with the reason for an empty text or name, nested or open brackets,
+    spaces outside of brackets, numbers of more than 9 digits, a decreasing range, and more than
+    2^20 hosts.
     """
     hosts: list[str] = []
     for part in _split_names(text):
@@ -116,13 +121,19 @@ class SwitchTree:
     def plan(self, options: TreeOptions) -> FabricPlan:
         """Plan the network: every switch once per rail, the hosts, and all cables.
 
-        A rail is a copy of the tree of switches. Without the option `nics`, there must be one rail,
-        and a host has one cable to each of its switches. With `nics`, NIC n of a host is in rail n
-        mod `rails`, and the NICs of one rail use the host's switches in turn (round robin). The
-        bandwidth of a cable is that of the level of its lower end: level 0 for hosts, the height
-        for switches. Hosts are added in the order in which switches list them. Raises `InputError`
-        if the number of NICs (1 without the option) is not a multiple of `rails`, and if
-        `bandwidth` is missing or has a wrong number of values.
+        A rail is a copy of all switches and of the cables between them. With several rails, the
+        copy of switch s in rail r is named `rail r s`. Switches are added rail by rail, in the
+        order of the file. Hosts are added in the order in which switches list them.
+
+        - Without the option `nics`, there must be one rail, and a host has one cable to each
+          switch that lists it.
+        - With `nics`, NIC n of a host is in rail n mod `rails` and has one cable, to switch (n
+          // `rails`) mod k of the k switches that list the host.
+
+        The bandwidth of a cable is that of the level of its lower end: level 0 for hosts, the
+        height for switches. Raises `InputError` if `bandwidth` is missing or has a wrong number
+        of values, or if the number of NICs (1 without the option) is not a multiple of `rails`.
+        Raises `UsageError` for an invalid bandwidth.
         """
         plan = FabricPlan(self._file, options.gpus_per_node, options, options.nics)
         rates, rails = self._parse_rates(options), options.rails
@@ -184,10 +195,13 @@ class SwitchTree:
     def _parse_rates(self, options: TreeOptions) -> Sequence[float]:
         """Return the bandwidth of the cables of each level in bytes/s, from the hosts upwards.
 
-        The levels are that of the hosts (level 0), and one per height of the switches that are
-        below other switches. A single value of the option `bandwidth` applies to all levels. Raises
-        `InputError` if the option is missing, and for any other number of values than 1 and the
-        number of levels. Raises `UsageError` for an invalid bandwidth.
+        Level 0 has the cables of hosts, level k the cables between a switch of height k and the
+        switches above it. The number of levels is 1 + the largest height of a switch below
+        another one; 1 without such switches. A single value of the option `bandwidth` applies
+        to all levels.
+
+        Raises `InputError` if the option is missing, and for any other number of values than 1
+        and the number of levels. Raises `UsageError` for an invalid bandwidth.
         """
         levels = 1 + max(
             (

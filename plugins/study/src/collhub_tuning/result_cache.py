@@ -79,10 +79,14 @@ class ResultCache:
     def find(
         self, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> list[Measurement] | None:
-        """Return the cached measurements of an algorithm, one per size; None without an entry.
+        """Return the cached measurements of an algorithm, one per size; None without a valid entry.
 
-        An entry counts only if its sizes are those of the question, in order. None without a folder
-        and for algorithms that `distrust` excluded. The algorithm is recorded as used.
+        An entry is a file for exactly this algorithm (content of its files), question, network
+        and versions. It is valid if it is not damaged, and its sizes are those of the question
+        in the same order, which is also the order of the result. None without a cache folder,
+        and for an algorithm that `distrust` excluded. If measurements are returned, the
+        algorithm is recorded as used. Raises `OSError` if a file of the algorithm cannot be
+        read.
         """
         if self._folder is None or compared in self._distrusted:
             return None

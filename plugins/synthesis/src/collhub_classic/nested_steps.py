@@ -32,21 +32,23 @@ _Key = tuple[int | None, ...]
 def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     """Build the steps of an all-gather, a reduce-scatter, or an all-reduce (one after the other).
 
-    The data have parts and chunks as in `shape`; each (part, chunk) is a stream with one unit
-    per rank. In an all-reduce, units are ordered by stream, then by rank in an order in which
-    every message is one range. Otherwise they are ordered by rank, then by stream.
+    The data have parts and chunks as in `shape`; each (part, chunk) is a stream, numbered by
+    part, then by chunk. It has one unit per rank. In an all-reduce, and with `is_moved`, the
+    units of a stream are consecutive, ordered by rank in an order in which every message is one
+    range. Otherwise unit `rank * streams + stream` is the rank's unit of a stream. Every level
+    must have at least two ranks.
 
-    - An all-gather begins with a copy of the own units from INPUT to OUTPUT. With `is_moved`,
-      units are moved to the ranks that start with them instead, and a reduce-scatter finally
-      moves the results to their ranks.
-    - A reduction uses the levels from the last to the first, a gathering from the
-      first to the last. Partial sums are in SCRATCH in a reduce-scatter, in OUTPUT in an
-      all-reduce.
-    - With `is_one_shot`, the ranks of the level gathered first exchange their partial sums instead;
-      these are in SCRATCH until then.
-    - If a level is a ring, the messages of all streams are interleaved; otherwise all messages
-      of one stream in a level come before those of the next.
-    - Each level of a gathering waits for the level before in all streams, if there are several
+    - An all-gather begins with a copy of each rank's own units from INPUT to OUTPUT. With
+      `is_moved`, units are moved to the ranks that start with them instead, and a
+      reduce-scatter finally moves the results to their ranks.
+    - A reduction uses the levels from the last to the first in the order of the part, a
+      gathering from the first to the last. Partial sums are in SCRATCH in a reduce-scatter, in
+      OUTPUT in an all-reduce.
+    - With `is_one_shot`, the ranks of the level gathered first exchange their partial sums
+      instead; these are in SCRATCH until then.
+    - If any level is a ring, the messages of all streams are interleaved; otherwise all
+      messages of one stream in a level come before those of the next.
+    - Each send of a gathering waits for the level before in all streams, if there are several
       parts, and units are moved or an all-reduce has levels of different sizes.
     """
     columns = StepColumns(prod(shape.sizes))
@@ -163,14 +165,17 @@ class _Stream:
         self.last_row = copy
 
     def gather_level(self, phase: int) -> Iterator[None]:
-        """Add the rows that gather along the level of a phase; yield after every message.
+        """Add the rows that gather along the level of a phase; yield after each send and receive.
 
-        `phase`: position in the order of the levels, from 0. A send reads OUTPUT and depends on the
-        rows that wrote its units; a receive writes to OUTPUT. The rows are registered as the
-        writers of the received ranges, and `last_row` is set to a receive that waits for all of
-        them. At the end, if messages are ranges and the level is not forwarded separately, the
-        ranges of the level are joined to one, with all their writers. The generator must be
-        exhausted.
+        `phase`: position in the part's order of the levels, from 0; its level must have two or
+        more ranks. The messages and their order are those of `_list_rows`. A message has one
+        row per range of units (`_list_keys`), without a yield between them. A send reads OUTPUT
+        and depends on the rows that wrote its units; a receive writes to OUTPUT and becomes the
+        only writer of its range.
+
+        At the end, the last receive waits for all others and becomes `last_row`. If messages
+        are ranges and the level is not one of the last two of a forwarded shape, the ranges of
+        the level are joined to one, with all their writers. The generator must be exhausted.
         """
         level = self._order[phase]
         receives: list[int] = []
@@ -207,13 +212,17 @@ class _Stream:
             self._writers[self._with(own, level, None)] = rows
 
     def reduce_level(self, phase: int) -> Iterator[None]:
-        """Add the rows that reduce along the level of a phase; yield after every message.
+        """Add the rows that reduce along the level of a phase; yield after each send and receive.
 
-        The messages are those of `gather_level` in reverse order and direction; the receiver adds
-        them. `phase`: position in the order of the levels; phases must be called from the last to
-        0. In a reduce-scatter without moves, the last addition to the own unit in phase 0 writes to
-        OUTPUT. At the end, `last_row` is a receive that waits for all of the level, and ranges that
-        were sent away are forgotten. The generator must be exhausted.
+        The messages are those of `gather_level` in reverse order and direction; the receiver
+        adds them. A send reads the current sum of its range: INPUT before the first addition.
+        `phase`: position in the part's order of the levels; phases must be called from the last
+        to the first. In a reduce-scatter without moves, the last addition to the rank's own
+        unit in phase 0 writes to OUTPUT.
+
+        At the end, the last receive waits for all others of the level and becomes `last_row`.
+        If messages are ranges and the level is not forwarded, the writers of ranges that were
+        sent away are forgotten. The generator must be exhausted.
         """
         level = self._order[phase]
         own = next(iter(self._list_keys(phase, 0)))
@@ -329,12 +338,17 @@ class _Stream:
     ) -> list[tuple[int | None, bool, tuple[int, int, int]]]:
         """List the rows of a phase in the order of the program: (range, is send, message).
 
-        A message is a triple of `_list_hops`, in reverse order if `is_reversed`. On a ring, the
-        receive of every message follows its send. With all pairs, all sends come before the
-        receives; but with `is_forwarded`, in the levels before the last gathered one, at most
-        `_MAX_MESSAGES` sends are ahead of the receives. In the last gathered level with
-        `is_forwarded`, all messages are repeated for every range of the level before, in the order
-        in which these arrive, the own one first. Otherwise the range is None.
+        A message is a triple of `_list_hops`, in reverse order if `is_reversed`. The first
+        `ahead` messages are sent; then the receive of the first message and the next send
+        alternate, and the remaining receives follow. `ahead` is 1 on a ring, so that each
+        receive follows its send. With all pairs it is the number of messages: all sends come
+        before the receives. With `is_forwarded` and without a ring, it is `_MAX_MESSAGES` (3)
+        in all levels except the one gathered last.
+
+        In the level gathered last with `is_forwarded`, all rows are repeated for every range of
+        the level of the phase before. A range is given by its displacement in that level of n
+        ranks: 0, n - 1, n - 2, ..., 1, or 0, 1, ..., n - 1 if `is_reversed`. In all other cases
+        the range is None.
         """
         level = self._order[phase]
         hops = list(self._list_hops(level))
@@ -370,14 +384,17 @@ class _Stream:
         """Yield the messages that each rank sends in a gather along a level, in their order.
 
         A message is a triple of displacements along the level: receiver - sender, sent block -
-        sender, and sent block - receiver. Only the second is reduced modulo the size of the level;
-        the other numbers may be negative.
+        sender, and sent block - receiver. Only the second is reduced modulo the size of the
+        level; the other numbers may be negative.
 
-        - Without a ring, each rank sends its block to every other rank: (hop, 0, -hop) for hop = 1,
-          2, ..., size - 1.
-        - On a ring the receiver is a neighbour, +1 or -1, and blocks are passed on. Both directions
-          alternate; the direction of the part has size // 2 messages, the other one (size - 1) //
-          2.
+        - Without a ring, each rank sends its block to every other rank: (hop, 0, -hop) for hop
+          = 1, 2, ..., size - 1.
+        - On a ring, blocks are passed on to the neighbour in direction +1 or -1. Message d in
+          direction s is (s, -(d - 1) s modulo size, -d s). The direction of the part has d = 1
+          to size // 2, the other one d = 1 to (size - 1) // 2. They alternate, beginning with
+          the direction of the part.
+
+        Without other ranks in the level, nothing is yielded.
         """
         size = self._shape.sizes[level]
         if not self._shape.is_ring[level]:
@@ -470,11 +487,12 @@ class _Stream:
     def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> int:
         """Add the row that receives the range `key` from `source` and adds it; return its position.
 
-        The other operand is the current sum of the range (`_get_partial_buffer`), on whose writer
-        it depends. The result is written to OUTPUT in an all-reduce, to SCRATCH in a
-        reduce-scatter and before an exchange of sums; but with `is_last` and without moves of units
-        to OUTPUT, at the offset of the rank's own unit. The row becomes the only writer of the
-        range.
+        `source`: sending rank of every rank. The other operand is the current sum of the range
+        (`_get_partial_buffer`), on whose writers the row depends. The result is written at the
+        same offset: to OUTPUT in an all-reduce, to SCRATCH in a reduce-scatter and before an
+        exchange of sums. In a reduce-scatter without moves, a row with `is_last` writes to
+        OUTPUT, at the offset of the rank's own unit; elsewhere `is_last` has no effect. The row
+        becomes the only writer of the range.
         """
         offset = target_offset = self._compute_offset(key)
         target = Buffer.OUTPUT

@@ -134,13 +134,15 @@ def _add_times(
 ) -> SimulatedNetwork:
     """Tabulate how long messages occupy each link and after which time they arrive, in ns.
 
-    `bandwidth` (bytes/s) and `latency_ns` are by link; `sizes` are the distinct sizes of messages
-    in bytes. Used links with exactly equal bandwidth and latency form a class, numbered by
-    ascending (bandwidth, latency). `busy_ns` and `arrival_ns` of the result are int64[size, class],
-    both from the start of the transmission on a link, with the rounding of `link_times_ns`.
-    `link_class` is int32 by link; links on no route have 0 without meaning. Without used links the
-    tables have no columns. Raises `InputError` (`too-large`) if a table would have more than
-    `_LARGEST_TABLE` entries.
+    `bandwidth` (bytes/s) and `latency_ns` are by link; `sizes` are the distinct sizes of
+    messages in bytes, in the order of the result's rows. Used links with exactly equal
+    bandwidth and latency form a class, numbered by ascending (bandwidth, latency). `busy_ns`
+    and `arrival_ns` of the result are int64[size, class], both from the start of the
+    transmission on a link, with the rounding of `link_times_ns`. `link_class` is int32 by link;
+    links on no route have 0 without meaning. Without used links the tables have no columns.
+
+    Raises `InputError`: `too-large` if a table would have more than `_LARGEST_TABLE` (2^27)
+    entries, `too-long` if a message arrives after 2^62 ns or more.
     """
     used = distinct(routes.links)
     # A complex number per link, so that pairs of doubles are sorted and compared exactly.

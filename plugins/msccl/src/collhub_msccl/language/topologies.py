@@ -176,11 +176,14 @@ def binarize_topology(topology: Topology) -> Topology:
 def distributed_fully_connected(
     local: Topology, num_copies: int, remote_bandwidth: int
 ) -> Topology:
-    """Connect all nodes of different copies of a topology with links of `remote_bandwidth`.
+    """Build copies of a topology; nodes of different copies have links of `remote_bandwidth`.
 
-    Node k of copy c has number c * (nodes of `local`) + k. Each copy keeps its links and its
-    switches, whose names get the prefix `copy_c_`. `remote_bandwidth` has the unit of the
-    bandwidths of `local`. `local` is not changed.
+    Every node is linked with all nodes of all other copies. Node k of copy c has number c *
+    (nodes of `local`) + k. Each copy keeps its links and its switches, whose names get the
+    prefix `copy_c_`; switches are ordered by copy. With one copy no links are added; with
+    `remote_bandwidth` 0 the copies are not connected. `remote_bandwidth` has the unit of the
+    bandwidths of `local`, which is not changed. The name of the result is
+    `DistributedFullyConnected(local=NAME,copies=N,bw=BANDWIDTH)`.
     """
     size = local.num_nodes()
 
