@@ -94,15 +94,25 @@ class _Parser:
         self._switches: set[int] = set()
 
     def parse_document(self, content: bytes) -> ScheduleDocument:
-        """Parse the complete document; raises `InputError` with the JSON path of the first defect.
+        """Parse the complete document; raise `InputError` (`teccl-schema`) for the first defect.
 
-        A demand is a chunk that a GPU must get; its paths are lists of hops. They are read from the
-        member "8-Chunk paths", else "7-chunk paths"; one is required and must not be empty. They
-        have volumes (parts of a chunk) if any demand is given as a list of paths. The list of flows
-        ("7-Flows", else "6-Flows") is optional. For paths with volumes it is compared: hops with
-        less volume there than in the paths are counted as lost. Claims of the solver are optional,
-        and ignored if they are not finite numbers. The largest time in `6-Demand_Met` becomes the
-        claim `demand_met_s`.
+        The message begins with the JSON path of the defect. The document is parsed in this order:
+
+        1. It must be a JSON object (NaN is allowed, repeated keys are not), and no input of the
+           solver.
+        2. The paths are in the member "8-Chunk paths", otherwise "7-chunk paths". One is required,
+           as an object with at least one demand. A demand is a chunk that a GPU must get. Its value
+           is one path (a list of hops), or a list of paths with volumes (parts of a chunk).
+           `has_volumes` is True if any demand has the second form. For the conditions of paths see
+           `_add_demand` and `_add_path`.
+        3. The list of flows ("7-Flows", otherwise "6-Flows") is optional; each line is checked.
+           `num_flows` is its length, 0 without it. `lost_flows` counts the hops with less volume in
+           the list than in the paths. It is 0 if the paths have no volumes or the list is empty.
+        4. Claims of the solver are optional. A claim that is not a finite number is ignored. The
+           largest finite number in `6-Demand_Met`, also in nested objects but not in lists, is the
+           claim `demand_met_s`.
+
+        Demands, paths and hops have the order of the file.
         """
         members = self._decode_object(content)
         path_keys = [key for key in _PATHS if key in members]

@@ -140,12 +140,17 @@ def job_of(
 def _groups(
     stages: Sequence[RankPrograms], roles: Mapping[str, Int64Array]
 ) -> tuple[tuple[ProcessGroup, ...], Int64Array]:
-    """Return the used groups, and their indices int64[roles, ranks], -1 without a group.
+    """Return the groups that are used, and the group of each rank by role: int64[roles, ranks].
 
-    `stages`: programs with the ranks that run them. `roles`: table of groups by role, one
-    group per row, padded with negative entries. A rank uses a role if an operation of its
-    program has it; a group is created only if all its members use the role. Groups are
-    numbered by role and row, and named by number from 1.
+    `stages`: programs with the ranks that run them; all ranks together are 0, 1, .... `roles`:
+    table of groups by role, one group per row, padded with negative entries. A rank uses role i,
+    the i-th entry of `roles`, if an operation of its program has the role i.
+
+    A group is created only if all its members use the role; otherwise all its members have -1 in
+    this role. Groups are sorted by role, then by row. The entries of the second result are indices
+    in the first, from 0; the names of the groups are "1", "2" and so on. Members are in the order
+    of the row. -1 is also the entry of a rank that is in no row of the role. If a rank is in two
+    groups of a role, it has the later one.
     """
     ranks = sum(len(stage.ranks) for stage in stages)
     group_of = np.full((len(roles), ranks), -1, np.int64)

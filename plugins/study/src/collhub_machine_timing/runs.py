@@ -140,13 +140,20 @@ def build_cases(
 ) -> tuple[Case, ...]:
     """Build the cases to simulate, one per kernel that suits the algorithm.
 
-    `kernel`: the only kernel; None selects `exchange` if no step depends on another and no receiver
-    adds, otherwise `fifo`, and also `nvls` if switches add or copy messages and the machine's GPU
-    has NVLS. `npus`: NPU of each rank, by default 0, 1, 2, .... `machine`: see `select_profile`.
-    The last four results are cached.
+    `kernel` given: only this kernel; apart from nvls it is not checked whether it suits. `kernel`
+    None, in this order:
 
-    Raises `HubError` for an unknown or unsuitable profile, and `UsageError` (`no-switch`) for
-    `nvls` if no switch adds or copies a message.
+    1. `exchange` if no step has a dependency and no step is a RECV_REDUCE; otherwise `fifo`.
+    2. `nvls` if switches can add or copy messages of the algorithm, and the profile's GPU has NVLS.
+
+    `npus`: NPU of each rank, by default 0, 1, 2, .... `machine`: see `select_profile`; None is the
+    profile of the topology. A case has one of the equal copies of which the algorithm consists, and
+    the topology with the measured rates of its switches. The last four results are cached, by
+    identity of the algorithm and the topology.
+
+    Raises `HubError` for an unknown or unsuitable profile or a topology without one. Raises
+    `InputError` for ranks without a path between them. Raises `UsageError` (`no-switch`) for `nvls`
+    if condition 2 does not hold, also because the GPU has no NVLS.
     """
     profile = select_profile(machine, topology)
     topology = _with_measured_switches(topology)
@@ -312,13 +319,19 @@ def _plan_run(
 ) -> _RunPlan:
     """Compute the message sizes, the number of rounds and the constants of a run.
 
-    The number of rounds is the number of messages of at most `chunk_bytes` (None: that of the
-    kernel; a larger value has no effect) into which the largest message is divided, and at least
-    the number of pieces of the variant. A round sends an equal part of every message. At most
-    `_SIMULATED_ROUNDS` (2; with several pieces `_SIMULATED_PIECES`, 4) rounds are to be simulated.
-    Up to this limit the number of rounds is rounded up; above the limit it may be a fraction. Link
-    efficiencies are converted from nominal rates to the rates of the topology; for nvls they are
-    limited to the measured rate of its switches, if it has one.
+    1. The size of a message is its bytes in the algorithm divided by the instances of the variant.
+    2. The chunk is that of the kernel, or `chunk_bytes` if that is given and smaller. The number of
+       rounds is the largest message divided by the chunk, at least 1 and at least the pieces of the
+       variant. It may be a fraction.
+    3. At most 2 rounds are to be simulated (`_SIMULATED_ROUNDS`), with several pieces 4
+       (`_SIMULATED_PIECES`). A number of rounds below this limit is rounded up; `simulated` is then
+       this number, otherwise the limit. Example: 1.5 rounds become 2, and 7.5 rounds remain, of
+       which 2 are simulated.
+    4. A round sends an equal part of every message: `row_bytes` is the size / rounds.
+
+    The constants are those of `kernel_timing` for this variant. Thread blocks get their share of
+    the processors. Link efficiencies are multiplied by nominal rate / rate of the topology. For
+    nvls the efficiency is limited to the measured rate of its switches, if it has one.
     """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
@@ -414,10 +427,15 @@ def _run_rounds(
 ) -> CaseRun:
     """Simulate the first rounds, and extrapolate the time of the last one to all rounds.
 
-    Each further round takes the additional time of the last simulated round, but at least the time
-    of its bytes on the busiest link; no time is added if only one is simulated. The result has the
-    end of each rank, the begin of each instruction in the first round, and its end in the last
-    round. Times are in ps. Ranks and instructions that never finish have -1.
+    `plan.simulated` rounds are simulated. If these are two or more, each further round (also a
+    fraction of one) takes the larger one of two times. One is the end of the last simulated round
+    minus the end of the round before. The other is the time of the bytes of a round on the busiest
+    link. If only one round is simulated, no time is added.
+
+    Times of the result are in ps. `rank_ps`: end of each rank, with the added time. It is -1 for a
+    rank with an instruction that does not finish in some simulated round. `begin_ps`: begin of each
+    instruction in the first round, -1 for never. `end_ps`: its end in the last simulated round,
+    with the added time, -1 for never.
     """
     instances, timing, simulated = variant.instances, plan.timing, plan.simulated
     world = build_world(
@@ -480,14 +498,21 @@ def find_best_run(
 ) -> Search:
     """Simulate the variants of an algorithm and return the fastest run.
 
-    `cases`: the kernels of one algorithm. `protocol`, `instances`, `pieces`: None means to try
-    several and take the fastest; pieces are tried only for the kernel `fifo` without lanes. Of
-    equally fast runs the first wins. The result also has the numbers of variants that were
-    simulated, and that the limit of work excluded.
+    `cases`: the kernels of one algorithm. A kernel without the given `protocol` is skipped. The
+    variants of a kernel:
 
-    A kernel without the protocol is skipped. A variant of nvls is skipped, without being
-    counted, if its lower bound exceeds the best time of the kernels before it. An uneven
-    collective has one instance and one piece unless given. Raises `UsageError` (`no-protocol`)
+    - `instances` given: one per protocol of the kernel, with this number. None: those of
+      `_promising_variants`.
+    - `pieces` given: this number. None: 1; for the kernel `fifo` without lanes, `_search_pieces`
+      then tries further numbers.
+    - An uneven collective has one instance and one piece unless given.
+
+    A variant of nvls is skipped, without being counted, if its lower bound exceeds the best time of
+    the kernels before it. `chunk_bytes`: largest message; None is the chunk of the kernel.
+
+    Of equally fast runs the first wins, in the order of `cases` and variants. A run that never
+    finishes is infinitely slow. `simulated` is the number of simulated variants, `not_tried` the
+    number that the limit of work of `_search_pieces` excluded. Raises `UsageError` (`no-protocol`)
     if no kernel has the protocol.
     """
     if cases[0].algorithm.collective.kind.traits.is_uneven:
@@ -578,12 +603,19 @@ def _search_pieces(
 ) -> Search:
     """Try pipelines of the given runs, and return the best run of all.
 
-    Runs are examined in the order of their times; a run is skipped if its estimated minimum time
-    cannot improve the best one by `_MIN_GAIN`. Nothing is tried if the phases of the case cannot be
-    separated. The numbers of pieces are those of `_PIECES` above the number of rounds, or 2 if
-    there is none. They are tried in order until one is more than `_MIN_GAIN` slower than the
-    previous one. A pipeline replaces the best run only if it is faster by more than `_MIN_GAIN`.
-    Numbers beyond `_MAX_WORK` simulated instructions count as not tried.
+    `runs`: at least one, examined from the fastest to the slowest. The gain G is 1.02
+    (`_MIN_GAIN`). A run is skipped if its estimated minimum time times G exceeds the best time so
+    far. Nothing is tried if the phases of the case cannot be separated.
+
+    A pipeline has the protocol of the run, and `instances` copies; None: the largest possible
+    number. The numbers of pieces are 4 and 16 (`_PIECES`) as far as they are above the number of
+    rounds, or only 2 if neither is. They are tried in order, until one is not faster than the
+    previous one by the factor G. A pipeline becomes the best run only if its time times G is below
+    the best time so far.
+
+    A pipeline costs its instructions times simulated rounds. If the sum of all costs would exceed
+    200 000 (`_MAX_WORK`), this number and the further ones of the run are counted in `not_tried`,
+    and the next run is examined. `simulated` counts `runs` and all simulated pipelines.
     """
     best = min(runs, key=lambda one: one.time_ps)
     simulated, not_tried, work = len(runs), 0, 0
@@ -635,14 +667,17 @@ def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) 
 def _promising_variants(
     case: Case, collective_bytes: int, protocols: tuple[str, ...]
 ) -> list[Variant]:
-    """Return for each protocol the variant (protocol, instances) with the lowest estimated time.
+    """Return the variants (protocol, instances) that are likely to be the fastest, with one piece.
 
-    Possible numbers of instances are powers of two. Of equal estimates, the smallest number is
-    taken. Protocols whose estimated time is above `_MAX_ESTIMATE_RATIO` (1.5) times the lowest one
-    are left out. The order is that of `protocols`.
+    - `exchange`: one variant per protocol, with NCCL's number of channels per peer as instances.
+    - `nvls`: only the first protocol, with the largest possible number of instances.
+    - Other kernels: for each protocol, the number of instances with the lowest estimated time
+      (`_estimate_us`), of equal estimates the smallest number. Protocols whose time is above 1.5
+      (`_MAX_ESTIMATE_RATIO`) times the lowest time of all are left out.
 
-    Two kernels need no estimate: `exchange` gives all protocols, with NCCL's number of channels per
-    peer as instances; `nvls` gives only the first protocol, with the largest possible number.
+    Possible numbers of instances are 1 and further powers of two, as far as the runtime has
+    channels and the GPU has processors for them (`_possible_instances`). The order is that of
+    `protocols`, of which at least one is needed.
     """
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.
@@ -682,10 +717,16 @@ def _possible_instances(case: Case) -> Iterator[int]:
 def _estimate_us(case: Case, collective_bytes: int, timing: KernelTiming, instances: int) -> float:
     """Estimate the time of a variant in us without simulating it.
 
-    It is the start plus the larger one of two times. One is the transfer of the longest path by
-    thread blocks, whose first slice is hidden by the waits of all levels; instances divide it. The
-    other is the time of the busiest link and one wait; instances do not change it. `timing`: the
-    `base_timing` of the protocol.
+    It is start + max(B, L), with these figures of the case (`_shape`) and of `timing`, the
+    `base_timing` of the protocol:
+
+    - W = messages on the longest path x wait per message (`visible_us`)
+    - T = bytes on the longest path / instances / rate of a thread block
+    - B = T - T / slices + max(T / slices, W): the waits hide the first slice, or the reverse
+    - L = time of the busiest link for all bytes + one wait; instances do not change it
+
+    The start is that for the threads and channels of the variant. The first call for a case
+    simulates two runs (`_shape`), which are cached.
     """
     depth, path_share, link_s_per_byte = _shape(case)
     sizes = case.algorithm.steps.count.max(initial=1) * collective_bytes

@@ -63,9 +63,21 @@ def write(page: InteractivePage, options: NoOptions) -> WriteResult:
 def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
     """Build the index of a page, and add its columns to `lines`.
 
-    Runs, jobs and networks are in `runs`. Notes name the columns that were omitted because of the
-    size limit. Of several wait graphs, or several sets of files, only the last is shown. Raises
-    `UsageError` if there is nothing to show.
+    The subjects are added in their order to these members:
+
+    - `runs`: timelines of algorithms and jobs, and networks
+    - `comparisons`: reports of comparisons of a collective, and comparisons of bandwidths
+    - `job_comparisons`: reports of comparisons of a job
+    - `waits`: the wait graph; of several, only the last is shown. Absent without one.
+    - `files`: names and texts of files; of several sets, only the last is shown. None without one.
+
+    Further members are `format`, `title` (without the folder if it is the title of a run),
+    `created_by` and `notes`. Notes are those of the runs, then one note with the names of columns
+    that were omitted because of the size limit. Other subjects are ignored.
+
+    Raises `UsageError` if no member has an entry. Errors of the subjects pass through: a run
+    without times (`UsageError`, `InputError`), an unknown report and a network that is too large
+    (`UsageError`).
     """
     runs: list[object] = []
     notes: list[str] = []

@@ -283,9 +283,14 @@ def _expand_contributions(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Return rank, offset, source rank and source unit of all contributions, in common units.
 
-    A contribution of all ranks becomes one per rank, and a unit becomes `factor` consecutive common
-    units. `base`: first unit of the algorithm by rank and buffer; that of OUTPUT is added to
-    offsets, that of INPUT to source units. The collective must define its result.
+    Four int64 arrays of equal length, one entry per required unit of OUTPUT and rank that
+    contributes to it. `base`: first unit of the algorithm by (rank, buffer), in common units. Unit
+    u of OUTPUT becomes the offsets u * `factor` + k + `base[rank, OUTPUT]` for k from 0 to `factor`
+    - 1. Unit v of a source's INPUT becomes v * `factor` + k + `base[source, INPUT]`.
+
+    The order is that of `collective.postcondition()`. A contribution of all ranks becomes one per
+    rank, ascending, in its place. Then each of them becomes `factor` adjacent entries (k
+    ascending). The collective must define its result, otherwise `AssertionError` is raised.
     """
     result = collective.postcondition()
     assert result is not None
