@@ -312,9 +312,9 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
     A configuration is collective, ranks, nodes and library. Configurations are sorted by their
     text, such as `all-gather of 16 on 2 nodes, NCCL 2.21`; a single node is not mentioned. Each has
     up to five series, in this order: `measured`, `table`, `model`, and two edges of a band around
-    the model. With e, the 90th percentile of the model's error over all points, the lower edge is the
-    model's bandwidth divided by 1 + e, and the upper one is multiplied by it. Both edges are left
-    out if e is 0 or unknown.
+    the model. With e, the 90th percentile of the model's error over all points, the lower edge is
+    the model's bandwidth divided by 1 + e, and the upper one is multiplied by it. Both edges are
+    left out if e is 0 or unknown.
 
     All series have one value per size that any point of the check has, by ascending size. A value
     is `None` where the configuration has no point of this size or no prediction. Series without
