@@ -64,22 +64,24 @@ class _Member(NamedTuple):
 
 
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
-    """Open a file, standard input (`-`), or a set of rank files; only the first bytes are read.
+    """Open a file, folder, set of rank files or standard input (`-`); read only the first bytes.
 
-    A set has files `PREFIX.<rank><suffix>` or such as `rank0<suffix>`, with a suffix of `formats`.
-    The path names a set by its prefix, by one member, or by a folder that has no other set. The
+    A set has files `PREFIX.<rank><suffix>`, or such as `rank0<suffix>`, with a suffix of a format
+    of rank files. A path names it by its prefix, by a member, or by a folder that has no other set.
+    If other formats share the suffix, the content of the first member must agree (`_is_set`). The
     first of these rules that applies decides:
 
-    - A folder with the identifying file of a folder format is opened as a folder with all its
-      files.
-    - A set inside such a folder is opened as that folder, under the name of the set, because other
-      files of the folder may be needed to interpret it.
-    - A set is opened as one part per rank.
-    - Any other folder is opened with all its files if one of `formats` is a folder format.
-    - Anything else is opened as a single file.
+    - A folder with the identifying file of a folder format: all its files.
+    - A set in such a folder, or in a folder directly in it: all files of that folder, under the
+      name of the set, because other files may be needed to interpret it. If they cannot be opened,
+      a warning is reported, and the set is opened by the next rule.
+    - A set: one part per member, by rank, with the head of the first.
+    - Any other folder: all its files; `InputError` if none of `formats` is a folder format.
+    - Anything else: a single file or pipe.
 
-    The rest is read on demand, with a size limit. Raises `InputError` for an input that is missing,
-    empty, unreadable or too large, and if the path names several sets.
+    Contents are loaded on demand, with a size limit. Raises `InputError` for an input that is
+    missing, empty, unreadable or begins with 4096 zero bytes, for a folder with more than
+    `MAX_FOLDER_FILES` files, and if the path names several sets.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:
@@ -186,10 +188,10 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
     """Find the set of rank files that a path names, ordered by rank; [] if it names none.
 
-    A set has all files in a folder with a rank between the same prefix and suffix; only suffixes of
-    formats of rank files count. A file names the set that contains it. Any other path is first a
-    prefix in its folder; if no file has it, a folder names the set in it. Raises `InputError` if
-    several sets have that prefix or are in that folder.
+    A set has all members of a folder (`_find_members`) with one prefix and one suffix; only
+    suffixes of formats of rank files count. An existing file names the set that contains it, or
+    none. Any other path names the set with its last part as prefix; without one, a folder names the
+    set in it. Raises `InputError` if that prefix or folder has several sets.
     """
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     suffixes = sorted({suffix for format in sets for suffix in format.suffixes})
@@ -225,12 +227,12 @@ def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
 
 
 def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
-    """Return all files of a folder with a rank in the name, such as `ring.0.et`, by rank.
+    """Return all entries of a folder with a rank in the name, such as `ring.0.et`, by rank.
 
-    The name has a prefix that ends before `.` or with the word `rank`, the rank without leading
-    zeros (at most seven digits), and one of `suffixes`. Files of one rank are ordered by path;
-    several sets of files are not separated. Empty for a folder that cannot be read or does not
-    exist.
+    A name has a prefix, the rank, and one of `suffixes`. The rank has no leading zeros and at most
+    seven digits. The prefix ends before a `.` or with the word `rank`, `rank-` or `rank_`, without
+    a lower-case letter before the word: `rank0.et`, not `frank0.et`. Entries of one rank are
+    ordered by path; several sets are not separated. [] for a folder that is missing or unreadable.
     """
     pattern = re.compile(
         rf"(?P<prefix>.+(?=\.)|(?:.*[^a-z])?rank[-_]?)\.?(?P<rank>0|[1-9][0-9]{{0,6}})"

@@ -175,14 +175,20 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     """Return pairs of rows (earlier, later) that access a common block, at least one writing it.
 
     `position`: int64[rows], the position of every row in a linear extension of happens-before, -1
-    for rows that never run. Only neighbours in this order are paired: per block, each access with
-    the last write before it, and each read with the next write. Each pair is listed once. A step
-    that reads and writes a block counts as a writer, and does not conflict with itself.
+    for rows that never run, which are in no pair. Per block, only neighbours in this order are
+    paired, as by `pair_neighbours`: each read with the last write before it and with the next write
+    after it, and two writes only if no read is between them. A step that reads and writes a block
+    counts as a writer, and does not conflict with itself.
+
+    If some access is split at borders of other accesses (`_split_into_atoms`), pairs are distinct
+    and ascending by the position of the earlier row, then of the later one. Otherwise they have the
+    order of `pair_neighbours`, with blocks ascending, and a pair with two common regions is listed
+    for each. Both arrays are empty without accesses.
 
     This is sufficient for an exact verdict. Two conflicting accesses are connected by a chain of
     such neighbours; if all of these are ordered by happens-before, so are the two, and a
     neighbouring pair that is not ordered is itself a race. Takes one sort of the accesses. Raises
-    `InputError` (`too-large`) for more than `MAX_ACCESSES` accesses.
+    `InputError` (`too-large`) if splitting gives more than `MAX_ACCESSES` parts.
     """
     row, start, is_write = _list_accesses(regions, position)
     atoms, owner = _split_into_atoms(start, regions.count[row])
@@ -257,10 +263,16 @@ def _list_accesses(
 def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Split accesses at the borders of all accesses; return (atom, index of the access) per part.
 
-    `starts`, `counts`: first block and number of blocks of each access. An atom is a range of
-    blocks between two neighbouring borders, so every access covers all of it or none; an atom is
-    named by its number, or by its block if all counts are 1. The cost depends on the number of
-    overlaps, not on sizes. Raises `InputError` (`too-large`) for more than `MAX_ACCESSES` parts.
+    `starts`, `counts`: first block and number of blocks (1 or more) of each access. Borders are the
+    first block of every access and the first block after it. An atom is the range between two
+    neighbouring borders, so every access covers all of it or none. Its number is the index of its
+    lower border among the distinct borders, ascending from 0. If all counts are 1, the result is
+    `starts` unchanged, with the indices 0, 1, ... of the accesses.
+
+    Parts are in the order of the accesses, and within an access ascending by atom. Example: starts
+    [0, 2] and counts [4, 4] give atoms [0, 1, 1, 2] of the accesses [0, 0, 1, 1]. The cost depends
+    on the number of overlaps, not on sizes. Raises `InputError` (`too-large`) for more than
+    `MAX_ACCESSES` parts, which is not checked if all counts are 1.
     """
     owner = np.arange(len(starts))
     # Accesses to single blocks are atoms.

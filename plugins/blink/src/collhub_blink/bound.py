@@ -20,15 +20,17 @@ _WORK_PER_NODE_AND_LINK = 5_000
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
     """Prove a lower bound of the time for every size, by a partition of the nodes or a minimum cut.
 
-    An all-reduce is bounded by a partition, all other collectives by a cut: the data that must
-    cross it divided by its bandwidth. For large sizes no other set of nodes gives a better bound
-    (`collhub_packing.rates`). The result is empty, because no bound can be proved, in these cases:
+    `times_ps` has one time in ps per size of the request, in the same order, rounded down. It is
+    the time in which the links between the blocks of `_find_blocks` can carry the data that must
+    cross them (`cut_bounds_ps`): the blocks of a partition for an all-reduce, the two sides of a
+    cut for every other collective. For large sizes no other blocks give a better bound
+    (`collhub_packing.rates`). The result is empty, without an error, in these cases:
 
     - not all NPUs are ranks
     - switches multicast or reduce
+    - nodes * links * `_WORK_PER_NODE_AND_LINK` exceeds `max_work` of the request
     - bandwidths have no common unit, or the links of an all-reduce differ by direction
-    - the network is not connected
-    - the work would exceed the limit of the request
+    - there is a single NPU, or the data cannot reach every NPU over the links
     """
     topology, collective = request.topology, request.collective
     work = topology.num_nodes * topology.num_links * _WORK_PER_NODE_AND_LINK

@@ -47,9 +47,18 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
     """Parse a GOAL file into a schedule: the head `num_ranks N`, then one block per rank.
 
     Comments and a byte order mark are removed, and Windows line ends are converted; line numbers
-    stay. Raises `InputError` with the line of the first error: a text that the grammar forbids,
-    ranks that are not 0..N-1 in ascending order, or a file that ends before the last rank. Raises
-    `InputError` (`too-large`) without a line for a file above `MAX_BYTES` (4 GiB).
+    stay. A block is `rank R { ... }` with one statement per line. Blocks must have the ranks 0, 1,
+    ... in this order; blocks after rank N - 1 are accepted too. A block may be empty.
+
+    Raises `InputError` for the first of these errors, with its line:
+
+    - `too-large`, without a line: more than `MAX_BYTES` (4 GiB)
+    - `goal-syntax`: a comment `/*` anywhere in the file is not closed
+    - the head is missing or wrong (`_parse_head`)
+    - block by block: another rank than the next one (`goal-ranks`), then errors of its statements
+      (`_ScheduleColumns.add`)
+    - `goal-syntax`: something else than blanks follows the last block
+    - `goal-ranks`: fewer than N blocks
     """
     if len(content) > MAX_BYTES:
         raise InputError(
@@ -110,10 +119,10 @@ def _remove_comments(content: bytes, file: str) -> bytes:
 
 
 def _parse_head(text: bytes, file: str) -> tuple[int, int]:
-    """Parse the first line that is not blank, `num_ranks N`; return N and the offset after it.
+    """Parse the first line that is not blank, `num_ranks N`; return (N, offset of the next line).
 
-    Raises `InputError` at line 1 if the line is missing (`goal-syntax`), or N is not in
-    1..`MAX_RANKS` (`goal-ranks`).
+    Raises `InputError`, always with line 1: `goal-syntax` if that line is something else, is not
+    ended by a line end, or N has more than nine digits; `goal-ranks` if N is not in 1..`MAX_RANKS`.
     """
     head = HEAD.match(text)
     if head is None:
@@ -163,13 +172,21 @@ class _ScheduleColumns:
         self._columns = {name: [empty] for name in (*_COLUMNS, *_EDGES)}
 
     def add(self, rank: int, body: bytes, first_line: int) -> None:
-        """Append the operations and dependencies of one rank.
+        """Append the operations and dependencies of one rank, in the order of their lines.
 
         `body` is the text between the braces, and `first_line` the line in which it begins. Labels
-        are valid in this rank only. A body without statements adds nothing. Raises `InputError`
-        with the line for the first statement that the grammar or a rule of the schedule forbids,
-        and for a closing brace that follows text in its line. Repeated labels, unknown labels and
-        keywords as labels are refused only if the rank has dependencies.
+        are valid in this rank only. A body without statements adds nothing. Raises `InputError` for
+        the first of these rules that is violated anywhere in the body, with the first line that
+        violates it:
+
+        - Every line is blank or one statement, and the closing brace is on a separate line
+          (`goal-syntax`, `_refuse_line`).
+        - A calc has no tag and no nic (`goal-syntax`).
+        - The rules for messages (`goal-syntax`, `_check_messages`).
+        - Only if the rank has dependencies: no label occurs twice, no label is a keyword, and every
+          label in a dependency belongs to an operation of the rank (`goal-label`).
+
+        After an error the columns may be incomplete.
         """
         statements: list[tuple[bytes, ...]] = STATEMENT.findall(body)
         # The closing brace must be on a separate line, because a statement ends with its line.
@@ -323,12 +340,18 @@ class _ScheduleColumns:
 def _build_columns(
     rank: int, parts: Mapping[str, Texts], lines: Int64Array
 ) -> dict[str, Int64Array]:
-    """Convert the texts of operations to columns; returns int64 arrays by name of the column.
+    """Convert the texts of a rank's operations to int64 arrays by name of the column (`_COLUMNS`).
 
-    An operation with a text in `send` or `recv` is of this kind, any other is a calc. The amount is
-    the bytes of a message or the time of a calc. The peer is the text of `to` for a send, of `from`
-    for a receive, and -1 for a calc. An omitted tag or amount becomes 0, and an omitted cpu or nic
-    -1.
+    `parts`: texts by `OPERATION_PARTS`, one per operation, empty if omitted. `lines`: line of each
+    operation. All arrays have one entry per operation, in the given order:
+
+    - `rank`: `rank` in every entry
+    - `operation`: SEND with a text in `send`, RECV with one in `recv`, otherwise CALC
+    - `amount`: bytes of a message, ns of a calc
+    - `peer`: the number in `to` for a send, in `from` for a receive, -1 for a calc
+    - `tag`: 0 if omitted
+    - `cpu`, `nic`: -1 if omitted
+    - `line`: `lines`
     """
     kinds = [_is_text(parts["send"]), _is_text(parts["recv"])]
     operations = [GoalOperation.SEND, GoalOperation.RECV]

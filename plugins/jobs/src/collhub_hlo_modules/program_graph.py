@@ -126,18 +126,24 @@ class _GraphBuilder:
     def build(self) -> CapturedGraph:
         """Convert the entry computation to a captured graph.
 
-        Inputs are the parameters, by their numbers. A parameter whose memory an output reuses has
-        the role STATE, every other one INPUT; the placement of an input is computed from its
-        sharding (`_place_inputs`). An output that reuses the memory of a parameter has the role
-        MUTATION and the name of this parameter as target, if the parameter is one tensor; every
-        other output has the role OUTPUT. Outputs that are numbers or tokens are left out.
+        Inputs are the parameters, by their numbers; a parameter that is a tuple gives one input per
+        tensor. A parameter whose memory an output reuses has the role STATE, every other one INPUT;
+        the placement of an input is computed from its sharding (`_place_inputs`). Outputs are the
+        tensors of the root, tuples flattened, in their order. An output that reuses the memory of a
+        parameter has the role MUTATION and the name of this parameter as target, if the parameter
+        is one tensor; every other output has the role OUTPUT. Outputs that are numbers or tokens
+        are left out.
 
         `groups` of the result has one entry per partition of the devices that collectives use: its
         first group. With several partitions, all groups of each must be shifted copies of each
         other, and the graph has the mesh that they form; with at most one partition the mesh is
-        empty. Raises `InputError` for a collective with other groups, for instructions that a graph
-        cannot contain, and for groups that form no mesh. A builder builds only once, because its
-        state is changed.
+        empty.
+
+        Raises `InputError` with several partitions of which one has groups that are no shifted
+        copies or that form no mesh. Raises it too for instructions that a graph cannot contain or
+        that do not fit their operands, for an element type that PyTorch lacks, and above
+        `MAX_NODES` nodes, `_MAX_EVALUATIONS` instructions or `_MAX_DEPTH` nested calls. A builder
+        builds only once, because its state is changed.
         """
         entry = self._module.entry
         assert entry is not None
@@ -182,8 +188,8 @@ class _GraphBuilder:
     def _place_inputs(self) -> dict[str, int]:
         """Replace the HLO sharding of each input by a placement, such as `S(0)`; return the mesh.
 
-        The mesh is the number of ranks by axis name. A placement describes the blocks of one set of
-        devices:
+        The mesh is the number of ranks by axis name, the slowest axis first. A placement describes
+        the blocks of one set of devices:
 
         - Collectives with several partitions of the devices into groups: the mesh is that of
           `derive_axes` for the first group of each partition. Devices are divided into consecutive
@@ -192,6 +198,8 @@ class _GraphBuilder:
         - Collectives with one partition: the mesh is empty, and the set is the first group.
         - No collectives: the mesh is empty, and the set is all devices.
 
+        With an empty mesh, the set counts as one axis. A replicated input has `R`. A missing
+        sharding, or one that no placement describes, gives "" without an error (`find_placement`).
         Modifies `self._inputs`. Raises `InputError` for groups that form no mesh.
         """
         mesh: dict[str, int] = {}
@@ -234,8 +242,13 @@ class _GraphBuilder:
     ) -> Tensor:
         """Create a tensor with a unique name derived from the name of an instruction.
 
-        The tensor is added to the tensors of the graph. Raises `InputError` for an unsupported
-        `dtype` (HLO name).
+        In the name of the instruction, every character except letters, digits and `_` becomes `_`;
+        `v` is put before a name that does not begin with a letter. If a tensor has this name, `_1`,
+        `_2`, ... is appended: the first number above those already used for it that gives a new
+        name. Example: two tensors of `add.3` are `add_3` and `add_3_1`. `dtype` is the HLO name of
+        the element type, such as `f32`; the tensor gets its PyTorch name, such as `float32`. The
+        tensor is added to the tensors of the graph. Raises `InputError` for an element type that
+        PyTorch lacks.
         """
         element = self._find_element(instruction, dtype)
         base = re.sub(r"\W", "_", instruction.name)

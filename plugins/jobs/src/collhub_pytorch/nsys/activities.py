@@ -65,14 +65,18 @@ class RuntimeCalls:
 def read_activities(tables: Tables) -> Activities:
     """Read the work of all devices: kernels, and copies and sets of memory.
 
-    The result is sorted by process, device, stream and start. Kernels of NCCL are marked. The name
-    of a kernel is taken from the first existing column of demangled, short and mangled name.
-    Missing tables count as empty. Entries with invalid times, devices or names are dropped.
+    The result is sorted by process, device, stream and start; equal ones stay in the order kernels,
+    copies, sets, then by row of the table. The name of a kernel is the id in the first existing
+    column of demangled, short and mangled name; `texts` has the texts by id. Copies have the name
+    -2, sets of memory -3. A kernel whose name begins with `nccl`, in upper or lower case, is marked
+    in `is_nccl`. Missing tables count as empty. Entries that `_narrow` refuses are dropped.
 
     If the tables have at most `_MERGE_ABOVE` entries, nothing is merged, and `merger` of the result
     is None. Otherwise consecutive work of a stream with short gaps between, except kernels of NCCL,
     is merged to limit the memory (`Merger.reduce`). It is merged whenever more than `_MAX_PENDING`
     records have been read since the last time, including its results, and once at the end.
+
+    Raises `InputError` for a damaged file, and for a table of more than 2^28 rows.
     """
     names = ("demangledName", "shortName", "mangledName")
     present = tables.columns(KERNELS)
@@ -123,11 +127,12 @@ _NARROW = np.dtype([
 
 
 def _narrow(chunk: Int64Array) -> Records:
-    """Convert rows of numbers, int64[rows, 7], to compact records; drop rows out of range.
+    """Convert rows of integers, int64[rows, 7], to compact records; drop rows out of range.
 
-    A row has start, end, device, stream, correlation, global process id and name. Times must be
-    within 2^62 ns of 0, the end not before the start, and device and name within 31 bits. The
-    process id is extracted from the global id; streams keep their lower 31 bits.
+    A row has start, end, device, stream, correlation, global process id and name. It is kept, in
+    its order, if -2^62 <= start <= end <= 2^62 (ns), and if device and name are within -(2^31 -
+    1)..2^31 - 1; both may be negative. The process id is `(global id >> 24) & (2^24 - 1)`. Streams
+    keep their lower 31 bits; all other fields are unchanged. No rows give no records.
     """
     start, end, device, stream, correlation, pid, name = chunk.T
     highest = np.iinfo(np.int32).max
@@ -255,13 +260,17 @@ def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
 def _select_calls(
     tables: Tables, needed: Int64Array, kinds: dict[int, int]
 ) -> Iterator[Int64Array]:
-    """Yield the needed runtime calls as int64[calls, 6], the fields of `RuntimeCalls`.
+    """Yield the needed runtime calls as int64[calls, 6], in the order of the table.
 
-    These are the calls with a key in `needed` (process << 40 ^ correlation, ascending), which
-    launch work on a device, and all calls that are no launches. One array is yielded per chunk
-    of the table; it may be empty. Calls with invalid times (end before start, or beyond
-    `_MAX_TIME_NS`) are dropped. `kinds`: kind by name id; those of new names are added, where a
-    name without a text counts as a launch.
+    The columns are those of `RuntimeCalls`: start and end in ns, process, global thread id,
+    correlation, kind. A call is needed if its key `process << 40 ^ correlation` is in `needed`
+    (ascending keys of the work on devices), or if its kind is not LAUNCH. The process is `(global
+    thread id >> 24) & (2^24 - 1)`. Needed calls are dropped unless -2^62 <= start <= end <= 2^62.
+
+    One array is yielded per chunk of the table; it may be empty. Nothing is yielded without the
+    table. `kinds`: kind by name id. The kinds of new name ids are added to it
+    (`classify_runtime_call`); a name without a text counts as LAUNCH. Raises `InputError` for a
+    damaged file, and for more than 2^28 rows.
     """
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for chunk in tables.numbers(_RUNTIME, columns, columns[:2]):
