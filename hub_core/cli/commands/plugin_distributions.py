@@ -91,13 +91,17 @@ def parse_offers(text: str) -> tuple[str, ...]:
 def _find_owner(name: str, offers: Sequence[str], registry: Registry) -> str | None:
     """Describe the plugin, package or offer that already has the name; None if the name is free.
 
-    The first owner found is described, in this order:
-    - A plugin (loaded or not) whose name or distribution is `name` or `collhub-` and `name`, in any
-      usual spelling.
-    - An importable package `collhub_NAME`.
-    - An installed offer of a kind in `offers` with the name that the new example of this kind gets.
+    `name`: name of the new plugin without `collhub-`. The first owner found is described, in this
+    order:
 
-    `offers`: kinds that the new plugin shall have; offers of other kinds may have equal names.
+    1. A plugin in the registry (loaded or not) whose name or distribution is `name`, or `collhub-`
+       and `name`, in any usual spelling: "PLUGIN is installed".
+    2. An importable package `collhub_NAME`, with `_` for `-`: the text has its path.
+    3. An offer that has the name that the new plugin's example of this kind would get: "PLUGIN
+       offers a KIND 'OFFER'". Only offers of the kinds in `offers` are compared, in the order of
+       `OFFER_KINDS`.
+
+    `offers`: kinds that the new plugin shall have; unknown kinds are ignored.
     """
     canonical = canonical_name(name)
     for plugin in registry.plugins:
@@ -188,13 +192,19 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
 
     The result is in the order of the list of plugins after the installation. It has the plugins
     whose entry in the list is new or differs from before. It also has, even if unchanged, the
-    plugins of the distributions that pip reports as installed, and of the distribution that
-    `target` names. The plugin of the core is in the result only if its entry has changed.
+    plugins of the distributions that pip reports as installed (dependencies included), and of the
+    distribution that `target` names. The plugin of the core is in the result only if its entry has
+    changed. The result may be empty.
 
-    A target that is an existing file or folder is installed from there, as a path. pip's output is
-    printed on standard error. Raises `UsageError` for a target that starts with `-`; `PluginError`
-    if pip is missing (`no-pip`) or fails, or if the plugins cannot be listed before or after the
-    installation.
+    A target that is an existing file or folder is installed from there, as a path. The command and
+    pip's output are printed on standard error. `pip_options` precede the target. Errors in this
+    order:
+
+    1. `UsageError` for a target that starts with `-`
+    2. `PluginError` (`no-pip`) if pip is missing
+    3. `PluginError` if the plugins cannot be listed before
+    4. `PluginError` (`pip`) if pip fails
+    5. `PluginError` if the plugins cannot be listed afterwards
     """
     if target.startswith("-"):
         raise UsageError(

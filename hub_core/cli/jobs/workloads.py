@@ -111,10 +111,16 @@ def print_workload(
 ) -> None:
     """Print the description of a workload as text, or as JSON with `as_json`.
 
-    The text has ranks, nodes by kind, dependencies, process groups, the sum of declared compute
-    times (undeclared ones count as 0), the origin, and a table of the first `LISTED` (20) kinds
-    of collective, which is omitted without collectives. `lines`: additional lines from the
-    reader, printed last; the JSON contains them too.
+    The text has these fields: the file `name` with its format; ranks and nodes; nodes by kind,
+    without kinds that do not occur; data and control dependencies; the number of process groups and
+    their different sizes. Then follow the sum of declared compute times (undeclared ones count as
+    0) and the origin, or "not stated". Then comes a table of the first `LISTED` (20) kinds of
+    collective of `_count_collectives`, which is omitted without collectives. `lines`: additional
+    lines from the reader, printed last.
+
+    The JSON has the same facts, but all kinds of nodes and collectives, the ranks of each process
+    group by its name (of equal names the last), the names of extensions, and `lines`. It prints on
+    standard output and returns nothing.
     """
     from hub_core.reports import to_json
 
@@ -161,9 +167,12 @@ def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
 
     Uneven collectives (with counts) have `-v` after the kind; unknown kinds are called `unknown`. A
     row has the number of distinct groups, and as `calls` the number of nodes, so that a call of n
-    ranks counts n times. A node without a group runs on all ranks of the job. Unknown bytes
-    (negative) are reported as 0. Rows are sorted by bytes times calls, highest first; equal ones by
-    the code of the kind, then by ranks, then by bytes.
+    ranks counts n times. Nodes without a group run on all ranks of the job and count as one group.
+    Unknown bytes (negative) are reported as 0.
+
+    Rows are sorted by bytes times calls, highest first. Equal ones are sorted by the code of the
+    kind, then by ranks, then by bytes, then even before uneven ones. Without collectives the list
+    is empty.
     """
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np
@@ -239,10 +248,18 @@ def apply_rules(
 ) -> Workload:
     """Assign algorithms to the collectives of a job by rules; return the new job.
 
-    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`, where ALGORITHM is the name of a synthesizer, which
-    runs on `topology`, or a file. For each collective, the last matching rule applies; collectives
-    without one are unchanged. Algorithms are verified as `--verify` requires. Raises `HubError` for
-    an invalid rule, and for an algorithm that cannot be read, synthesized or verified.
+    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`; `parse_rule` describes kinds (`*` for all), sizes and
+    groups. ALGORITHM is the name of a synthesizer, which runs on `topology`, or a file, or
+    `native`. For each collective, the last matching rule applies.
+
+    Collectives keep their algorithm if no rule matches, if the rule has `native`, on the host, or
+    with a single rank. All algorithms of the job remain, and new ones are appended. Each file is
+    read once. Algorithms are verified as `--verify` requires. Progress is shown. `workload` is not
+    changed.
+
+    Raises `UsageError` for an invalid rule, and then `HubError` for an algorithm that cannot be
+    read, synthesized or verified. Last, raises `UsageError` (`no-match`) for the first rule that is
+    not the last matching one of any collective.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.job_algorithms import parse_rule, with_algorithms

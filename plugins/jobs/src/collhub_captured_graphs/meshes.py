@@ -22,12 +22,13 @@ def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, i
     6 have the runs (1, 2) and (2, 4), so the boundaries 1, 2, 8 and axes of the sizes 4 and 2.
     Without groups of two ranks or more there are no axes.
 
-    The name of an axis is `group_NAME` (at most 40 characters, others than letters, digits and `_`
-    replaced by `_`), where NAME is that of the first group whose only run is (low, size). Without
-    such a group, or if its name is empty, it is `axis_N`, where N is the position of the axis in
-    the result, from 0. A name that is in use gets `_N` appended. Raises `InputError` if a group is
-    no grid, if a boundary is no multiple of the previous one, or if there are more than `_MAX_AXES`
-    axes.
+    The axis with the highest boundaries is number N = 0. The name of an axis is `group_NAME`, where
+    NAME is that of the first group whose only run is (low, size). Characters other than letters,
+    digits and `_` become `_`, and the name is cut to 40 characters. Without such a group, or if its
+    name is empty, it is `axis_N`. A name that is in use gets `_N` appended.
+
+    Raises `InputError` (`groups`) if a group is no grid, then if a boundary is no multiple of the
+    previous one, then for more than `_MAX_AXES` (6) axes.
     """
     bounds = {1}
     strides_of: list[tuple[str, list[tuple[int, int]]]] = []
@@ -59,7 +60,12 @@ def _find_strides(ranks: Sequence[int]) -> list[tuple[int, int]] | None:
     """Return (distance, count) of the nested runs of ranks in a group, the innermost first.
 
     Ranks 0, 1, 4, 5 give (1, 2) and (4, 2): two runs at distance 4, each of two ranks at distance
-    1. Empty for a single rank. None if the ranks are no such grid in ascending order.
+    1. Each run, from the innermost, is as long as its distance remains equal: 0, 1, 2, 3 give (1,
+    4). Only differences to the first rank count. Every distance is at least 1 and every count at
+    least 2, but a later distance may be smaller: 0, 4, 1, 5 give (4, 2) and (1, 2).
+
+    The list is empty for a single rank. The result is None without ranks, and if the ranks are no
+    such grid in this order.
     """
     offsets = [rank - ranks[0] for rank in ranks]
     strides: list[tuple[int, int]] = []

@@ -35,14 +35,29 @@ def join_ranks(
     provenance: Provenance,
     extension: Mapping[str, JsonValue],
 ) -> Workload:
-    """Join the nodes of all ranks to a workload.
+    """Join the nodes of all ranks to a workload, rank by rank, each in the order of its file.
 
     With `ranks_missing=assume-same`, missing rank r copies the file at position r modulo the number
-    of files. `extension`: further members of the plugin's extension. The extension also has
-    `files`, `has_device` and `idle` by rank (idle times are null without a device and for assumed
-    ranks), `assumed_ranks`, `memory_names` and `communication_names`. Raises `InputError` for ranks
-    with two files or, without that option, without a file, for more than 2^26 copied nodes, and for
-    a rank that communicates in a group of which it is no member.
+    of files, in the order of ranks. Recorded dependencies become data dependencies, assumed ones
+    control dependencies. The extension `pytorch` has these members, and then those of `extension`,
+    which replace members of the same name:
+
+    - `files`, `has_device` and `idle`: lists by rank; `idle` is null without a device and for
+      assumed ranks
+    - `assumed_ranks`: ascending
+    - `memory_names`, `communication_names`: sorted; the latter includes messages without a known
+      peer, which become computations
+
+    Raises `InputError`, checked in this order:
+
+    1. `rank-twice`: two files of one rank
+    2. `mixed-jobs`, `rank-range`: as `_find_world_size`
+    3. `missing-ranks`: missing ranks without the option, or more than 2^26 copied nodes with it
+    4. `too-large`: a number of a call does not fit in 64 bits
+    5. `group`: a rank communicates in a group of which it is no member
+    6. `missing-ranks`: the group of a copied call cannot be derived, or a copied call is a message
+
+    Rules 5 and 6 are checked call by call. Raises `ValueError` without files.
     """
     _check_unique(parts)
     sources = _select_sources(parts, options)
@@ -92,9 +107,14 @@ def _idle_to_json(streams: Sequence[StreamIdle] | None) -> JsonValue:
 def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
     """Return for every rank its nodes, or those of the rank that it copies.
 
-    With `ranks_missing=assume-same`, missing rank r copies the file at position r modulo the number
-    of files, in the order of ranks. Raises `InputError` (`missing-ranks`) for missing ranks without
-    this option, and for more than 2^26 copied nodes, where each copy counts as the largest file.
+    The number of ranks is that of `_find_world_size`, whose errors pass through. With
+    `ranks_missing=assume-same`, missing rank r copies the file at position r modulo the number of
+    files, in the order of ranks. With files of ranks 0 and 3, rank 5 copies that of rank 3. Of
+    several parts with one rank, the last counts.
+
+    Raises `InputError` (`missing-ranks`) for missing ranks without this option. With it, the same
+    is raised if missing ranks * nodes of the largest file exceeds 2^26. Raises `ValueError` without
+    parts.
     """
     by_rank = {part.rank: part for part in parts}
     world_size = _find_world_size(parts)
@@ -115,10 +135,16 @@ def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[Ra
 
 
 def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
-    """Build the nodes of all ranks, in the order of `sources`.
+    """Build the nodes of all ranks, in the order of `sources`, whose positions are the ranks.
 
-    Recorded dependencies become data edges, assumed ones control edges. Names, groups and extras
-    are added to `tables`. `file`: for errors. Raises `InputError` for numbers out of range.
+    The nodes of a rank keep their order. Recorded dependencies become data dependencies, assumed
+    ones control dependencies. Names, groups and extras are added to `tables`. There must be at
+    least one source.
+
+    Raises `InputError`: first `too-large` if bytes, peer or root of any call need more than 64
+    bits; then the errors of `_to_job_call` (`group`, `missing-ranks`); then those of
+    `NodeColumns.from_columns` for values out of range and wrong dependencies. `file` is the file in
+    the last ones.
     """
     for part in sources:
         _check_numbers(part)
@@ -219,10 +245,13 @@ def _check_unique(parts: Sequence[RankNodes]) -> None:
 def _find_world_size(parts: Sequence[RankNodes]) -> int:
     """Return the recorded number of ranks; without one, the highest rank that occurs plus 1.
 
-    Ranks occur as ranks of files, peers of calls, and members of groups. Raises `InputError`, in
-    this order: if files record different numbers (`mixed-jobs`; files without a number do not
-    count), for more than `_MAX_RANKS` ranks (`rank-range`), and if a rank is not below the recorded
-    number (`rank-range`).
+    Ranks occur as ranks of files, peers of calls, and members of groups. Files without a recorded
+    number do not count for it. Raises `ValueError` without parts, and `InputError` in this order:
+
+    1. `mixed-jobs`: files record different numbers.
+    2. `rank-range`: the recorded number, or the highest rank plus 1, is more than `_MAX_RANKS`
+       (2^20).
+    3. `rank-range`: a rank is not below the recorded number.
     """
     highest = max(part.rank for part in parts)
     for part in parts:
@@ -262,17 +291,22 @@ class _Tables:
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
-        """Build the columns (int64) of the nodes of `rank` from the nodes of `part`.
+        """Build the int64 columns of the nodes of `rank` from the nodes of `part`, in their order.
 
-        `part` may be the nodes of another rank, which are copied for a missing rank; groups are
-        then translated, known peers are not (`_to_job_call`). `name` and `extra` are indices in the
-        tables. A node without a communication call keeps its kind, and has NONE as bytes,
-        collective, peer, root, group and extra. A node with a call has kind, name, bytes,
-        collective, peer, root (a rank of the job), group and extra of the call, but its own
-        duration and `on_host`. A message whose peer is unknown, in a group of other than two ranks,
-        becomes a computation; its name is added to `self.demoted`. New names, groups and extras are
-        added to the tables. Raises `InputError` (`group`) for a call in a group of which the rank
-        of `part` is no member.
+        `part` may be the nodes of another rank, which are copied for a missing rank. All calls of
+        `part` are converted first (`_to_job_call`). The keys are `rank`, `kind`, `name`,
+        `duration_ns`, `on_host`, `bytes`, `collective`, `peer`, `root`, `group`, `extra`. `name`,
+        `group` and `extra` are indices in the tables, to which new entries are added.
+
+        - A node without a call keeps its kind and name, and has -1 in the columns from `bytes` on.
+          Its name is -1 if it has none.
+        - A node with a call has kind, name and the columns from `bytes` on from the call; `root` is
+          a rank of the job. `group` is -1 for messages and for groups of all ranks; `extra` is -1
+          for none.
+        - `duration_ns` and `on_host` are always those of the node.
+
+        A message without a known peer becomes a computation; its name is added to `self.demoted`.
+        Raises `InputError` (`group`, `missing-ranks`) as `_to_job_call`.
         """
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
         self.demoted |= {job_call.name for job_call in calls if job_call.kind is NodeKind.COMPUTE}
@@ -342,14 +376,20 @@ def _index(table: dict[str, int], text: str) -> int:
 
 
 def _to_job_call(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
-    """Convert a recorded call to a call of rank `rank` of the job.
+    """Convert a recorded call to a call of rank `rank` of the job; return it as a new record.
 
-    `part`: the nodes to which the call belongs. Their rank differs from `rank` if they are
-    copied for a missing rank; the group is then translated. The root of a collective is a
-    position in the group; it becomes the rank there, -1 if there is none. A known peer of a
-    message is kept as it is; an unknown one (below 0) in a group of two becomes the other
-    member, and in other groups the message becomes a computation. Raises `InputError`
-    (`group`) if the rank of `part` is not a member of the group.
+    `part`: the nodes to which the call belongs. Their rank differs from `rank` if they are copied
+    for a missing rank. Then the group is translated to that of `rank` (`translate_group`), and a
+    message is an error. A group without ranks (None) has all ranks of the job.
+
+    - Collective: the root, a position in the group, becomes the rank at this position; -1 if there
+      is none.
+    - Message: a known peer is kept. An unknown one (below 0) in a group of two ranks becomes the
+      other one. In other groups the message becomes a computation.
+
+    Nothing else is changed. Raises `InputError`: first `group` if the rank of `part` is not a
+    member of the group; then `missing-ranks` for a copied message, or if the group of `rank` cannot
+    be derived.
     """
     ranks = call.group.ranks
     if ranks is not None and part.rank not in ranks:

@@ -145,11 +145,21 @@ def parse_move(
 ) -> Move:
     """Parse a move from the texts of a tensor, its source and its destination.
 
-    `host_size`: devices on a host; None for the size of the last axis of each mesh. A destination
-    that lists its devices after `@` may share devices with the source; its hosts have `host_size`
-    devices or, for None, as many as the last axis of the source. Otherwise the devices of the
-    destination follow the highest one of the source, and with `host_size` None they are on further
-    hosts. `release_s` and `due_s` are copied to the move. Raises `InputError` for invalid texts.
+    The forms are `8x4:float32` for the tensor and `mesh(2,4): S0 R` for the sides. The devices of
+    the source are numbered from 0, unless it lists them after `@`. Device d of the source is on
+    host d // H, where H is `host_size` or, for None, the size of the last axis of the source. For
+    the destination, the first rule that applies counts:
+
+    1. It lists its devices after `@`: device d is on host d // H, with the H of the source. Devices
+       may be those of the source.
+    2. `host_size` is given: its devices follow the highest one of the source; device d is on host d
+       // `host_size`.
+    3. Otherwise its devices follow the highest one of the source. They are on further hosts, each
+       with as many devices as the last axis of the destination.
+
+    `name`, `release_s` and `due_s` (seconds) are copied to the move. Raises `InputError`
+    (`invalid-tensor`, `invalid-mesh`, `invalid-spec`) for invalid texts and a destination that is
+    Partial, and `UsageError` for a malformed list of devices.
     """
     tensor_type = parse_tensor(tensor)
     rank = len(tensor_type.shape)
@@ -262,10 +272,14 @@ def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
     """Build the unit tasks of moves: boxes of a tensor that are in one tile of each side.
 
     Every element of a destination tile is in exactly one box (one per summand, if the source is a
-    sum over mesh axes). `moves` has at least one entry; tasks are in its order, and within a move
-    ordered by destination tile, source tile and summand. Cost: linear in tasks and their devices.
-    Raises `InputError` for a device on different hosts (`host-clash`), and for more than 2^22 tasks
-    of a move (`too-many-tasks`).
+    sum over mesh axes). Boxes that a receiver has already are included. A tensor without elements
+    has no tasks. Tasks are in the order of `moves`, and within a move ordered by destination tile,
+    source tile and summand. Boxes of moves with fewer dimensions than others are padded with [0,
+    1).
+
+    `host_of` has the host of every device of any mesh. Cost: linear in tasks and their devices.
+    Raises `ValueError` without moves. Raises `InputError` first for a device on different hosts in
+    any meshes (`host-clash`), then for the first move with more than 2^22 tasks (`too-many-tasks`).
     """
     host_of = _hosts(moves)
     width = max(len(move.tensor.shape) for move in moves)
@@ -284,8 +298,9 @@ def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
 def _hosts(moves: Sequence[Move]) -> Int64Array:
     """Return the host of every device: int64, by device number up to the largest one, -1 if unused.
 
-    There must be at least one move. Raises `InputError` (`host-clash`) if meshes place a device on
-    different hosts.
+    Devices are those of both meshes of all moves. Raises `ValueError` without moves, and
+    `InputError` (`host-clash`) if two meshes place a device on different hosts. Its message names
+    the first such device of the first mesh that contradicts an earlier one.
     """
     meshes = [side.mesh for move in moves for side in (move.source, move.destination)]
     host_of = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)

@@ -32,10 +32,21 @@ _ACCELERATOR = re.compile(r"accelerat|nvlink", re.IGNORECASE)
 def read_slurm(source: Source, options: TreeOptions) -> Topology:
     """Read the network of a topology.conf, of which either switches or blocks are described.
 
-    A block is a set of hosts that a switch connects. Reports the note `one-cable` if a host has
-    several GPUs and no NICs are given, so that it has a single cable at each of its switches.
-    Raises `InputError`, with the line if it is known, for an invalid file and for missing
-    bandwidths.
+    A block is a set of hosts that a switch connects; it also becomes a group. Hosts, cables and
+    bandwidths follow from `options` (`SwitchTree.plan`). Reports the note `one-cable` if a host has
+    several GPUs and the option `nics` is not given. Then a host has one cable at each of its
+    switches. Raises `InputError` (`invalid-fabric`), with the line if the cause is in one line:
+
+    - a file of more than 64 MiB, or an invalid line
+    - both switches and blocks, or neither of them
+    - a block size that is not a larger multiple of the previous one
+    - a missing switch, or a switch that is above itself
+    - a name of both a host and a switch, or no host
+    - `bandwidth` is missing, or has a number of values other than 1 and the number of levels
+    - the number of NICs is not a multiple of `rails`, or `node_bandwidth` is missing for hosts of
+      several GPUs
+
+    Raises `UsageError` for a text in `bandwidth` that is no bandwidth.
     """
     topology = _TopologyFile(source).topology(options)
     if options.gpus_per_node > 1 and options.nics is None:
@@ -89,10 +100,18 @@ class _TopologyFile:
     ) -> None:
         """Add the object that a line describes: a switch, a block of hosts, or the sizes of blocks.
 
-        `number`: of the line; `pairs`: its values by key. Sizes replace earlier ones; other keys in
-        their line are ignored. Raises `InputError` for a line without a name, for a name that was
-        described before (a switch and a block may have the same), and for an entry with neither
-        Switches nor Nodes.
+        `number`: of the line; `pairs`: its values by key in lower case. The first rule that applies
+        counts:
+
+        1. With `blocksizes`, the sizes replace earlier ones; other keys of the line are ignored.
+        2. With `switchname`, it is a switch.
+        3. Otherwise it is a block.
+
+        `switches` are the switches below it, `nodes` its hosts; both may be given, in Slurm's
+        notation. Other keys are ignored. Raises `InputError` (`invalid-fabric`) at the line, in
+        this order: for a line without a name; for a name that was described before (a switch and a
+        block may have the same); for an invalid list of switches or hosts; without both. For sizes
+        it raises it if one of them is no number from 1 to `_MAX_BLOCK`.
         """
         if "blocksizes" in pairs:
             self._sizes = [
@@ -115,10 +134,16 @@ class _TopologyFile:
     def _build_block_levels(self) -> dict[str, TreeSwitch]:
         """Convert the blocks to switches, with a level of switches above per further block size.
 
-        A size that is k times the previous one combines k units of the level below, in the order of
-        the file, under a switch named `FIRST..LAST`; the last one may have fewer. If several units
-        remain at the top, one core switch connects them. Raises `InputError` for a size that is not
-        a larger multiple of the previous one.
+        Units are first the blocks, in the order of the file. For each size after the first, which
+        is k times the previous one, each k consecutive units get a switch above them. The last of
+        these switches may have fewer units, also only one. They are named `FIRST..LAST` by their
+        units, and are the units of the next size. The first size is only a divisor; it is not
+        compared with the hosts of blocks.
+
+        If several units remain, also without sizes, a switch `core` connects them. The result has
+        the blocks, then the switches level by level from the bottom, then `core`. Raises
+        `InputError` (`invalid-fabric`) for a size that is not a larger multiple of the previous
+        one.
         """
         switches = dict(self._blocks)
         # The order of blocks in the file is the order in which Slurm joins them.
@@ -185,10 +210,12 @@ class _TopologyFile:
 
 
 def _generate_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number, line) of the lines that are not empty, without comments, which begin at `#`.
+    """Yield (number, line) of the lines that are not empty, without comments and trailing blanks.
 
-    A line that ends with a backslash continues in the next one: both are joined with a blank, and
-    have the number of the first part. Numbers count from 1.
+    A comment begins at `#`. A line that ends with a backslash, after its comment was removed,
+    continues in the next one. The parts are joined without the backslash, with a blank, and have
+    the number of the first part. So an empty line ends a continuation, and the end of the file does
+    too. Numbers count from 1. Leading blanks remain. Lines of white space only are skipped.
     """
     start, previous_parts = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -223,13 +250,23 @@ def read_topograph(
 ) -> Topology:
     """Read the network of a Topograph model: its switches, and its blocks as hosts at switches.
 
-    A block is a list of hosts. Its member `nvlink`, each of its annotations and each of its labels
-    give a domain to which its hosts belong; every domain becomes a group `KEY NAME`. The NVLink
-    domain of a block is `nvlink`, else its first annotation, else its first label of an accelerator
-    (`_ACCELERATOR`): with the option `nvlink_bandwidth` it is a switch to which all its hosts are
-    linked; without the option a note states that such domains are only groups. Blocks of one domain
-    are merged. Switches may list hosts themselves, as in older models, whose hosts may name their
-    NVLink domain. Raises `InputError` with the path of the error.
+    A block is a list of hosts (`_build_block`). A switch that only blocks name is a leaf if another
+    switch lists it. In older models, switches may list hosts themselves, and hosts in `nodes` may
+    name their NVLink domain; then they must be at a switch (otherwise `KeyError`). Hosts, cables
+    and bandwidths follow from `options` (`SwitchTree.plan`).
+
+    - Groups: the member `nvlink` of a block, each of its annotations and each of its labels give a
+      domain with a key and a name. All hosts with the same domain are a group `KEY NAME`, in the
+      order of the blocks.
+    - NVLink domain of a block: `nvlink`, otherwise its first annotation, otherwise its first label
+      of an accelerator (`_ACCELERATOR`), otherwise none. Blocks whose domains have the same name
+      are in one domain.
+    - With the option `nvlink_bandwidth`, a domain is a switch `NVLink NAME`, with a cable of this
+      bandwidth to each of its hosts. Without it, the note `nvlink-domains` states that the domains
+      are only groups.
+
+    Raises `InputError` (`invalid-fabric`), with the path in the document for a wrong value, and as
+    `read_slurm` for the tree and the options.
     """
     root = document_of(source, CODE)
     switches = {
@@ -276,10 +313,15 @@ def _generate_blocks(
 ) -> Iterator[_Block]:
     """Yield all blocks, and append their hosts to their switches in `switches`.
 
-    First come the entries of the list `blocks`, which name their switch. Then come the entries of
-    `capacity_blocks`, whose switch lists the block; if several switches list it, the last one
-    counts. If switches list all hosts of such a block, it needs no switch. Raises `InputError` for
-    a block without a known switch.
+    1. The entries of the list `blocks`, whose member `switch` names their switch.
+    2. The entries of `capacity_blocks`, an object by name or a list with names. Their switch is the
+       one whose list `capacity_blocks` has their name; if several have it, the last of them. A
+       block without one needs none if switches list all of its hosts already.
+
+    Blocks are in the order of the document. Hosts that the switch lists already are not appended.
+    The hosts of a block are appended when it is yielded. Raises `InputError` for an entry of
+    `blocks` without `switch`; for a switch that is not in `switches`, for a block without a needed
+    switch, and for invalid members (`_build_block`).
     """
     switch_of = {}
     # The older form lists blocks at the switches, the newer one gives the switch of each block.
@@ -310,10 +352,18 @@ def _build_block(
 ) -> _Block:
     """Build a block, and append its hosts to its switch in `switches`.
 
-    `value`: the object of the block; its `nodes` are hosts in Slurm's notation, which are
-    expanded. Its domains are `nvlink`, if it has one, and then all its annotations and labels in
-    order, as (key, text). Raises `InputError` at `switch_value` for an unknown or empty `switch`,
-    and at the entry for an invalid list of hosts or an entry that is no text.
+    `value`: the object of the block; its `nodes` are hosts in Slurm's notation, which are expanded.
+    Hosts that the switch lists already are not appended. `switch` may be "" if all hosts of the
+    block are listed by switches; then nothing is appended.
+
+    The domains of the block are `nvlink`, then all annotations, then all labels, in the order of
+    the document, as (key, text). The key of `nvlink` is `nvlink`; if it is an object, each of its
+    entries is a domain. The NVLink domain is the text of the first of these: `nvlink`, annotations,
+    labels whose key names an accelerator (`_ACCELERATOR`). It is "" without any.
+
+    Raises `InputError` in this order: for missing `nodes` or an invalid list of hosts; at
+    `switch_value` for an unknown `switch`, or for "" if a host is not listed by a switch; for a
+    domain that is no text.
     """
     hosts = _list_hosts(value, is_required=True)
     if switch in switches:

@@ -90,14 +90,24 @@ def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
 def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
     """Reroute the messages that use failed links of a network; return the algorithm and a report.
 
-    Failed links come from changes in the text of the option `topology`, and from `without`, names
-    separated by commas. The report has the number of rerouted messages, the new paths (at most 8,
-    then the number of the other paths), and, if a simulator is installed, the time before the
-    failure and afterwards. The algorithm is returned unchanged if there is no network or no failed
-    link (then the report names the missing input), or if no message is affected.
+    Failed links come from the parameter `without` in the text of the option `topology`, and then
+    from the option `without`, names separated by commas. Links that `topology` slows down
+    (`degrade`) are slow in both networks, with and without the failed links.
 
-    Raises `UsageError` if the algorithm has no size and the option `size` is missing, if the failed
-    links separate NPUs, and for unknown links; `InputError` if the algorithm cannot be composed.
+    The algorithm is returned unchanged if the option `topology` or failed links are missing; the
+    report then has one line with the missing input. Otherwise the report has these lines:
+
+    1. the number of rerouted messages and of all messages
+    2. each new path, at most 8, then the number of the other paths
+    3. if a simulator is installed: the time on the complete network, and the time of the result
+       without the links
+
+    If no message is rerouted, the algorithm itself is returned. Otherwise the new one has the
+    provenance of this pass. The size is the option `size`, otherwise that of the algorithm.
+
+    Raises `UsageError` for unknown links, for failed links that separate NPUs, or without a size.
+    Raises `InputError` if the algorithm cannot be composed (`check_composable`). The errors of
+    `read_topology`, `repair` and the simulation pass through.
     """
     # Imported here: the other passes do not need routes.
     from hub_core.schedules.repair import repair
@@ -156,8 +166,10 @@ def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
 def _collect_properties(algorithm: Algorithm) -> dict[str, str]:
     """Return the properties of an algorithm that a report of changes compares, as texts by name.
 
-    They are the collective, root, ranks, units, steps, channels and the two modes of calls.
-    `channels` is the number of different channels of sends. A missing root is the text "None".
+    In this order: `collective` (kind), `root`, `ranks`, `units`, `steps` (of all ranks),
+    `channels`, `in place`, `out of place`. `channels` is the number of different channels of sends;
+    a number that several pairs of ranks use counts once. A missing root is the text "None". The two
+    modes of calls are "claimed" or "not claimed".
     """
     collective, steps = algorithm.collective, algorithm.steps
     messages = steps.channel[steps.sends]

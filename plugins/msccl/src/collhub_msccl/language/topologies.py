@@ -278,9 +278,13 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
     """Build the topology of a host's NVLinks from the text of `nvidia-smi topo -m`.
 
     If the text is None, the command is executed on this host, which raises `OSError` or
-    `CalledProcessError` if it fails. The bandwidth of a link is the number of its NVLinks; cells of
-    other connections (such as `PIX`) are no links. Only the rows of GPUs are read, and in them the
-    first n columns for n GPUs. Raises `ValueError` if the text has no such table.
+    `CalledProcessError` if it fails. The result is named `NVLinkOnly` and has no switches. Node n
+    is the n-th row of a GPU. Such a row begins with `GPU` and a number, and its second word is
+    another text (a row of column names is skipped). Of its cells, the first n count for n rows.
+
+    The bandwidth of a link is the number of its NVLinks: 12 for a cell `NV12`. Any other cell (such
+    as `PIX` or `X`) is no link, 0. The cell of row r and column c is `links[r][c]`. Raises
+    `ValueError` without rows of GPUs, and for a row with fewer cells than there are rows.
     """
     text = nvidia_smi_topo
     if text is None:
