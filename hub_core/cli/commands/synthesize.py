@@ -208,9 +208,9 @@ def synthesize(
 def _run_for_groups(session: Session) -> int:
     """Run the command `groups` with the options of the current command line, and return DONE.
 
-    Options that both commands have are passed on. Raises `UsageError` if `--root`, `--ranks`,
-    `--relays` or `--write-ranks` is given, because they have no meaning for groups.
-    Raises `HubError` if no plugin provides the command `groups`, and the errors of that command.
+    Options that both commands have are passed on, all others are ignored. Raises `UsageError` for
+    the first of `--root`, `--ranks`, `--relays` and `--write-ranks` that is given. Raises
+    `HubError` if no plugin provides the command `groups`, and the errors of that command.
     """
     context = click.get_current_context()
     for name in ("root", "ranks", "relays", "write_ranks"):
@@ -272,11 +272,11 @@ def _run_synthesizer(
     """Run the synthesizer on the topology of the request; measure elapsed and CPU time in seconds.
 
     With chosen NPUs and without `relays`, the network is reduced to these. If a machine is known
-    (`--machine`, or recognized for `auto`), candidates are compared by their simulated times on it.
-    A complete result that was not fitted to a runtime is then replaced by its fastest simulated
-    variant, with the simulated time if it is known. The times include the search and this step. If
-    the machine has measured switches, bounds are computed on the network with these. Raises
-    `HubError` if the topology, the options or the search fail.
+    (`--machine`, or recognized for `auto`), candidates are compared by their simulated times on
+    it. A complete result without a fit to a runtime is then simulated. Its algorithm becomes the
+    fastest simulated variant; its time the simulated one, unless that is None or 0. Both measured
+    times include search and simulation. If the machine has measured switches, bounds are those of
+    the network with these. Raises `HubError` if topology, options or search fail.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
@@ -370,10 +370,10 @@ def _build_collective(
 ) -> Collective:
     """Build the in-place collective of the request.
 
-    The collective has one unit per part, or the total of the units in the table `request.counts`.
-    Rank i is NPU `npus[i]`. `request.root` is an NPU, by default `npus[0]`; the collective has the
-    rank of that NPU, or None for kinds without a root. Raises `UsageError` (`root-outside`) if the
-    root is not in `npus`, even for kinds without a root, and for an invalid table of counts.
+    It has the total units of the table `request.counts`, or for kinds without a table one unit per
+    part. Rank i is NPU `npus[i]`. `request.root` is an NPU, by default `npus[0]`; the root is its
+    rank, or None for kinds without a root. Raises `UsageError` (`root-outside`) if the NPU is not
+    in `npus`, even for kinds without a root; then as `resolve_counts` does.
     """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp

@@ -166,11 +166,13 @@ class _Parser:
         return (int(chunk), int(origin), source, destination, epoch), volume
 
     def _decode_object(self, content: bytes) -> dict[str, object]:
-        """Decode the content to a JSON object.
+        """Return the JSON object in `content`; its members keep their order and are not checked.
 
-        Raises `InputError` at the path `$` for content that the strict JSON parser refuses, such as
-        repeated keys; NaN is allowed. An object with a key of `_INPUT_KEYS` is also refused: it is
-        an input of the solver, not a schedule.
+        NaN and infinity are allowed. Raises `InputError` (`teccl-schema`) at the path `$` if
+        `parse_json_object` refuses the content: other JSON values, invalid JSON, text that is not
+        UTF-8, repeated keys, or too deep nesting. An object with a key `TopologyParams`,
+        `GurobiParams` or `InstanceParams` (`_INPUT_KEYS`) raises `InputError` too: it is an input
+        of the solver, not a schedule.
         """
         try:
             # The solver's claims may be infinite or NaN; then they are ignored.
@@ -188,10 +190,15 @@ class _Parser:
     def _add_demand(self, number: int, key: str, value: object, json_path: str) -> bool:
         """Append a demand and its paths; return whether the paths have volumes (parts of a chunk).
 
-        `number`: of the demand in the file; `key`: text with its destination, chunk and source. A
-        list that begins with a text is a single path, and its demand has no volumes. Any other list
-        has one path per element, and its demand has volumes. Raises `InputError` for a key in
-        another form than the solver's, for an empty list, and for an invalid path.
+        `number`: position of the demand in the file, from 0. `key`: text `Demand at D for chunk C
+        from S met by epoch E`; the demand is (D, C, S). If the first element of `value` is a text,
+        the list is one path of hops in text form, and the result is False. Otherwise each element
+        is a path, given as a list of pairs [epoch, hop], and the result is True. The epoch of the
+        pair is ignored; that of the hop's text counts. A hop without a volume has the volume 1.
+
+        Raises `InputError` with `json_path` or a path below it: for another key, for a value that
+        is no list or is empty, for an empty path, and for the first path that violates a condition
+        of `_add_path`. Demands, hops and switches that were appended before the error remain.
         """
         match = _DEMAND.fullmatch(key)
         if match is None:
@@ -230,13 +237,17 @@ class _Parser:
     def _add_path(self, demand: int, at: int, origin: int, hops: list[tuple[object, str]]) -> None:
         """Append a path of the demand with number `demand`, and its hops.
 
-        `hops` has the text and the JSON path of each hop, at least one. The volume of the path is
-        that of its first hop. Raises `InputError` if a condition is violated:
+        `hops` has at least one pair (text, JSON path of the text). The text is `I->J [with volume
+        V] in epoch K [via switches W]`; `_parse_hop` adds the switches W to those of the schedule.
+        The volume of the path is that of its first hop, 1 if not given. Raises `InputError` at the
+        JSON path of the first hop that violates a condition:
 
-        - The first hop begins at `origin`, and every other one where the hop before it ends.
-        - The epochs ascend strictly.
-        - The last hop ends at `at`.
-        - The volumes of all hops are equal within `TOLERANCE`.
+        - The text has this form, and the volume is above 0 and at most 1 + `TOLERANCE`.
+        - The first hop begins at `origin`, and every other hop where the previous hop ends.
+        - The epoch is higher than that of the previous hop.
+
+        Then the entire path is checked, with the error at the last hop: it ends at `at`, and the
+        largest and smallest volume differ by at most `TOLERANCE` (0.001 chunks).
         """
         node, last_epoch, volumes = origin, -1, []
         json_path = hops[-1][1]

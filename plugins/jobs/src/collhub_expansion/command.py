@@ -159,10 +159,16 @@ def _expanded(
 ) -> Expanded:
     """Replace the collectives of a workload by the messages of algorithms; return the result.
 
-    If `choices["slots"]` is `frozen`, the workload is simulated by the chosen backend first, with
-    `options`, and its times fix the order of collectives. Synthesizers compare their candidates by
-    the times of `timing`. Algorithms that rules name as files are read by the context. Shows
-    progress. Raises `HubError` for invalid options of queues and for invalid rules.
+    If `choices["slots"]` is `frozen`, the backend `choices["backend"]` first simulates the
+    workload with `options`. Computations then get their simulated durations, and nodes that share
+    a slot of a rank run in the order of their simulated starts. With `free` no simulation runs.
+    `choices["split"]`: number of independent pieces per collective, None for that of the system.
+    Synthesizers compare their candidates by the times of `timing`. Algorithms that rules name as
+    files are read by the context. Shows progress; `workload` is not changed.
+
+    Raises `UsageError` (`queues`) first if the option `queues` is not 1, in both modes of slots.
+    Then raises the `HubError` of the simulation, of reading a file, and of `expand_workload`, such
+    as for a rule whose algorithm cannot serve a collective.
     """
     # Lazy imports: `--help` must not import numpy.
     from collhub_expansion.expand import expand_workload
@@ -207,9 +213,11 @@ def _topology(
 ) -> Topology:
     """Return the network: that of `text` if given, else the recorded one, else that of the input.
 
-    `text`: value of `--topology`. The recorded network is part of the workload; the input may
-    itself contain a topology. Raises `UsageError` if there is none (`no-topology`), or if the
-    number of NPUs differs from the number of ranks (`topology-size`).
+    `text`: value of `--topology`. The recorded network is a text in the extension of the workload.
+    The network of the input is read only if there is no recorded one. Raises `UsageError`
+    (`no-topology`) if there is no network, and `UsageError` (`topology-size`) if it has another
+    number of NPUs than the workload has ranks, whatever its source. Raises the `HubError` of
+    reading the network that is used.
     """
     from collhub_expansion.native import read_recorded_network
 

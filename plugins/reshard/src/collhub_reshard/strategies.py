@@ -154,14 +154,19 @@ class Audience:
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
     """List the transfers of a box by a strategy, in the order in which they are sent.
 
-    - Send/recv: receiver by receiver, all chunks directly from the sender.
-    - Broadcast: chunk by chunk from host to host, along the first device of each host, which then
-      spreads the chunk within its host.
-    - Local all-gather: its transfers of the entire box, repeated for every chunk.
-    - All others: those of scatter and all-gather, repeated for every chunk.
+    The box is the interval 0..1, divided into `chunks` equal chunks; chunk c is c / chunks to (c +
+    1) / chunks. Hosts and devices are in the order of the audience.
 
-    The parent of a transfer is the index of the transfer that brings its source the data, -1 if the
-    source has them.
+    - Send/recv: receiver by receiver, all chunks directly from the sender.
+    - Broadcast: chunk by chunk. Each chunk goes from the sender to the first device of the first
+      host, and from there to the first device of the next host. The first device of each host
+      sends it to the other devices before the next host gets it.
+    - Local all-gather: the transfers of `_gather_locally`, scaled to the first chunk, then to the
+      second, and so on.
+    - Scatter and all-gather, and tree: in the same way, those of `_scatter_among_hosts`.
+
+    The parent of a transfer is the index in the result of the transfer that brings its source the
+    data. It is -1 if the source is the sender of the audience.
     """
     if strategy is Strategy.SEND_RECV:
         receivers = [device for devices in audience.hosts.values() for device in devices]
@@ -245,12 +250,18 @@ def _gather_locally(audience: Audience) -> list[Transfer]:
 
 
 def _scatter_among_hosts(audience: Audience) -> list[Transfer]:
-    """List the transfers of scatter and all-gather.
+    """List the transfers of scatter and all-gather for the entire box.
 
-    The box is divided into equal parts, one per host in the order of the audience. The sender sends
-    each part to the first device of its host, which sends it to the first device of every other
-    host. On every host, this first device spreads the part to the others. The parent of a transfer
-    is the index of the transfer that brought its source the part; transfers of the sender have -1.
+    The box is divided into equal parts, one per host. The parts are sent one after the other, in
+    the order of the hosts. The transfers of a part are, in this order:
+
+    1. from the sender to the first device of the part's host, with the parent -1;
+    2. from there to each other device of this host;
+    3. for each other host in order: from the first device of the part's host to the first device
+       of the other host, and from there to each other device of that host.
+
+    The parent of every other transfer is the index of the transfer that brought its source the
+    part.
     """
     transfers: list[Transfer] = []
     entries = {host: devices[0] for host, devices in audience.hosts.items()}

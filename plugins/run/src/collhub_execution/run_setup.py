@@ -63,10 +63,15 @@ class RunSetup:
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str) -> RunSetup:
         """Check the options against the algorithm and build the setup; `name` is used in messages.
 
-        The size is `options.size`, else that of the algorithm, in bytes of the full buffer. The run
-        is in place if the options request it or if the collective has no out-of-place form. Raises
-        `UsageError` if there is no size (`no-size`), for unknown types and operators, and for too
-        little memory; `InputError` for algorithms that cannot run, such as timing-only ones.
+        The size is `options.size`, else that of the algorithm, in bytes of the full buffer. The
+        elements per block are rounded down from it, or up with the option `pad`, and are at least
+        1. The operator is `options.op`, else that of the collective. The run is in place if the
+           options request it or if the collective has no out-of-place form.
+
+        Raises, in this order: `UsageError` (`no-size`) if there is no size; `UsageError` for an
+        unknown type, or `PluginError` for bfloat16 without ml_dtypes; `UsageError` (`unknown-op`);
+        `InputError` (`timing-only`) for an algorithm without contents; `UsageError` (`too-large`)
+        if this host has too little memory for the buffers and a copy of the inputs.
         """
         # The bytes of the full buffer: `size` if given, else that of the algorithm.
         if options.size is not None:
@@ -199,9 +204,13 @@ class RunOutcome:
     def fields(self) -> dict[str, JsonValue]:
         """Return the result as fields of the JSON report, in their order.
 
-        Times are in seconds and bandwidths in bytes per second. Operators, collectives and the kind
-        of comparison are texts; values that do not apply, such as the time of the native collective
-        if it was not run, are None.
+        These are ok, collective, num_ranks, collective_bytes, dtype, reduce_op, in_place,
+        comparison, max_abs_error, ranks_agree_bitwise, time_s, algorithm_bandwidth_bytes_per_s,
+        bus_bandwidth_bytes_per_s and native_time_s. `collective_bytes` is the size after rounding.
+        `time_s` and `native_time_s` are medians of the repeats in seconds; bandwidths are in bytes
+        per second. `collective`, `dtype`, `reduce_op` and `comparison` are texts.
+        `bus_bandwidth_bytes_per_s` is None for a custom collective, and `native_time_s` if the
+        native collective was not run.
         """
         setup, judgement = self.setup, self.judgement
         return {

@@ -68,10 +68,10 @@ def remove_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
 def in_threads(work: Callable[[int], Any], count: int, timeout_s: float = 60.0) -> list[Any]:
     """Run work(0) to work(count - 1) in one thread each; return the results in this order.
 
-    Threads are waited for one after another, each for at most `timeout_s` seconds from the end of
-    the wait before. The first one that has not ended then causes an `AssertionError`, and the
-    others are not waited for. If all threads end, the error that occurred first in any of them is
-    raised.
+    All threads start at once. They are waited for one after another, each for at most `timeout_s`
+    seconds from the end of the wait before. If one has not ended then, `AssertionError` is raised
+    at once, even if another thread had an error; threads that still run are not stopped. If all
+    end, the error that occurred first in any of them is raised. The result is [] for `count` 0.
     """
     results: list[Any] = [None] * count
     errors: list[BaseException] = []
@@ -179,9 +179,10 @@ def find_processes(module: str) -> list[int]:
 def find_foreign_listeners(processes: Iterable[int]) -> set[str]:
     """Return the TCP addresses other than loopback on which processes listen; requires /proc.
 
-    Addresses are hexadecimal, as in /proc/net. `processes`: process IDs. IPv4 and IPv6 are
-    included; loopback means exactly 127.0.0.1 and ::1. Processes and descriptors that disappear or
-    cannot be read are ignored.
+    `processes`: process IDs. An address is `ADDRESS:PORT` in hexadecimal, as in /proc/net: port 80
+    of 0.0.0.0 is `00000000:0050`. IPv4 and IPv6 are included. Loopback is only 127.0.0.1 and ::1;
+    127.0.0.2 counts as foreign. Processes and descriptors that disappear or cannot be read are
+    ignored. Raises `OSError` if a table of /proc/net is missing.
     """
     sockets = set()
     for process in processes:
@@ -292,9 +293,12 @@ class LaunchedExecutor:
     def find_foreign_listeners(self, *, seconds: float) -> set[str]:
         """Return the addresses other than loopback on which ranks listen during `seconds` of a run.
 
-        The run is a ring all-reduce of 4 ranks. It is examined every 0.05 s after all ranks have
-        started, and all addresses that ever exist are collected. It is ended by killing a rank.
-        Skips the test without /proc.
+        The run is a ring all-reduce of 4 ranks with 100 000 repeats. Every 0.05 s, the addresses
+        of all processes of `module` (ranks and helpers) are added to the result, in the form of
+        the function `find_foreign_listeners`. This begins when all ranks run, or after 60 s. After
+        `seconds` s the newest process is killed, so that the run fails. Raises `AssertionError` if
+        the run finishes without an error, and the errors of the run except `InputError`. Raises
+        `SkipTest` without /proc.
         """
         _require_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)

@@ -118,9 +118,11 @@ def call_columns(
 ) -> CallColumns:
     """Convert calls to the columns from which `predict` computes times, in the order of `points`.
 
-    `choices`: how each call is executed (algorithm, protocol, channels, threads, chunk); by default
-    as NCCL of `version` chooses on this GPU. Sizes are bytes of the full buffer; the share is size
-    / (ranks x channels). Raises `ValueError` for an algorithm and protocol that are not in
+    `choices`: how each call is executed (algorithm, protocol, channels, threads, chunk), one per
+    call. By default NCCL's choice on this GPU counts, for the version of the call's library, else
+    `version`, else `DEFAULT_VERSION`. Sizes are bytes of the full buffer. `share` is size / (ranks
+    * channels), `steps` is `ring_steps`, and `chunk` is in bytes and at least 1. Without points
+    all columns are empty. Raises `ValueError` if algorithm and protocol of a choice are not one of
     `_FORMS`.
     """
     if choices is None:
@@ -348,11 +350,15 @@ def log_network_times(
 def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float | None:
     """Estimate the time in us of a call on more nodes than were measured, or return None.
 
-    Only tables of several nodes with the collective, data type, library and ranks per node of the
-    call count. From the time on the largest of them, the time grows linearly in log2(nodes). The
-    slope is the median over all pairs of tables (Theil-Sen), limited to 0..`MAX_GROWTH` of that
-    time per doubling. Returns None for fewer than `MIN_TABLES` such tables, or if the call has no
-    more nodes than the largest of them.
+    A table counts if it has two or more nodes, and the collective, data type and ranks per node of
+    the call. Its library must be equal too; an unknown version equals any (`may_be_equal`). The
+    estimate is t + slope * log2(nodes of the call / nodes of the largest table). t is the time of
+    the largest table for the size of the call, interpolated between its sizes. The slope is the
+    median over all pairs of tables (Theil-Sen) of the difference of times divided by that of
+    log2(nodes). It is limited to 0..`MAX_GROWTH` * t, that is 0.35 t per doubling.
+
+    Returns None for fewer than `MIN_TABLES` (3) such tables, or if the call has no more nodes than
+    the largest of them.
     """
     same = sorted(
         (

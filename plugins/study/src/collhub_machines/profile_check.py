@@ -149,9 +149,9 @@ def _own_points(
     The first of these groups that is not empty is returned:
 
     1. points whose machine has the label of the profile (`machine_label`: without the node count);
-    2. points without a machine, and points of the profile's GPU; 3. points of a GPU that takes its
-    constants from the profile's GPU (`SIBLINGS`, such as B300 for B200). The only finding is then
-    a warning `sibling`.
+    2. points without a machine, and points of the profile's GPU;
+    3. points of a GPU that takes its constants from the profile's GPU (`SIBLINGS`, such as B300
+       for B200). The only finding is then a warning `sibling`.
 
     The GPU of a point is the one that its machine names, else `like`. If group 1 or 2 omits
     points, the only finding is a warning `other-machine` with their number; otherwise there is no

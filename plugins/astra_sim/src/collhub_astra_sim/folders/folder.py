@@ -89,12 +89,18 @@ def script(
     is_congestion_aware: bool,
     has_groups: bool,
 ) -> str:
-    """Return the text of `run.sh`, a POSIX shell script that runs ASTRA-sim on the folder.
+    """Return the text of `run.sh`, a POSIX shell script that runs ASTRA-sim on its folder.
 
-    The script exits with 0 only if all of the `npus` NPUs finish, whereas the simulator also exits
-    with 0 if ranks hang. `trace_prefixes`: the script first checks that each has `num_ranks`
-    traces. `descriptions`: texts of one line, which become comments. `is_congestion_aware` selects
-    the default binary; `has_groups` passes the groups file to it.
+    The environment variable ASTRA_SIM_BIN must name the simulator; there is no default.
+    `is_congestion_aware` decides only which binary a comment and the error for the missing
+    variable name. Before the run, the script checks that the workload has `npus` traces and each
+    of `trace_prefixes` has `num_ranks` traces, all neither empty nor read-only. It raises the
+    limit of open files if necessary. With `has_groups` the simulator gets the groups file;
+    arguments of the script follow.
+
+    The script exits with 0 only if the simulator exits with 0, all `npus` NPUs finish and no known
+    problem is reported; the simulator itself also exits with 0 if ranks hang. Otherwise the status
+    is 1. Each of `descriptions`, texts of one line, becomes a comment with a full stop.
     """
     values = {
         "@WHAT@": "".join(f"# {line}.\n" for line in descriptions),

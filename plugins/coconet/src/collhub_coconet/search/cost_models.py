@@ -105,10 +105,12 @@ class _TimeCalculation:
     def compute_seconds(self) -> float:
         """Return the time of the program in s: all kernels outside of chains, plus every chain.
 
-        Kernels run one after the other. In a chain the times are added per resource, and the
-        resources overlap in the fastest number of chunks; each further chunk costs a launch of
-        every kernel of the chain. Kernels that take no time are not counted. Fills `self.choices`
-        with the means of every collective and chain, by name.
+        Kernels run one after the other, each with the time of `_compute_kernel_s`. In a chain, the
+        times of its kernels are added per resource (`_find_resource`). With k chunks the chain
+        takes the time of its busiest resource, 1/k of the times of the others, and (k - 1)
+        launches of every kernel. The fastest k of `CHUNK_COUNTS` counts. Kernels that take no time
+        have no launch. 0 without kernels. Writes the means of every collective and chain to
+        `self.choices`, by name; the name of a chain is such as `a -> b`.
         """
         total = 0.0
         labels = {member: stage.name for stage in self.program.stages for member in stage.members}

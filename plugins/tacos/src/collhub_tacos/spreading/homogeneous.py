@@ -135,23 +135,26 @@ def find_best_all_gather(
     progress: Progress = ignore_progress,
     after_trial: AfterTrial = ignore_trial,
 ) -> LockstepResult:
-    """Find the fastest all-gather in steps of equal length over several seeds.
+    """Find the fastest all-gather in steps of equal length over several seeds and variants.
 
     Chunk x starts at NPU `origin[x]`. A link is busy for `step_ps` with a chunk, which arrives
-    `arrival_ps` after its start (default `step_ps`). `seeds`: number of seeds from `first_seed` on;
-    0 chooses 1 to 20, fewer for more pairs of link and chunk. `threads`: seeds tried in parallel
-    (0: one per core), without effect on the result. `after_trial` is called after each seed that
-    counts.
+    `arrival_ps` after its start (default `step_ps`). `seeds`: number of seeds from `first_seed`
+    on. 0 chooses 5 000 000 divided by links times chunks, limited to 1..20. `threads`: seeds tried
+    in parallel (0: one per core), without effect on the result. `after_trial` is called after each
+    seed that counts, in the order of seeds.
 
-    If all nodes are equivalent, the first variant computes the part of one node and translates it
-    to all others; the search over all nodes follows only with more than one seed. If the arrival is
-    not a multiple of the step, a longer step is tried as well. A variant that cannot be faster than
-    the best result by `bound_steps` is skipped, and a result that attains this bound ends the seeds
-    of its variant. Of equally fast results the first one is returned.
+    A symmetric network (`Translations`) has first the variants that compute the part of one node
+    and translate it to all other nodes. Variants that compute all nodes follow, for a symmetric
+    network only with more than one seed. Each is tried with the step lengths of
+    `choose_step_lengths`: a second, longer step if the arrival is not a multiple of the step.
 
-    Ctrl-C ends the search with the best result so far, marked as interrupted; without one it is
-    raised again. Raises `InputError` for networks with switches, networks that are not strongly
-    connected, and steps that are not positive or exceed the arrival.
+    Within a variant the fewest steps win; the first seed that attains `bound_steps` ends it. A
+    variant is skipped if its bound in ps is not below the best time so far. The result has the
+    shortest time in ps. Of equal results the earlier seed or variant wins.
+
+    Ctrl-C ends the search with the best result so far, marked as interrupted. Without a result it
+    is raised again. Raises `InputError` for networks with switches (`switches`), unless 0 < step
+    <= arrival (`link-times`), and if a chunk cannot reach a node (`disconnected`).
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
@@ -252,11 +255,12 @@ class _LockstepVariant:
         return LockstepResult(result.result, result.seed, is_symmetric, result.is_interrupted)
 
     def _log(self, seed: int, report: FractionReport) -> ArrivalLog:
-        """Return the log of a seed: for every node, the order in which chunks arrive.
+        """Return the all-gather of a seed: for every node, the order in which chunks arrive.
 
-        Without translations all nodes are computed, and `report` gets the progress. With
-        translations, only node 0 is computed and translated to all others, and `report` is not
-        called.
+        Without translations all nodes are computed (`all_gather`), and `report(fraction)` is
+        called about once a second; its exceptions pass through. With translations only node 0 is
+        computed and translated to all others, and `report` is not called. Raises `InputError`
+        (`disconnected`) if a chunk cannot reach a node.
         """
         if self.translations is None:
             return all_gather(
@@ -343,11 +347,14 @@ class _LockstepGather:
         return delivered / max(1, self.log.size - before)
 
     def slice(self, seed: int) -> None:
-        """Continue for about a second, and enlarge the table of used links if necessary.
+        """Continue the all-gather for less than about a second, in windows of steps.
 
-        `seed`: of the random choices. Sets `is_over` after a window of steps without transfers.
-        Raises `InputError` (`disconnected`) if it is over and a node lacks a chunk, which then
-        cannot reach it; the node with the fewest chunks is named.
+        `seed` must be the same in all calls. Logs, counters and the table of used links are
+        updated in place; a table that is too short for a window is enlarged first. `is_over`
+        becomes True if the call transfers no chunk, otherwise False. Raises `InputError`
+        (`disconnected`) if `is_over` is True and a node lacks a chunk. The error names the node
+        with the fewest chunks (the first of equal ones) and the origin of its lowest missing
+        chunk.
         """
         from collhub_tacos.spreading.lockstep_kernel import advance
 
