@@ -105,12 +105,16 @@ def _find_cycles(workload: Workload) -> list[Diagnostic]:
 
 
 def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
-    """Find sends and receives without a partner of the same ranks, tag and bytes.
+    """Return errors for sends and receives without a partner of the same ranks, tag and bytes.
 
-    If there are more equal sends than receives (or vice versa), the last rows count as unmatched
-    (`unmatched`). Messages whose peer is no other rank of the job are reported as `peer` and not
-    matched. Each of the two kinds has at most 8 findings, and one that counts the others; unmatched
-    messages are ordered by rank.
+    First come the messages whose peer is no other rank of the job (`peer`), by row. They are
+    not matched. Then come the unmatched messages (`unmatched`), by rank, then by (source,
+    destination, tag, bytes), then by row. If there are more sends than receives with equal
+    source, destination, tag and bytes, the last of these sends are unmatched, as many as there
+    are more; and vice versa.
+
+    Each of the two kinds has at most 8 findings, and one more that counts the rest. Empty if
+    all messages match.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
@@ -174,17 +178,18 @@ def _collectives(workload: Workload) -> list[Diagnostic]:
 
 
 def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
-    """Check the collectives of a group; return at most one finding.
+    """Check the collectives of a group; return a list with one error, or an empty list.
 
-    `group`: index of the group, -1 for all ranks of the job; `rows`: its collectives in issue
-    order, at least one. The first check that fails gives the finding:
+    `group`: index of the group, -1 for all ranks of the job. `rows`: its collectives by rank,
+    then in issue order; at least one. The first check that fails gives the error:
 
-    - `group`: a call by a rank outside of the group
-    - `group`: a group of a single rank (except the group of all ranks), in which simulators would
-      hang
-    - `collectives-differ`: the first member, in the order of the group, whose sequence of
-      collectives differs from that of the member at position 0 in kind, bytes, counts or number;
-      roots are not compared. The finding is at the first difference of this member.
+    - `group`: a call by a rank outside of the group, at the first such row
+    - `group`: a group of a single rank (except the group of all ranks), in which simulators
+      would hang, at the first row
+    - `collectives-differ`: each member, in the order of the group, is compared with the member
+      at position 0 (`_find_difference`). Kind, bytes, counts and the number of collectives must
+      be equal; roots are not compared. The first difference of the first different member is
+      reported.
     """
     nodes, members = workload.nodes, workload.members(group)
     name = f"process group {workload.groups[group].name!r}" if group >= 0 else "the job"

@@ -50,17 +50,26 @@ def reshard(
 ) -> torch.Tensor | None:
     """Reshard a tensor among the ranks of the default group; return this rank's new shard.
 
-    All ranks of the group must call this function. It returns `None` on ranks outside of the
-    destination mesh. `tensor`: the shard of this rank on the source mesh, a DTensor or a plain
-    tensor; `None` on other ranks. `source`, `destination`: texts such as `mesh(2,2)@0-3: S0 S1`;
-    the meshes may share ranks. `shape`, `dtype`: of the full tensor, required on ranks without a
-    shard and equal on all ranks. `host_size`: ranks per host. `host_bandwidth`: in bytes/s, only
-    used to schedule.
+    All ranks of the group must call this function with the same values, except `tensor`. The
+    result is a new plain tensor on the device of the given shard, or on the CPU without one. It
+    is `None` on ranks outside of the destination mesh.
 
-    If the source is `Partial` along mesh axes, shards are summands. Every box is then sent once per
-    summand, and the destination gets the sums in its element type, added in the order of the axes,
-    so that replicas are bitwise equal. Raises `InputError` if the shard is not the tile of this
-    rank, and for meshes larger than the group.
+    - `tensor`: the shard of this rank on the source mesh, a DTensor or a plain tensor, which is
+      not changed; `None` on ranks outside of the mesh.
+    - `source`, `destination`: texts such as `mesh(2,2)@0-3: S0 S1`. The meshes may share ranks;
+      without `@`, a mesh begins at rank 0.
+    - `shape`, `dtype`: of the full tensor. By default those of `tensor`; a plain tensor has
+      only the dtype.
+    - `host_size`: ranks per host, by default the last dimension of the source mesh.
+    - `host_bandwidth`: in bytes/s, only used to schedule.
+
+    If the source is `Partial` along mesh axes, shards are summands. Every box is then sent once
+    per summand. The destination gets the sums in its element type, added in the order of the
+    axes, so that replicas are bitwise equal.
+
+    Raises `InputError` on a rank where the shape or the dtype is unknown, for texts that cannot
+    be parsed, and for meshes larger than the group. Also (`shard-mismatch`) if the shard of a
+    rank in the source mesh is missing or has not the shape and dtype of its tile.
     """
     import torch
     import torch.distributed as dist
@@ -277,12 +286,16 @@ def _run_round(
     source_shard: _Tiled,
     arrivals: _Arrivals,
 ) -> None:
-    """Exchange the messages of one round that this rank sends or receives, and wait for them.
+    """Exchange those messages of one round that this rank sends or receives, and wait for them.
 
-    A message from this rank to itself is a copy. A box to send is read from `source_shard` if the
-    rank is one of its original senders, otherwise from the boxes that it received before
-    (`arrivals`). Received boxes are stored in `arrivals` after all operations of the round have
-    ended.
+    `messages`: those of all ranks; other ranks' messages are skipped. A message from this rank
+    to itself is a copy from `source_shard` to `arrivals`. A box to send is read from
+    `source_shard` if the rank is one of its original senders, otherwise from `arrivals`, where
+    an earlier round stored it.
+
+    All sends and receives of the round are started as one batch, in the order of `messages`.
+    Received boxes are stored in `arrivals` (the target tile, or buffers for summands) after all
+    of them have ended. Errors of `torch.distributed` pass through.
     """
     import torch
     import torch.distributed as dist
@@ -313,13 +326,19 @@ def _run_round(
 
 
 def _list_messages(plan: ReshardPlan) -> list[_Message]:
-    """Return all messages of a plan with their rounds, in an order that is the same on every rank.
+    """Return all messages of a plan with their rounds, in the same order on every rank.
 
-    First come, for each unit task, the copies within a device and the messages within hosts that
-    hold the box, in round 0. Then each piece of the schedule passes from host to host: the message
-    to the first device of the n-th receiving host, counted from 0, is in round n, and those from
-    there to the other devices of this host are in round n + 1. Unit tasks without bytes have no
-    messages.
+    First come, for each unit task in order, those that need no other host, all in round 0. For
+    a receiver that holds the box itself it is a message to itself. For another receiver on the
+    host of a holder it is a message from the first holder there.
+
+    Then come the pieces of the schedule in order. A piece passes along the chain of its
+    receiving hosts, numbered from 0. The message to the first device of host n is in round n;
+    the sender is the first device of host n - 1, or the sending device for host 0. The messages
+    from the first device of host n to its other receiving devices are in round n + 1.
+
+    So the list is not sorted by round. Unit tasks without bytes have no messages; without unit
+    tasks the list is empty.
     """
     messages = []
     for row in range(len(plan.units)):

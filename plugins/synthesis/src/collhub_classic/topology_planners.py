@@ -61,12 +61,15 @@ def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgo
 
 
 def plan_several_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather on k rings without a common link, each with 1/k of every block.
+    """Plan an all-gather on k rings, each of which carries 1/k of every block.
 
-    k is the option `rings`; 0 means all rings that `find_disjoint_rings` finds, up to `_MAX_RINGS`.
-    The cost is (n - 1) (alpha + m beta / (k n)), and the detail `rings` is k. `direction`: 1 or -1,
-    along or against the rings. Raises `UsageError` (`option-range`) if fewer rings are found than
-    requested.
+    The rings are those of `find_disjoint_rings`: at most as many as the option `rings`, or
+    `_MAX_RINGS` (16) for 0. They share no link, unless the topology has no such rings; then
+    they may share links. There is always at least one. k is the number of rings that are found.
+
+    With n ranks and m bytes, the cost is (n - 1) (alpha + m beta / (k n)). The detail `rings`
+    is k. `direction`: 1 sends along the rings, -1 against them. Raises `UsageError`
+    (`option-range`) if k is less than the option `rings`.
     """
     ranks = task.num_ranks
     requested = cast("RingsOptions", task.options).rings
@@ -97,13 +100,25 @@ def _divide_among_ports(cost: AlphaBetaCost, ports: int) -> AlphaBetaCost:
 
 
 def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather by rings along one dimension of a grid after the other.
+    """Plan an all-gather on a grid: rings along one dimension after the other.
 
-    The data are divided into equal parts that begin with different dimensions or circulate in
-    opposite directions, so that they use different links at the same time; `_choose_parts` decides.
-    The cost is that of one part with the complete data, its time per byte divided by the number of
-    parts. The details contain the sizes. `direction`: -1 reverses all rings. Raises `UsageError`
-    for an invalid option `sizes` (`option-value`, `option-range`).
+    The sizes of the grid are those of the option `sizes`. For `auto` they are the dimensions of
+    the topology if all its NPUs are ranks, else the most square grid; sizes of 1 are dropped.
+    The first dimension varies fastest with the rank.
+
+    The data are divided into equal parts, one for each pair of a first dimension and a
+    direction. A part that begins with dimension f continues with f + 1, cyclically. By
+    `_choose_parts`:
+
+    - Option `ports=one`: a single part, which begins with dimension 0.
+    - First dimensions: all if all sizes are equal or with `ports=all`, otherwise only 0.
+    - Directions: both if all sizes are above 2, otherwise one.
+
+    The cost is that of a part that begins with dimension 0 and has the complete data, its time
+    per byte divided by the number of parts. The detail `sizes` is a text such as `8x4`.
+    `direction`: 1, or -1 to reverse all rings. Raises `UsageError` for an option `sizes` that
+    is no list of sizes (`option-value`) or whose product is not the number of ranks
+    (`option-range`).
     """
     sizes = _choose_sizes(task, _find_dimensions(task))
     count = len(sizes)
@@ -142,9 +157,10 @@ def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
     """Return the sizes of the option `sizes`, or `default_sizes` if it is `auto`, without 1s.
 
-    If all are 1, the result is [1]. Raises `UsageError` (`option-range`) if the product is not the
-    number of ranks, also of `default_sizes`, and (`option-value`) if the text is not a list of
-    sizes.
+    A text such as `8x1x4` gives [8, 4], in the order of the text. If all sizes are 1, the
+    result is [1]. Raises `UsageError` (`option-value`) if the text is no list of numbers from 1
+    to 2^20 - 1, separated by `x`. Raises `UsageError` (`option-range`) if the product is not
+    the number of ranks, also for `default_sizes`.
     """
     option_text = cast("GridOptions", task.options).sizes
     sizes = list(default_sizes) if option_text == "auto" else _parse_sizes(option_text)

@@ -188,12 +188,18 @@ _HOPS_THROUGH_SWITCH = 2
 def find_private_links(
     topology: Topology, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
 ) -> tuple[Float64Array, Float64Array]:
-    """Return bandwidth (bytes/s) and latency (ns) by pair of NPUs, for messages that share no link.
+    """Return bandwidth and latency by pair of NPUs, for messages that share no link.
 
-    In a topology with dimensions only the hops in the first dimension in which the NPUs differ
-    count, as in ASTRA-sim's congestion-unaware network. In other topologies they are the minimum
-    bandwidth and the sum of the latencies of the route; `channels` select its plane, and the NPUs
-    of each pair must differ (not checked). Raises `InputError` for a pair without a path.
+    The bandwidths (bytes/s) and latencies (ns) are float64 arrays in the order of the pairs
+    (`sources[i]`, `destinations[i]`).
+
+    - Topology with dimensions: the first dimension decides in which the NPUs differ, as in
+      ASTRA-sim's congestion-unaware network (`_measure_first_dimension`). Later dimensions,
+      links and `channels` are ignored. Two equal NPUs get 0 and 0.
+    - Other topologies: the minimum bandwidth and the sum of the latencies of the links on the
+      route. `channels`: int64 per pair, selects the plane of the route; None for the default.
+      The NPUs of a pair must differ, which is not checked. Raises `InputError` for a pair
+      without a path.
     """
     if topology.dimensions:
         return _measure_first_dimension(topology.dimensions, sources, destinations)
@@ -212,11 +218,16 @@ def find_private_links(
 def _measure_first_dimension(
     dimensions: tuple[Dimension, ...], sources: Int64Array, destinations: Int64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Return bandwidth (bytes/s) and latency (ns) of each pair in the first dimension that differs.
+    """Return bandwidth and latency of each pair in the first dimension that differs.
 
-    The position of an NPU in the first dimension varies fastest with its number. The latency is
-    that of all hops between both positions, each rounded to 1e-6 ns. Both values are 0 for a pair
-    of equal NPUs.
+    The bandwidths (bytes/s) and latencies (ns) are float64 arrays with one value per pair. The
+    position of an NPU in a dimension is its number, divided by the product of the sizes of all
+    earlier dimensions, modulo the size. So the first dimension varies fastest.
+
+    The bandwidth is that of the first dimension in which both positions differ. The latency is
+    that of the dimension, rounded to 1e-6 ns, times the number of hops: the shorter direction
+    on a ring, the distance on a line, 2 through a switch, 1 in a full mesh. Both values are 0
+    for a pair of equal NPUs.
     """
     bandwidth = np.zeros(len(sources))
     latency_ns = np.zeros(len(sources))
@@ -301,10 +312,13 @@ def compute_durations_ns(
 
 
 def check_size(algorithm: Algorithm, collective_bytes: int) -> None:
-    """Raise an error for a size with which an algorithm cannot be used.
+    """Raise an error if an algorithm cannot be used with a collective of `collective_bytes`.
 
-    `UsageError` for less than one byte. `InputError` (`fixed-size`) for another size than that of a
-    trace whose messages are in bytes, which cannot be scaled.
+    Raises `UsageError` for less than one byte. Raises `InputError` (`fixed-size`) if all of
+    these hold: the algorithm has a size (`Algorithm.collective_bytes`), it differs from
+    `collective_bytes`, and the contents of its steps are not known (`has_contents` is False).
+    Such an algorithm is a trace whose messages are in bytes, which cannot be scaled. Otherwise
+    nothing happens.
     """
     if collective_bytes < 1:
         raise UsageError(

@@ -349,10 +349,18 @@ def _build_rates(topology: Topology, options: SearchOptions) -> Rates:
 def _lower_fastest(
     bound: BoundProgram, exploration: Exploration, size_index: int, outlook: Outlook
 ) -> Workload:
-    """Lower the fastest program at one size to a workload.
+    """Return the fastest program at one size of the search, lowered to a workload.
 
-    Its history gets a record for every transformation, with the effect of this step at the sizes of
-    the workload, followed by the record of the search.
+    The program is `exploration.fastest(size_index)`: the first candidate by
+    `Candidate.sort_key`, of equal ones the one that was discovered first. The sizes in `bound`
+    are used for the workload and for the recorded costs.
+
+    Its history is that of `bound`, then one record per transformation in the order of
+    application. A record has the changes of the costs (bytes, operations, kernels) by this
+    transformation; if it was applied to equal parts of the program, the changes in all of them.
+    The last record is that of the search (`Outlook.to_record`), also without any
+    transformation. Raises `InputError` for a symbol without a size, and for layouts that do not
+    fit the ranks.
     """
     fastest = exploration.fastest(size_index)
     history = list(bound.history)

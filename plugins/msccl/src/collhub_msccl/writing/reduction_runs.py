@@ -46,13 +46,20 @@ def find_reduction_chains(
     second: Int64Array,
     times: RunTimes | None = None,
 ) -> Edges:
-    """Find chains of local reductions, which the runtimes execute in one pass.
+    """Return chains of local reductions, which the runtimes execute in one pass.
 
-    `first`, `second`: pairs (earlier row, later row), in order. A pair extends a chain if both are
-    REDUCE steps that can be fused (`is_fusable_pair`), the earlier row has no successor yet and the
-    later row no predecessor; the first such pair wins. A chain ends after `MAX_OPERANDS`
-    reductions. With `times`, a chain also ends where it would delay a row. Returns the pairs (first
-    reduction of a chain, later member) as two arrays, empty without chains.
+    The result is two int64 arrays: for every member of a chain except the first, (first row of
+    the chain, row of the member). They are ordered by chain, within a chain by execution, and
+    empty without chains.
+
+    `first`, `second`: pairs (earlier row, later row). In their order, a pair links its rows if
+    both are REDUCE steps that can be fused (`is_fusable_pair`), the earlier row has no
+    successor yet, and the later row no predecessor. Linked rows form sequences; chains are
+    ordered by the pair that links the first two rows of their sequence.
+
+    A sequence is divided into chains of at most `MAX_OPERANDS` (16) reductions. With `times`, a
+    new chain also begins where a further reduction would delay the first one of the chain, or a
+    row that waits for a member (`_list_pairs`). A chain of one reduction is not in the result.
     """
     joins = draft.is_kind(StepKind.REDUCE)[first] & draft.is_kind(StepKind.REDUCE)[second]
     columns = {name: getattr(draft, name) for name in _COLUMNS}
@@ -164,10 +171,16 @@ def unfuse_reducing_receives(
     - src and dst the same location in all modes: `r` to a slot, `re` dst += slot
     - otherwise: `r` to a slot, `re` slot += src, `cpy` from the slot to dst
 
-    A slot is additional scratch; one per thread block suffices, because a block executes one step
-    at a time. `block`: thread block by step. `bases`: for each mode the first addresses of the
-    buffers. Returns the steps, where new ones are appended with the keys 2 and 3, and the scratch
-    units of every rank with slots.
+    A slot is additional scratch after that of the rank. One per thread block, as large as its
+    largest step that needs it, suffices, because a block executes one step at a time.
+
+    `block`: thread block of each step. `block_rank`: rank of each block. `scratch`: units by
+    rank. `bases`: for each mode the first address of each buffer, int64[ranks, buffers].
+
+    Returns (steps, scratch). The scratch has the units of all ranks, slots included. The `r`
+    replaces the `rrc` in place; all other steps keep their rows. Appended are first all `re`,
+    with key 2, then all `cpy`, with key 3, both with the head (`row`) of their `rrc`. The
+    arguments are not changed; without `rrc` the results equal them.
     """
     reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
     receive_columns = {name: column[reducing] for name, column in steps.columns.items()}

@@ -136,14 +136,23 @@ class _PlanLanguage:
         return self._programs != []
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """Return the report of the chosen program: plan, line, and defects of the package's plan.
+        """Return the report of the chosen program: its plan, its line, and defects.
 
-        `chosen`: name or number; None if there is only one program. An error report
-        `several-programs` is returned if it does not select exactly one program. If the file has
-        not created the plan, it is created here. `package` of the report: whether the package made
-        the plan. `defects`: errors that the package would make with this program; empty if the
-        package is used, because the check of the plan detects the defects. `namespace` and `end`
-        are ignored.
+        `chosen`: a number from 1 in the order of the `with` statements, or a name; a text that
+        is the number of a program is one. None stands for all programs. If not exactly one
+        program is selected, an error report (`several-programs`, line -1) is returned, which
+        lists the programs.
+
+        Otherwise the report has these members:
+
+        - `plan`: the last text that `to_json` of the program returned. If the file has not
+          called it, it is called here; its errors pass through.
+        - `line`: line of the `with` statement in the file, -1 if it is in no line of the file
+        - `package`: whether the installed package made the plan
+        - `defects`: texts of `find_defects`. Empty if the package is used, because the check of
+          the plan detects them.
+
+        `namespace` and `end` are ignored.
         """
         del namespace, end
         names = [str(program.name) for program in self._programs]
@@ -185,11 +194,18 @@ def find_defects(
     program: CollectiveProgram,
     earlier: Sequence[CollectiveProgram] = (),
 ) -> Iterator[str]:
-    """Yield texts about the defects that the package's plan of a program would have.
+    """Yield a text for each defect that the package's plan of a program would have.
 
-    First the defects of the program: a replication policy `none`, and barriers whose numbers
-    continue those of the `earlier` programs of the same process. Then, for each rank, the first
-    defect of each kind, in the order of thread blocks.
+    In this order:
+
+    - The replication policy is `none`.
+    - The program has barriers, and so have `earlier` programs of the same process: the package
+      numbers the barriers on from theirs.
+    - For each rank: one text per kind of defect (`_find_block_defects`), that of the first
+      thread block with this kind. The texts of a rank are in the order in which the kinds
+      occur, by thread blocks ascending, and begin with the rank and the thread block.
+
+    Yields nothing for a program without defects.
     """
     if program.replication_policy is ReplicationPolicy.none:
         yield "replication_policy none always fails with a TypeError there: leave it out"

@@ -63,13 +63,23 @@ def combine_algorithms(
 ) -> Algorithm:
     """Combine algorithms into one that executes all of them at the same time.
 
-    All must have the same number of ranks (not checked). Buffers are concatenated, and each
-    algorithm has its own channels. The unit is the greatest common divisor of the units of all
-    algorithms; an algorithm without a size counts as one byte. The size is rounded up to integer
-    bytes. The result is a custom collective with the operator of the first algorithm; it has no
-    expected contents if these would be too large. `turns`: order of the messages of different
-    algorithms; None for no order. `starts_ns`: start of every algorithm, which its ranks await in
-    COMPUTE steps; default 0. Raises `InputError` (`sizes-unlike`) if the common unit is too small.
+    There must be at least one algorithm, and all must have the same number of ranks (not
+    checked). The buffers of a rank are concatenated in the order of the algorithms, and
+    channels of an algorithm come after those of the previous ones. Offsets and counts are in a
+    common unit (`_find_common_unit`).
+
+    - Kind: custom, with the operator of the first algorithm. A rank has defined input if it has
+      in any algorithm.
+    - Number of units: the largest buffer of a rank, scratch included, rounded up until it is an
+      integer number of bytes, which is the size.
+    - Expected contents: None if all buffers and all sent messages together exceed `_MAX_MEMORY`
+      (2^25) units, or the contents `_MAX_ROWS` rows. Each algorithm must define its result.
+    - `turns`: order of the steps of different algorithms; None for one algorithm after the
+      other in the table, without waiting.
+    - `starts_ns`: start of every algorithm, for which its first steps wait in COMPUTE steps
+      (`_delay_steps`). Empty or all 0: all start at once.
+
+    Raises `InputError` (`sizes-unlike`) if the common unit is too small.
     """
     unit, factors = _find_common_unit(algorithms)
     sizes = [
@@ -110,10 +120,14 @@ def combine_algorithms(
 def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
     """Return the largest unit in which the data of all algorithms can be measured.
 
-    The result is (bytes of the unit, factors). The bytes are a fraction, the greatest common
-    divisor of the bytes of all units. The factors are the number of common units in the unit of
-    each algorithm. An algorithm without a size counts as one byte. Raises `InputError`
-    (`sizes-unlike`) if an algorithm would have more than `_MAX_UNITS` common units.
+    The result is (bytes of the common unit, factors). A unit of an algorithm has its bytes
+    divided by its number of units; an algorithm without a size counts as one byte in all. The
+    common unit is the greatest common divisor of these fractions: for units of 3/2 and 1 bytes
+    it is 1/2. The factors are the number of common units in a unit of each algorithm, here [3,
+    2].
+
+    There must be at least one algorithm. Raises `InputError` (`sizes-unlike`) if the full
+    buffer of an algorithm has more than `_MAX_UNITS` (2^40) common units.
     """
     bytes_of = [
         Fraction(algorithm.collective_bytes or 1, algorithm.collective.unit_count)
@@ -152,12 +166,16 @@ def _build_steps(
     bases: Int64Array,
     turns: Turns,
 ) -> StepTable:
-    """Build the joint step table of several algorithms of equal ranks, with shifted offsets.
+    """Return the joint step table of several algorithms with equal numbers of ranks.
 
-    The steps have the order of `turns`. `factors`: common units per unit of each algorithm, by
-    which counts and offsets are multiplied. `bases`: first unit of each algorithm in every buffer,
-    by rank, which is added. Channels of an algorithm come after those of the previous ones.
-    Dependencies within an algorithm are kept; `turns` adds control dependencies between algorithms.
+    Steps are grouped by rank, within a rank in the order of `turns`. `factors`: common units
+    per unit of each algorithm; counts and offsets are multiplied by it. `bases`:
+    int64[algorithms, ranks, buffers], the first unit of an algorithm in each joint buffer; it
+    is added to the offsets. Operands without a buffer get the offset 0.
+
+    The channels of an algorithm are numbered after the highest channel of the previous ones.
+    Dependencies within an algorithm are kept. `turns` adds control dependencies between the
+    algorithms. Raises `InputError` if the dependencies are cyclic or connect different ranks.
     """
     columns: dict[str, list[np.ndarray]] = {}
     edges: dict[str, list[Int64Array]] = {
@@ -191,12 +209,17 @@ def _build_steps(
 
 
 def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> StepTable:
-    """Delay the steps of every group until the start of the group.
+    """Return the steps with a delay before the first steps of every group.
 
-    `group`: group of every step; `starts_ns`: start of every group in ns. Each rank with steps of a
-    group whose start is above 0 gets a COMPUTE step of that duration, before its other steps. The
-    steps of the group on this rank that have no dependency wait for it by a control dependency.
-    COMPUTE steps of a rank run concurrently.
+    `group`: group of every step. `starts_ns`: start of every group in ns. For each group with a
+    start above 0, each rank that has steps of it gets one COMPUTE step of this duration. These
+    steps come before all other steps of the rank, in the order of the groups; none waits for
+    another, so they run concurrently.
+
+    The steps of the group on this rank that have no data or control dependency wait for the
+    COMPUTE step, by a control dependency. Steps with a dependency get none, even if it is on a
+    step of another group. Other steps keep their order and dependencies. If no start is above
+    0, the result equals the argument.
     """
     ranks = steps.num_ranks
     key = group * ranks + steps.rank
@@ -249,12 +272,17 @@ def _shift_offsets(
 def _build_contributions(
     algorithms: Sequence[Algorithm], factors: Sequence[int], bases: Int64Array
 ) -> Contributions | None:
-    """Build the expected contents of the joint collective in common units; None if too large.
+    """Return the expected contents of the joint collective in common units; None if too large.
 
-    They are the contributions of all algorithms, one after the other. `factors`: common units per
-    unit of each algorithm. `bases`: first unit of each algorithm in every buffer, by rank. None if
-    there would be more than `_MAX_ROWS` rows; a contribution of all ranks counts as one row per
-    rank.
+    The rows are those of the first algorithm, then those of the next ones. Each unit of an
+    algorithm becomes `factor` rows, one per common unit, and a contribution of all ranks one
+    row per rank and common unit. `factors`: common units per unit of each algorithm. `bases`:
+    int64[algorithms, ranks, buffers], the first unit of an algorithm in each joint buffer; it
+    is added to offsets (OUTPUT) and source units (INPUT).
+
+    None if there would be more than `_MAX_ROWS` (20 million) rows. Raises `InputError`
+    (`too-large`) for a standard collective of more than 2^26 rows. An algorithm whose
+    collective defines no result fails an assertion.
     """
     rows = 0
     for algorithm, factor in zip(algorithms, factors, strict=True):
