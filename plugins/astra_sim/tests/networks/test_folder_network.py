@@ -143,6 +143,7 @@ def test_topology_that_states_no_dimensions_is_judged_by_its_links():
 
 
 GOOD = "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"
+EMPTY = "topology: []\nnpus_count: []\nbandwidth: []\nlatency: []\n"
 
 
 def test_network_file_reads_as_the_builder_makes_it():
@@ -192,6 +193,8 @@ def test_network_file_may_be_written_as_block_lists_with_comments():
         (GOOD.replace("[ 500.0 ]", "[[500.0]]"), "net.yml:4", "latency: one value"),
         (GOOD.replace("[ 500.0 ]", "[1, 2]"), "net.yml", "differ in length"),
         (GOOD + "latency: [ 1 ]\n", "net.yml:5", "occurs twice"),
+        (EMPTY, "net.yml", "the lists are empty"),
+        (GOOD.replace("topology: [ Ring ]", "topology: { a: Ring }"), "net.yml:1", "one value, or"),
         (GOOD.replace("latency", "delay"), "net.yml", "missing: latency"),
         (GOOD.replace("Ring", "!!python/object:os.system Ring"), None, ""),
         ("[" * 100000, "net.yml", "this is not YAML"),

@@ -94,12 +94,11 @@ def read(source: Source, options: NoOptions) -> Topology:
 
     - for a file above 1 MiB, or one that is no YAML mapping
     - for a missing or repeated key of these four (of several reasons, the first in the file)
-    - for lists of different lengths
+    - for empty lists, and lists of different lengths
     - for invalid entries (`_build_dimension`)
     - for networks that are too large for `grid`
 
-    Raises `UsageError` if the source has several files. `options` are ignored. Lists must have at
-    least one entry.
+    Raises `UsageError` if the source has several files. `options` are ignored.
     """
     del options
     name, content = source.name, source.content()
@@ -207,7 +206,9 @@ def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
             _fail(name, line, f"the key {key[:80]!r} occurs twice")
         # Other keys are ignored, as in ASTRA-sim.
         if key in _KEYS:
-            entries = value_node.value if isinstance(value_node.value, list) else [value_node]
+            # A map has a list of pairs as its value.
+            is_list = value_node.id == "sequence"
+            entries = value_node.value if is_list else [value_node]
             entries_by_key[key] = [_read_scalar(name, key, entry) for entry in entries]
     missing = [key for key in _KEYS if key not in entries_by_key]
     if missing:
@@ -229,13 +230,15 @@ def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
 
 
 def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
-    """Raise `InputError` unless the lists of all keys have the same length.
+    """Raise `InputError` unless the lists of all keys have the same length of at least 1.
 
     The keys are `topology`, `npus_count`, `bandwidth` and `latency`, all of which must be in
     `values`; their lists have one entry per dimension. `name`: of the file. The message contains
     every length.
     """
     lengths_by_key = {key: len(values[key]) for key in _KEYS}
+    if not any(lengths_by_key.values()):
+        _fail(name, None, "the lists are empty", "write one value per dimension in every list")
     if len(set(lengths_by_key.values())) == 1:
         return
     lengths = ", ".join(f"{key} {length}" for key, length in lengths_by_key.items())
