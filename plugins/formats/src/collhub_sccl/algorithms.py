@@ -79,11 +79,14 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
     """Write an algorithm as one JSON document, in TACCL's dialect for reducing collectives.
 
-    Collectives without reduction are written in the dialect of msccl-tools. A message is sent in
-    the step after the arrival of its last data. Losses are the differences to the algorithm that
-    would be read back. Raises `InputError` (`sccl-inexpressible`) for a collective that SCCL does
-    not have, for an algorithm without contents, and if the document would not describe a correct
+    Other collectives are written in the dialect of msccl-tools. A message is sent in the step
+    after the arrival of its last data (`find_sends`). The result has one file without a name.
+    Its losses are the differences to the algorithm that would be read back from the document.
+
+    Raises `InputError` (`sccl-inexpressible`) for a collective that SCCL does not have, for an
+    algorithm without contents, and if the document would not be read or not describe a correct
     algorithm: in SCCL every rank has one value per address, to which received values are added.
+    Raises `InputError` with all findings if sends and receives do not match.
     """
     del options
     if algorithm.collective.kind not in NAMES or not algorithm.has_contents:
@@ -193,11 +196,12 @@ class _StepReader:
     def build_algorithm(self) -> Algorithm:
         """Build the algorithm of the document; each send becomes a message of one unit.
 
-        An address is a share of the data of the recognized collective. It is divided into the
-        number of parts from `_recognize_collective`, and a part is one unit. Name, dialect, rounds
-        and divisions of the document are stored in the extension `EXTENSION`. Raises `InputError`
-        for a send of an address that the collective does not have, and the errors of
-        `_build_transfers`.
+        The collective has the parts of its kind (such as one per rank for an all-gather), each
+        divided into the number of parts from `_recognize_collective`; each of those is one
+        unit. The size in bytes is unknown. Name, dialect ("taccl" or "sccl"), rounds and this
+        number (`divisions`) are stored in the extension `EXTENSION`. Raises `InputError`
+        (`sccl-algorithm`, with the step of the first one) for a send of an address that the
+        collective does not have, and that of `_build_transfers`.
         """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts
@@ -270,15 +274,15 @@ class _StepReader:
         """Return one transfer per send of the document, in the order of the file.
 
         The chunk of a send is the share of its address (`find_share`) times the parts of an
-        address, plus its part. All addresses must exist in the collective (`build_algorithm` checks
-        it). Start and finish are numbers, no times: the distinct pairs (step, time) are numbered
-        from 0 in ascending order; a transfer starts at the number of its pair and finishes at the
-        next number. Link s * ranks + d is that from rank s to rank d. The window of each transfer
-        is 0, so that it waits only for its data. If the file declares reductions of sends,
-        transfers follow it; otherwise all reduce if the collective does.
+        address, plus its part. All addresses must exist in the collective (`build_algorithm`
+        checks it). Start and finish are numbers, no times: the distinct pairs (step, time) are
+        numbered from 0 in ascending order. A transfer starts at the number of its pair and
+        finishes at the next number. Link s * ranks + d is that from rank s to rank d. The
+        window of each transfer is 0, so that it waits only for its data. If the file declares
+        which sends reduce, transfers follow it; otherwise all reduce if the collective does.
 
-        Raises `InputError` if a rank sends an address and, with the same start, another one reduces
-        into this address there: in SCCL simultaneous sends read old data.
+        Raises `InputError` (`sccl-algorithm`) if, with the same start, a rank sends an address
+        and receives a reduction into this address: in SCCL simultaneous sends read old data.
         """
         document = self._document
         sends = document.sends
@@ -356,10 +360,13 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
     """Build the JSON object of the file, with members in the order of msccl-tools.
 
     A reducing collective is written in TACCL's dialect with divided chunks, any other in the
-    dialect of msccl-tools with undivided chunks. A send is [address, source, destination]; in
-    TACCL's dialect, its step as time, the link 1, and its reduction (null if none) follow. Sends of
-    a step keep the order of `sends`. A step without sends becomes an empty step. The topology is
-    empty and has the name `any`.
+    dialect of msccl-tools with undivided chunks. The members are the tag of the dialect,
+    `name`, `instance`, `input_map`, `output_map`, `steps`, `collective` and `topology`.
+
+    There is one step for each number from 0 to the last step of `sends`, also without sends; no
+    steps without sends at all. A send is [address, source, destination]; in TACCL's dialect,
+    its step as time, the link 1, and its reduction ("rrc" or null) follow. Sends of a step keep
+    the order of `sends`. The topology is empty and has the name `any`.
     """
     ranks, kind = collective.num_ranks, collective.kind
     divisions = collective.units_per_rank

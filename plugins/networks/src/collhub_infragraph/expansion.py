@@ -93,12 +93,17 @@ class _Expansion:
     def build_graph(self) -> VertexGraph:
         """Build the vertices and edges of all instances; edges within instances come first.
 
-        An instance is a number of copies of a device. Of several edges between the same two
-        vertices, one remains: at the position of the first one, with the link of the last one.
-        Links of the document are numbered before those of the devices. Devices without instances
-        are checked too. Must be called only once. Raises `InputError` with the path if there are no
-        instances, for repeated names, for unknown devices, links and components, and for sizes
-        above the limits.
+        An instance is a number of copies of a device. Vertices are ordered by instance as in
+        the document, then by copy. Edges are ordered by instance and by entry of the device's
+        list, then follow those between instances by entry of `edges`. Of several edges between
+        the same two vertices, in either direction, one remains: at the position and in the
+        direction of the first one, with the link of the last one. Links of the document are
+        numbered before those of the devices.
+
+        Devices without instances are checked too. Must be called only once. Raises `InputError`
+        with the path if there are no instances, for repeated names, for unknown devices,
+        instances, links, components and schemes, for invalid values, and for more than
+        `MAX_NODES` vertices or `MAX_LINKS` edges within or between instances.
         """
         self._add_links("", self._root)
         for name, device in self._device_entries.items():
@@ -205,9 +210,11 @@ class _Expansion:
     def _generate_inner_blocks(self) -> Iterator[EdgeBlock]:
         """Yield the edges within instances: the edges of every device, repeated for all its copies.
 
-        A result is (first vertices, second vertices, number of the link), for one entry of a
-        device's list and all copies. Vertices are numbered in the entire graph. Raises `InputError`
-        if the total exceeds `MAX_LINKS` edges.
+        A result is (first vertices, second vertices, number of the link), for one instance and
+        one entry of the edges of its device. It has the edges of the first copy, then those of
+        the second, and so on. Results are ordered by instance, then by entry. Vertices are
+        numbered in the entire graph. Raises `InputError` as soon as the total, with repeated
+        edges, exceeds `MAX_LINKS` (2^24).
         """
         total = 0
         for device, count, first in self._instances.values():

@@ -146,11 +146,17 @@ class ReceiverTurns:
 def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) -> list[Transfer]:
     """List the transfers that send a box over several spanning trees of the topology at once.
 
-    The trees are packed so that their total rate is the largest. Each carries a fraction of the box
-    in proportion to its rate, divided into `chunks` parts. The transfers are listed chunk by chunk,
-    and in a chunk tree by tree, from parents to children. Only the sender, the receivers and
-    switches forward data. This is optimal among such trees, but other NPUs could help too, so it is
-    only a heuristic.
+    The trees start at the sender and reach all receivers of `audience`, with the largest
+    possible total rate. Each tree carries a fraction of the box in proportion to its rate;
+    these fractions are consecutive, in the order of the trees. Each fraction is divided into
+    `chunks` equal parts. The transfers are listed chunk by chunk, in a chunk tree by tree, and
+    in a tree by depth, then by position of the receiver in `audience`. The `parent` of a
+    transfer is the index of the transfer that brings the part to its source, -1 at the sender.
+
+    Only the sender, the receivers and switches forward data. Other NPUs could help too, so the
+    result is only a heuristic. Raises `InputError` (`unreachable`) if a receiver cannot be
+    reached over these nodes, and without receivers. Raises `UsageError` for a device that
+    occurs twice.
     """
     receivers = [device for devices in audience.hosts.values() for device in devices]
     nodes = (audience.sender, *receivers)
@@ -245,15 +251,23 @@ def lower_schedule(
 ) -> Lowered:
     """Convert a schedule of the hosts' network cards to an algorithm.
 
-    The pieces (parts of unit tasks) are written in the order of the schedule, each with the
-    strategy and number of chunks of its unit task in `choices`. The strategy tree needs a topology
-    in `choices`; without one, `list_transfers` gives its transfers. If hosts have one card each,
-    pieces of different senders to the same host take turns: the next sender waits for a token (a
-    message without data).
+    The pieces (parts of unit tasks) are written in the order of the schedule. Each uses the
+    strategy and the number of chunks of its unit task in `choices`, which must have both (else
+    `KeyError`). The strategy tree uses `build_tree_transfers`; without a topology in `choices`,
+    `list_transfers`. The messages within hosts, copies and sums follow at the end.
 
-    The buffers contain rows of tiles if `choices` requests them, otherwise packed boxes with 16
-    units per chunk if possible. `extension` is attached to the algorithm. Raises `InputError` for a
-    row layout of too many runs.
+    If hosts have one card each (`tasks.cards`), senders to the same host take turns. A piece
+    then waits for a token (a message without data) if three conditions are met: a piece entered
+    its first receiving host before, the last of these has another sender, and it ends after the
+    last piece of the present sender (`ReceiverTurns`).
+
+    The buffers contain rows of tiles if `choices.layout` is "rows". Otherwise they contain
+    packed boxes, whose units are so small, if possible, that the smallest box has 16 units for
+    each of the largest number of chunks. `extension` is stored in the algorithm under the key
+    `reshard`.
+
+    Raises `InputError` (`too-many-runs`) for a row layout of more than 2^18 runs, and the
+    errors of `build_tree_transfers`.
     """
     max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
@@ -290,13 +304,17 @@ def lower_streams(
 ) -> Lowered:
     """Convert a plan of streams (parts of deliveries, each over one tree) to an algorithm.
 
-    Every stream is sent in the same number of chunks, the largest one in `choices`. The chunks of
-    all streams alternate, so that the streams share the links in proportion. In each stream, the
-    first messages of a chunk wait for those of the chunk `_STREAM_WINDOW` before it. There are no
-    turns on network cards.
+    Every stream is divided into the same number n of equal chunks: the largest one in
+    `choices.chunks`, 1 without entries. First come the first chunks of all streams in the order
+    of `plan`, then the second ones, and so on, so that the streams share the links in
+    proportion. From the chunk `_STREAM_WINDOW` (8) on, each message of a device that has the
+    box in its INPUT waits for the messages of this device in the chunk 8 before it. There are
+    no turns on network cards. The messages within hosts, copies and sums follow at the end.
 
-    The buffers contain rows of tiles if `choices` requests them, otherwise packed boxes.
-    `extension` is attached to the algorithm. Raises `InputError` for a row layout of too many runs.
+    The buffers contain rows of tiles if `choices.layout` is "rows". Otherwise they contain
+    packed boxes, of which the smallest has 16 n units if possible. Strategies and topology of
+    `choices` are not used. `extension` is stored in the algorithm under the key `reshard`.
+    Raises `InputError` (`too-many-runs`) for a row layout of more than 2^18 runs.
     """
     count = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
@@ -322,9 +340,11 @@ def lower_streams(
 def build_lowered(writer: StepWriter, extension: JsonValue) -> Lowered:
     """Build the algorithm of all steps that a writer has collected, with its contract.
 
-    This finishes the writer. The size of the collective is its units times the bytes of a unit.
-    `extension` is stored in the algorithm under the key `reshard`. The result also has the layout,
-    the numbers of copies, of copied bytes and of tokens.
+    This finishes the writer, which adds the messages within hosts, the copies to OUTPUT and the
+    sums; it must not be used afterwards. The size of the collective in bytes is its units
+    (`build_collective`) times the bytes of a unit. `extension` is stored in the algorithm under
+    the key `reshard`. The result also has the layout, the number of copies and sums, their
+    bytes, and the number of tokens.
     """
     layout = writer.layout
     steps, scratch = writer.finish()

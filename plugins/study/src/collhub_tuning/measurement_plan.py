@@ -162,12 +162,21 @@ def _plan_run(
 ) -> PlannedRun:
     """Return the run that measures an algorithm, or the runtime's default, at ascending sizes.
 
-    `subject`: name of the algorithm, or `DEFAULT`. The default, and algorithms that NCCL has
-    itself, are runs of nccl-tests, the latter with NCCL_ALGO. NCCL's tree counts only for an
-    all-reduce, PAT only with one rank per node. Other algorithms are MSCCL programs (XML) with
-    `has_msccl`; otherwise they are a generated NCCL program that is built with make and called
-    once per size. Programs are created for the largest size. On several nodes the commands of
-    nccl-tests contain the environment; on one node it is separate. The commands are not executed.
+    `subject`: name of the algorithm, or `DEFAULT`. `sizes`: bytes, ascending, at least one. The
+    commands are not executed. The first rule that fits decides; STEM is the collective and
+    `_file_stem` of the subject, joined by `-`:
+
+    - `DEFAULT`: a run of nccl-tests with output `STEM.txt`.
+    - An algorithm that NCCL has itself (`_NCCL_ALGORITHMS`; the tree only for an all-reduce,
+      PAT only with one rank per node): the same with NCCL_ALGO.
+    - `has_msccl`: a run of nccl-tests with output `STEM.txt` and MSCCL_ALGO_FILES. `prepare`
+      creates the program `STEM.xml`.
+    - Otherwise a loop that calls a generated NCCL program once per size, with output
+      `STEM.jsonl`. `prepare` creates the folder `STEM` and calls make.
+
+    Programs are created for the largest size. Variables of the environment are part of the
+    commands on several nodes, which mpirun starts; on one node they are in `environment`.
+    Raises `KeyError` for a collective without a test in nccl-tests, except for the loop.
     """
     question = tuned.outcome.question
     kind, ranks = question.kind, question.num_npus
@@ -210,11 +219,14 @@ def _test_commands(
     environment: Mapping[str, str],
     output: str,
 ) -> Iterator[str]:
-    """Yield commands of nccl-tests, one for each longest series of sizes that doubles.
+    """Yield commands of nccl-tests, one for each longest series of sizes in which each doubles.
 
-    On one node a single process uses all GPUs, and the environment is not part of the command. On
-    several nodes mpirun starts one process per GPU and passes the environment. The first command
-    overwrites `output`, the others append to it. A root other than 0 is passed with -r.
+    For example, the sizes 4, 8, 32 give the series 4 to 8, and 32. On one node a single process
+    uses all GPUs, and the environment is not part of the command. On several nodes mpirun
+    starts one process per GPU and passes the environment, whose values are not quoted. The
+    first command overwrites `output`, the others append to it. A root other than 0 is passed
+    with -r. Without sizes nothing is yielded. Raises `KeyError` for a collective without a test
+    in `_TESTS`.
     """
     question = tuned.outcome.question
     ranks = question.num_npus

@@ -322,10 +322,14 @@ def compute_diameter_ps(
 ) -> int:
     """Return the time in ps of the longest shortest path that data must take; 0 without any path.
 
-    The length of a path is the sum of the arrival times of its links. Paths are those from or
-    to the root, or between all members; pairs without a path are ignored. For large networks
-    without a root only the pairs from four sweeps are considered, each from the farthest member
-    of the last one; this gives the maximum on meshes, and may give less on other networks.
+    `members`: NPU of each rank, at least one. The length of a path is the sum of the arrival
+    times of its links, which may pass any nodes. The paths are those from the root to all
+    members (broadcast, scatter), from all members to the root (reduce, gather), or between all
+    pairs of members (all other kinds). Pairs without a path are ignored.
+
+    Between pairs, the result is only a lower limit if members times links exceed 2^19: it then
+    considers the paths from four members. The first is `members[0]`, each further one is the
+    farthest reachable member from the one before. This gives the maximum on meshes.
     """
     source, destination = network.source, network.destination
     # Paths to the root are paths from the root on reversed links.
@@ -359,8 +363,10 @@ def _find_longest(length: Int64Array) -> int:
 def count_total_hops(network: LinkNetwork, members: Int64Array) -> int:
     """Count the links on the shortest paths between all ordered pairs of members.
 
-    Shortest means the fewest links; a pair counts its length, and 0 without a path. If all nodes
-    are members and translations of the network exist, the paths of one node are counted for all.
+    A pair counts the fewest links of any path from its first to its second member; paths may
+    pass any nodes. A pair without a path counts 0. If all nodes are members and
+    `Translations.of` finds translations of the network onto itself, the sum for one node is
+    multiplied by the number of nodes. There must be at least one member.
     """
     ones = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, ones)

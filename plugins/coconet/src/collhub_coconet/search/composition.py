@@ -33,17 +33,24 @@ def combine(
 ) -> tuple[Exploration, str]:
     """Combine the searches of all parts of a program to one result for the entire program.
 
-    `classes`: classes of equal parts; `explorations`: the search result of each; `bindings`: the
-    problem sizes. Candidates are, without repetitions: the original program, for every size the
-    combinations of the fastest and of the smallest candidates of all parts, and, if parts read
-    values of each other and programs are simulated, a combination per size that is improved by
-    simulation (`_descend`).
+    `classes`: classes of equal parts; `explorations`: the search result of each; `bindings`:
+    the problem sizes. The candidates are combinations of one candidate per class, in this order
+    and without repetitions:
 
-    The entire programs are simulated with the means (algorithms) that were selected for their
-    parts, so that kernels of different parts overlap. Without `simulation`, with more than
-    `_MAX_SIMULATED` communications, or if one program cannot be simulated, the times of all
-    candidates are the sums of those of the parts. The second result is a text that describes how
-    times were determined.
+    1. the original program
+    2. for each size, the fastest candidate of every class, then the one with the least memory
+    3. for each size, a combination that is improved by simulation (`_descend`). It is tried
+       only if parts read values of each other and programs are simulated.
+
+    Programs are simulated if `simulation` is given and `program` has at most `_MAX_SIMULATED`
+    (100) communications. Each candidate's time is then that of the entire program, with the
+    means (algorithms) that were selected for the parts, so that kernels of different parts
+    overlap. Otherwise, and if one of the candidates cannot be simulated, the times of all
+    candidates are the sums of the times of their parts (`_add_up`).
+
+    The counts of expanded and pruned states are sums, and the result is complete if all
+    `explorations` are. The second result is a text that describes how times were determined,
+    with the reason if they are sums in spite of `simulation`.
     """
     selections = [[exploration.candidates[0] for exploration in explorations]]
     for size_index in range(len(bindings)):
@@ -118,10 +125,14 @@ def _descend(
 ) -> list[Candidate]:
     """Select one candidate per class by simulating the entire program at one size.
 
-    It starts with the fastest candidates in isolation. Then every other candidate of a class that
-    communicates is tried once, in order, and adopted if it reduces the time of the entire program,
-    in which parts overlap. Combinations that cannot be simulated are skipped; if none can, the
-    start is returned.
+    The selection starts with the fastest candidate of each class in isolation, and is
+    simulated. Then each other candidate of a class that communicates is tried once, class by
+    class in the order of discovery, with the present selection for the other classes. It is
+    adopted if the time of the entire program, in which parts overlap, is less than the best
+    time so far. All copies of a class have the same candidate.
+
+    Combinations that cannot be simulated are never adopted; without a best time, the first one
+    that can be simulated is. If none can, the start is returned.
     """
     selection = [exploration.fastest(size_index) for exploration in explorations]
     best_s = math.inf
@@ -155,10 +166,14 @@ def _add_up(
     """Build the candidate of an entire program whose time at each size is the sum over its parts.
 
     `whole`: the program; `origins`: for each of its operations the operation of a part;
-    `selection`: one candidate per class of equal parts, whose times count once per copy. Peak
-    memory is computed for the entire program. The means (algorithms) of communications are listed
-    for the first copy only. Steps are sorted by `TRANSFORMATIONS`, the order in which they can be
-    applied to the entire program.
+    `selection`: one candidate per class of equal parts. The times, and the numbers of unevenly
+    sliced values, count once per copy. Peak memory is computed for the entire program. The
+    means (algorithms) of communications are listed for the first copy only.
+
+    The steps of all classes are sorted by their transformation in the order of
+    `TRANSFORMATIONS`, in which they can be applied to the entire program. Equal ones keep the
+    order of classes and steps. `part_steps` has the same steps, each with the program of the
+    part before it and the number of copies.
     """
     steps = []
     for part, candidate in zip(classes, selection, strict=True):
