@@ -206,8 +206,8 @@ def direct_all_to_all(num_ranks: int) -> Algorithm:
 def uneven_all_to_all(num_ranks: int) -> Algorithm:
     """Build a direct all-to-all-v: rank r sends (r + 2 t) mod 3 units to rank t, itself included.
 
-    Pairs without units send no message; units that stay on their rank are copied. The algorithm
-    supports only out-of-place mode.
+    Pairs without units send no message; units that stay on their rank are copied. INPUT is
+    ordered by receiver, OUTPUT by sender. Only out-of-place mode is supported.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     table = (np.arange(n)[:, None] + 2 * np.arange(n)) % 3
@@ -243,8 +243,8 @@ def uneven_all_gather(num_ranks: int) -> Algorithm:
 def staged_all_to_all(num_ranks: int) -> Algorithm:
     """Build an all-to-all for both modes, with one message and one unit per ordered pair of ranks.
 
-    Units arrive in SCRATCH (`num_ranks` units) and are copied to OUTPUT after the INPUT unit there
-    has been sent, because in place both are the same memory.
+    Units arrive in SCRATCH (`num_ranks` units). In place, OUTPUT is INPUT: so each is copied
+    there after the INPUT unit at its position was sent. Own units are copied directly.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))
@@ -279,10 +279,10 @@ def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
 def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
     """Build a binomial-tree reduce of two units for both modes.
 
-    Distances are the powers of two below `num_ranks`, the largest first. In each round, a rank that
-    is `distance` positions after another one, counted from the root modulo n, sends its partial sum
-    of both units to it. Partial sums are in OUTPUT at the root, and in SCRATCH (two units) at other
-    ranks.
+    Position p is rank (root + p) mod n. Each power of two d below n, the largest first, is a
+    round: for each p below d, position p + d (if below n) sends its partial sum of both units
+    to position p. Partial sums are in INPUT before the first addition, then in OUTPUT at the
+    root and in SCRATCH (two units) at other ranks. There must be two or more ranks.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     # Location of the partial sum, by distance from the root; initially the rank's input.

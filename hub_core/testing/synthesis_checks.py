@@ -93,11 +93,12 @@ def _build_request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> 
 def _find_result_problem(
     request: SynthesisRequest, result: object, repetition: object
 ) -> str | None:
-    """Return the first problem of a result, or None.
+    """Return the first problem of a result as text, or None.
 
-    `repetition`: the result of an equal request. Problems are checked in this order: a type other
-    than `SynthesisResult` (of either), the collective, differences between both algorithms, the
-    time, a partial result, and an algorithm that fails verification.
+    `repetition`: the result of an equal request. Problems are checked in this order: a type
+    other than `SynthesisResult` (of either); kind, root or ranks of the collective; differences
+    between both algorithms; a time that is no positive `int` or is below one of the result's
+    bounds; a partial result; an algorithm that fails verification.
     """
     if not isinstance(result, SynthesisResult) or not isinstance(repetition, SynthesisResult):
         return f"returned {type(result).__name__}, expected SynthesisResult"
@@ -150,11 +151,13 @@ def _find_time_problem(result: SynthesisResult) -> str | None:
 
 
 def _find_partial_problem(synthesizer: Synthesizer, request: SynthesisRequest) -> str | None:
-    """Request a partial result for every rank; return the first problem, or None.
+    """Request a partial result for every NPU in turn; return the first problem as text, or None.
 
-    A partial result must contain only steps of its rank, and all of them together must be a correct
-    algorithm. A synthesizer may return the full algorithm, which is no problem. Only requests on
-    `_TOPOLOGY_FOR_PARTS` are checked; for others, None is returned.
+    Only requests on `_TOPOLOGY_FOR_PARTS` ("ring:4") are checked; for others, None is returned.
+    A result must be a `SynthesisResult`. At the first one that is not partial, the check stops
+    with None: the synthesizer may return the full algorithm. A partial result must contain only
+    steps of its rank, and all of them together must be a correct algorithm. Exceptions of the
+    synthesizer propagate.
     """
     if request.topology.name != _TOPOLOGY_FOR_PARTS:
         return None

@@ -305,8 +305,11 @@ class Binding:
     def bounds(self, kind: TensorType, rank: int) -> list[tuple[int, int]]:
         """Return (first, end) of a rank's block in every dimension; end exclusive.
 
-        `rank`: within its group. If several axes slice a dimension, blocks nest in the order of the
-        axes. Dimensions that are not sliced are complete.
+        `rank`: within its group. Dimensions that are not sliced are complete. A dimension of n
+        elements that k ranks share has blocks of n / k elements, rounded up; the last ones are
+        shorter or empty. If several axes slice a dimension, the later axis divides the block of
+        the earlier one. A scalar has []. Raises `InputError` (`symbol`) for a symbol without a
+        number.
         """
         bounds = [(0, size) for size in self.shape(kind.shape)]
         if kind.layout.is_sliced:

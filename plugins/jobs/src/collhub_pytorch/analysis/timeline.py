@@ -63,15 +63,20 @@ def timeline(
 ) -> Timeline:
     """Compute start and end (ns) of each node; a node starts when all of its parents have ended.
 
+    Nodes without parents start at 0. A node without a communication ends after its duration;
+    markers without a duration take no time.
+
     - `meeting`: number of the communication of each node, -1 without one
     - `sizes`: number of nodes of each communication
-    - `compute_ends(rows, starts)`: returns the ends in ns of the nodes of a communication; it is
-      called when all of them can start. Starts may differ.
-    - `lane`: lane of each node, -1 for none. Nodes of one lane without communication run one at a
-      time, in the order in which they can start, then by row. None: no lanes, all run at once.
+    - `compute_ends(rows, starts)`: returns the ends in ns of the nodes `rows` of a
+      communication, in their order. It is called once per communication, when all of its nodes
+      can start. Starts may differ.
+    - `lane`: lane of each node, -1 for none. Nodes of one lane without communication run one at
+      a time, in the order in which they can start, then by row; a node may then start later
+      than its parents' ends. None: no lanes, all run at once.
 
-    Raises `InputError` for a node with neither a duration nor a communication (`no-times`), and if
-    nodes wait for each other. Markers take no time.
+    Raises `InputError` for a node other than a marker with neither a duration nor a
+    communication (`no-times`), and for nodes that wait for each other (`deadlock`).
     """
     _check_durations(workload, meeting)
     nodes = workload.nodes
@@ -246,9 +251,11 @@ def fit_clocks(
 def _select_common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:
     """Select the communication nodes that should end at the same time on all ranks.
 
-    Returns their rows, and the communication of each. Only communications with several nodes count.
-    The first of these sets that is not empty is used: collectives without a root on devices; all
-    collectives without a root; all communications.
+    Returns their rows, and the number of the communication of each, ordered by communication as
+    in `meetings`. Only communications with several nodes count. The first of these sets that is
+    not empty is used: collectives without a root on devices; all collectives without a root;
+    all communications. Both arrays are empty if no communication has several nodes. Rooted
+    collectives are broadcast, reduce, gather and scatter.
     """
     nodes = workload.nodes
     of_row = group_of_entry(meetings.indptr)

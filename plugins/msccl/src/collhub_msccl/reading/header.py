@@ -66,12 +66,20 @@ class AlgoHeader:
 def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
     """Read the attributes of `<algo>`; defects are recorded in `findings`, and reading continues.
 
-    Errors are recorded, not raised, so that the result may have replaced values. The numbers
-    `ngpus`, `nchunksperloop` and `nchannels` are 1 if they are missing, invalid or below 1 (each an
-    error). The collective is CUSTOM if `coll` is missing (a warning) or unknown (an error). Whether
-    calls are in place and out of place is decided by `read_modes` from `inplace` and `outofplace`.
-    The protocol and the sizes `minBytes` and `maxBytes` are only checked. `written` of the result
-    has all attributes as text, also unknown ones.
+    Nothing is raised, so that the result may have replaced values. Attributes that no runtime
+    knows are warnings (`unknown-attribute`), but remain. In this order are read:
+
+    1. The collective is CUSTOM if `coll` is missing (warning `missing-attribute`) or unknown
+       (error `unknown-collective`).
+    2. The protocol is only checked: a missing or unknown one is an error.
+    3. Whether calls are in place and out of place is decided by `read_modes` from `inplace` and
+       `outofplace`.
+    4. The sizes are only checked: `minBytes` above `maxBytes` is a warning (`size-range`).
+    5. The numbers `ngpus`, `nchunksperloop` and `nchannels` are 1 if they are missing, no
+       number, below 1, or 2^31 and more; each case is an error. Of a text such as `4x` the
+       number 4 is used, with a warning.
+
+    `written` of the result has all attributes as text, also unknown ones.
     """
     reader = _AttributeReader(document, findings)
     kind = reader.read_collective()
@@ -211,9 +219,10 @@ class _AttributeReader:
     def _parse(self, name: str) -> int | None:
         """Return the number in an existing attribute, or None after recording an error.
 
+        The number is parsed as by C's `strtol`: `-1`, `0x10` and `010` (octal) are accepted.
         The errors are `not-a-number` if the text does not begin with a number, and
-        `attribute-range` if its magnitude is 2^31 or more. Characters after the number are ignored
-        with the warning `odd-number`.
+        `attribute-range` if its magnitude is 2^31 or more. Characters after the number are
+        ignored with the warning `odd-number`.
         """
         text = self._algo[name]
         shown = text[:_MAX_SHOWN_CHARACTERS]
