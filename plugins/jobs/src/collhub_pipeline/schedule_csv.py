@@ -75,13 +75,23 @@ def read_schedule_file(path: str) -> Schedule:
 def read_schedule(text: str, path: str) -> Schedule:
     """Read a schedule from the text of a CSV file of PyTorch, with or without messages.
 
-    `path`: name of the file, for errors, and the name of the schedule. A row has the actions of one
-    rank. Only passes become part of the orders; messages are checked, all other actions are
-    ignored. The first of two actions in one cell counts as a forward pass that overlaps with the
-    second one. Raises `InputError` with file and row for a text without rows, for cells that are no
-    action, for more than 10^6 cells or stages x microbatches, for passes that are missing, repeated
-    or before their inputs, for schedules that deadlock, and, if the file has any message, for
-    messages without their counterpart or in another order than on the other rank.
+    `path`: name of the file, for errors, and the name of the schedule. Row r + 1 has the
+    actions of rank r in order; empty cells are ignored, and so are empty rows at the end. Only
+    passes (F, B, I, W) become part of the orders. The number of microbatches is the highest one
+    plus 1. A cell `(0F3;3B1)OVERLAP_F_B` has a forward pass that overlaps with the backward
+    pass after it.
+
+    Raises `InputError` (`pipeline-csv`) with file and row for:
+
+    - no rows, text above 2^26 characters, and above 10^6 cells or stages x microbatches
+    - a cell that is no action
+    - a rank without actions, and a stage on two ranks or, below the highest one, on none
+    - passes that are missing, repeated or before their inputs
+    - if the file has any message: a pass or a send without the message or pass that it needs, a
+      message without its counterpart, and receives in another order than their sends
+    - schedules that deadlock
+
+    Messages are only checked; actions on parameters are ignored.
     """
     rows = [list(_parse_row(line, number, path)) for number, line in _generate_lines(text, path)]
     if not rows:
@@ -117,12 +127,19 @@ def read_schedule(text: str, path: str) -> Schedule:
 def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
     """Write a schedule as CSV in the format of PyTorch, one row per device, with CRLF line ends.
 
-    Without `has_messages`, a row has only the passes. With it, it has messages and actions on
-    parameters too: a send follows its pass, and the receive is appended to the row of the other
-    rank at this moment of the execution; UNSHARD of all its stages precedes the passes of a
-    rank, REDUCE_GRAD and RESHARD follow the last pass of a stage. Raises `InputError`
-    (`pipeline-csv`) for schedules in two directions, for token slices and, with `has_messages`, for
-    schedules that deadlock.
+    A row has the passes of its device in order; an overlapped forward pass shares the cell with
+    the pass after it. With `has_messages`, a row also has:
+
+    - first an UNSHARD per stage of the device, in the order of their first passes
+    - a send after the cell of its pass, if the next stage (for gradients the previous one) is
+      on another device
+    - a receive, appended to the row of the other device at the moment of its send. To find this
+      moment the devices are executed in rounds: in ascending order, each runs its next cell if
+      it has its inputs
+    - REDUCE_GRAD and RESHARD of a stage after its last pass and the send of that pass
+
+    Raises `InputError` (`pipeline-csv`) for schedules in two directions, for token slices and,
+    with `has_messages`, for schedules that deadlock.
     """
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"
@@ -281,9 +298,10 @@ def _parse_action(text: str, place: tuple[int, int]) -> Action | None:
 
 
 def _place_stages(rows: Sequence[Sequence[Action]], path: str) -> tuple[int, ...]:
-    """Return the rank of each stage, which is the row that has its actions.
+    """Return the rank of each stage: the position, from 0, of the row that has its actions.
 
-    Raises `InputError` for a stage on two ranks or on none, and for a rank without actions.
+    Raises `InputError` with the first row that has an action of a stage of an earlier row, or
+    no actions. Then raises it, with row 1, if the stages are not 0 to the highest without gaps.
     """
     rank_of: dict[int, int] = {}
     for rank, row in enumerate(rows):

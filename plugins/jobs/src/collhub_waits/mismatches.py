@@ -58,17 +58,20 @@ def compare_calls(
 ) -> Difference | None:
     """Return the first difference between the calls of the ranks in one operation, or None.
 
-    `group`: ranks of the operation in order, None if unknown; `calls` may lack some of them. The
-    checks, in order:
+    `calls`: not empty. `group`: ranks of the operation in order, None if unknown; `calls` may
+    lack some of them. The checks, in order:
 
-    - Operations, sizes and dtypes must agree (`_SIGNATURES`). Culprits are the ranks that differ
-      from the most frequent value, all ranks if two values are equally frequent (`find_minority`).
-      There are none if ranks without a record could change the majority.
-    - No call may contradict itself (`find_contradiction`). Culprits are the ranks whose call does.
-      If all ranks have such a call and the operation completed, this is no difference.
-    - If all calls are all-to-alls and `group` is known, the data that each rank sends must be the
-      data that the other ranks receive: compared by segment, and if that finds no difference, by
-      total.
+    1. Operation names (kind `type`), then sizes (`size`), then dtypes (`dtype`) must agree
+       between the ranks. Unknown sizes and dtypes, and sizes that may differ by rank
+       (`_sizes`), agree with all. Culprits are the ranks that differ from the most frequent
+       value, or all ranks if two values are most frequent (`find_minority`). There are no
+       culprits if the ranks of `group` that `calls` lacks could change the majority.
+    2. No call may contradict itself (`find_contradiction`). Culprits are the ranks with such a
+       call, in the order of `calls`; kind and text are those of the first one. If all ranks
+       have such a call and `is_completed`, this is no difference, and the next check follows.
+    3. If `group` is known and all calls are all-to-alls, the data that each rank sends must be
+       the data that the other ranks receive (kind `all-to-all`). It is compared by segment
+       (`_compare_segments`), and if that finds no difference, by total (`_compare_totals`).
     """
     for kind, signature in _SIGNATURES:
         minority = find_minority(
@@ -124,13 +127,17 @@ def compare_message(source: int, destination: int, send: Call, receive: Call) ->
 
 
 def find_contradiction(calls: Sequence[Call], group_size: int | None) -> tuple[str, str] | None:
-    """Return (kind, text) of the first contradiction between input and output of a call.
+    """Return (kind, text) of the first call whose output does not fit its input, or None.
 
-    The kind is `size` if the output of an all-reduce has another number of elements than the input,
-    that of an all-gather another than `group_size` times as many, or that of a reduce-scatter
-    another than 1 / `group_size` as many. It is `dtype` if all types are recorded and those of
-    input and output differ; sizes are checked first. Other collectives, uneven or unknown sizes
-    and, for the latter two, an unknown group size are not checked. None without a contradiction.
+    `calls` are checked in order, and of each call the numbers of elements first, then the
+    dtypes:
+
+    - `size`: an all-reduce must have as many output as input elements, an all-gather
+      `group_size` times as many, a reduce-scatter 1 / `group_size` times as many
+    - `dtype`: the sets of dtypes of input and output must be equal, if both are recorded
+
+    Not checked, also not for dtypes, are other collectives, uneven ones, calls without recorded
+    input or output shapes, and without a `group_size` all-gathers and reduce-scatters.
     """
     for call in calls:
         name = _normalize(call.operation)
@@ -242,11 +249,16 @@ def _is_unexplained(differs: BoolArray, is_culprit: BoolArray) -> bool:
 
 
 def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
-    """Compare the elements that all ranks of all-to-alls send with those that they receive.
+    """Return a difference if all ranks of all-to-alls send more or less than they receive.
 
-    None if the sums are equal or not known for all ranks. If most ranks send and receive one equal
-    number, the other ranks are the culprits. Otherwise both of two ranks are culprits, and none of
-    more than two.
+    The sums of elements over all ranks and their calls are compared. None if the sums are
+    equal, if `calls` lacks a rank of `group`, or if a call has no recorded input or output
+    shapes. The culprits, by the first rule that applies, ascending:
+
+    1. If more than half of the ranks send n and receive n elements with the same n: all other
+       ranks
+    2. If there are two ranks: both
+    3. Otherwise none
     """
     if len(calls) != len(group):
         return None

@@ -243,12 +243,18 @@ class AstraFolder:
     def _build_texts(self) -> dict[str, str]:
         """Return the texts of the configurations and of the script by file name, in this order.
 
-        - `system.json`, `network.yml`
-        - `memory.json`, which declares no remote memory
-        - `algorithms.yml`, only with several algorithms: a line `NODE: PREFIX` per program, where
-          the node is the position of the program
-        - `groups.json`, only if some NPUs are not members: the group `GROUP` of the members
-        - `run.sh`
+        - `system.json`, see `_build_system`
+        - `network.yml`: the dimensions of `network`
+        - `memory.json`: no remote memory
+        - `algorithms.yml`, only with two or more programs: a line `NODE: PREFIX` per program,
+          in order. NODE is the position of the program from 0, PREFIX the prefix of its traces:
+          `0: traces/ring`
+        - `groups.json`, only if the world has more NPUs than ranks: an object with the key
+          `GROUP`; its value lists the NPU of every rank
+        - `run.sh`, see `_build_script`
+
+        Raises `KeyError` for a program whose `run_as` is not in `COMM_TYPES`, and for a kind of
+        network dimension that ASTRA-sim does not have.
         """
         texts = {
             SYSTEM: _format_json(self._build_system()),
@@ -266,13 +272,17 @@ class AstraFolder:
         return texts
 
     def _build_system(self) -> dict[str, object]:
-        """Return the content of system.json.
+        """Return the content of system.json as a dictionary with these keys, in this order.
 
-        The keys are `scheduling-policy` ("FIFO"), `preferred-dataset-splits` (1), and the key of
-        each collective kind that a program runs as (`run_as`). The value of such a key is a list of
-        one prefix: that of the traces of the first program of this kind. With several programs, the
-        file of `PER_NODE`, which maps nodes to programs, is named too; ASTRA-sim gives this file
-        precedence.
+        - `scheduling-policy`: "FIFO"
+        - `preferred-dataset-splits`: 1
+        - `KIND-implementation-custom` (`COLLECTIVE_KEYS`) for each collective kind that a
+          program runs as (`run_as`): a list of one prefix, that of the traces of the first
+          program of this kind
+        - `per-node-custom-implementation`, only with two or more programs: the file name
+          `algorithms.yml`. That file maps nodes to programs, and ASTRA-sim gives it precedence.
+
+        Raises `KeyError` for a `run_as` that is not in `COMM_TYPES`.
         """
         system: dict[str, object] = {
             # Without this key the simulator reads an uninitialized variable.
@@ -288,12 +298,14 @@ class AstraFolder:
         return system
 
     def _build_script(self) -> str:
-        """Return the text of run.sh, which runs the workload with all algorithms of the folder.
+        """Return the text of run.sh, a script that runs the workload with all algorithms once.
 
-        A description per algorithm gives name, collective, bytes and number of ranks. The script
-        checks that the traces of every algorithm are present, one per rank. It runs on all NPUs of
-        the placement, on the backend of the folder, and passes the groups file if only a part of
-        the NPUs takes part.
+        A comment line per algorithm, in the order of `programs`, gives its name, the collective
+        that it runs as, its bytes and the number of ranks. Before the run, the script checks
+        that every algorithm has a trace for each of these ranks. It requires that all NPUs of
+        the placement finish. The default binary is the congestion-aware one if
+        `is_congestion_aware`, else the other. The groups file is passed only if the placement
+        has more NPUs than ranks.
         """
         ranks = len(self.placement.members)
         descriptions = [
@@ -342,13 +354,22 @@ def choose_placement(
 ) -> WorldPlacement:
     """Return the NPU of every rank and the number of NPUs of ASTRA-sim's network.
 
-    `members[r]` of the result is the NPU of rank r. The NPUs are those of the option `group` (text
-    such as `0,2,4-7`); without it (None or "") those that the algorithm itself specifies, else NPU
-    r for rank r. `npus` of the result is the number of NPUs of `topology`; without a topology the
-    option `npus`, else the highest NPU plus 1. Raises `UsageError` if the option `npus` differs
-    from the topology, for more than `_MOST_NPUS` NPUs, for a rank on an NPU that does not exist
-    (`topology-too-small`), and for NPUs (of the option or of the algorithm) that are no valid list,
-    not one per rank, repeated (all three `invalid-ranks`), or not in ascending order.
+    `members[r]` of the result is the NPU of rank r, ascending. The NPUs are those of the option
+    `group` (text such as `0,2,4-7`). If it is None or "", they are those of the algorithm's
+    placement, and without a placement NPU r for rank r. `npus` of the result is the number of
+    NPUs of `topology`; without a topology the option `npus`; if that is None too, the highest
+    NPU plus 1.
+
+    Raises, in this order:
+
+    1. `InputError` (`invalid-placement`) for a malformed placement of the algorithm, even if
+       the option `group` replaces it
+    2. `UsageError` (`invalid-ranks`) if `group` is no list of NPUs, repeats an NPU, or does not
+       have one NPU per rank
+    3. `UsageError` for NPUs of `group` or of the placement that do not ascend
+    4. `UsageError` if the option `npus` is not the number of NPUs of the topology
+    5. `UsageError` if `npus` of the result is more than `_MOST_NPUS`
+    6. `UsageError` (`topology-too-small`) for a rank on an NPU of `npus` or more
     """
     default_npus = placement_of(algorithm)
     group = options.group or (

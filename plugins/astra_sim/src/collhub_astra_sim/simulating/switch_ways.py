@@ -252,17 +252,20 @@ class _Shapes:
     def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
         """Find the sums that switches can form of a group of messages to one receiver.
 
-        `routes`: links of each member's route, from the sender to the receiver; members are
-        positions in it. A sum is formed at a switch that supports reduction, of the members whose
-        routes from this switch to the receiver consist of the same links. After a sum, only its
-        first member (the carrier) travels on, with the result; in later sums it stands for all
-        members of the sum. At least two carriers must meet, otherwise there is no sum.
+        `routes`: links of each member's route, from the sender to the receiver. Members are
+        numbered by their position in `routes`. A sum is formed at a switch that supports
+        reduction, of the members whose routes from this switch to the receiver consist of the
+        same links. After a sum, only its lowest member (the carrier) travels on, with the
+        result. In later sums the carrier represents all members of the sum. A sum needs at
+        least two messages that meet at the switch.
 
-        The result's `sums` are sorted by number of links to the receiver, descending, then by these
-        links. A sum has the carriers that meet, ascending by their first member, and the number of
-        links from each one's sender to the switch. `arrivals` has a tuple per message that reaches
-        the receiver: the carrier, then the other members that it delivers. A member in no sum has a
-        tuple of its own.
+        The result's `sums` are sorted by number of links from the switch to the receiver,
+        descending, then by these links. A sum has the members that travel to its switch,
+        ascending, and the number of links from the sender of each one to the switch.
+
+        `arrivals` has a tuple per message that reaches the receiver: its carrier, then the
+        other members that it delivers, ascending. The tuples ascend by carrier. A member in no
+        sum has its own tuple. Without routes both are empty.
         """
         ends: dict[_Route, list[int]] = {}
         for member, route in enumerate(routes):

@@ -118,14 +118,18 @@ class Layout:
     ) -> Machine:
         """Return the machine: all records and tables of a simulated job before its start.
 
-        `queues`: number of queues of streams (parts of collectives) per network dimension, at least
-        1. At most ceil(active chunks of the system / `queues`) streams of a queue run at a time.
-        `has_rendezvous`: messages wait for their receivers. `is_shared`: messages contend for
-        links. `has_slots`: a rank runs at most one node per slot (resource of the rank) at a time.
-        `max_transfers`: number of transmissions for which there is space, 0 for none. The margin m
-        of `_compute_margin` bounds the objects that one event creates; the pools have 2 m records
-        for streams and 4 m for messages, batches, delays and events, and `expand_pools` doubles a
-        pool that may not suffice.
+        `queues`: number of queues of streams (parts of collectives) per network dimension, at
+        least 1. At most ceil(active chunks of the system / `queues`) streams of a queue run at
+        a time. `has_rendezvous`: messages wait for their receivers. `is_shared`: messages
+        contend for links. `has_slots`: a rank runs at most one node per slot (resource of the
+        rank) at a time. `max_transfers`: number of transmissions for which there is space, 0
+        for none.
+
+        The pools have 2 m records for streams and 4 m for messages, batches, delays and events.
+        m is the margin of `_compute_margin`, which bounds the objects that one event creates.
+        `expand_pools` doubles pools that may not suffice. The layout is not changed, so it can
+        build further machines. Raises `InputError` for a pair of ranks that may communicate and
+        has no path.
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)
@@ -195,11 +199,13 @@ class Layout:
         )
 
     def estimate_events(self, machine: Machine) -> int:
-        """Estimate the number of events of a run: of nodes, of messages and of links.
+        """Estimate the number of events of a run: nodes + records + messages x (1 + 2 hops).
 
-        A node counts 1, a message 1 and 2 per link of a route of mean length, rounded up. Messages
-        are those of native collectives in all streams (parts) of a node, and of SEND nodes. Custom
-        algorithms count only by the size of their progress table.
+        - nodes: all nodes of the job
+        - records: entries of `machine.progress`, the only estimate for custom algorithms
+        - messages: for each node with a native algorithm the messages of all its phases, times
+          its streams (parts); plus 1 per SEND node
+        - hops: mean number of links of the routes of `machine`, rounded up; 0 without routes
         """
         phase, plan = machine.phase, machine.plan
         triples = zip(
@@ -244,13 +250,17 @@ class Layout:
     def _build_routes(
         self, is_shared: bool
     ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Return the links and the routes of all pairs of ranks that may communicate.
+        """Return the links and the routes of all ordered pairs of ranks that may communicate.
 
         The tuple is (link records, first route of each source and the end, destination of each
-        route, first hop of each route and the end, link of each hop). Routes are sorted by source,
-        then destination. Pairs are those of collectives, and the ends of every SEND and RECV in
-        both directions (not in a replay). With `is_shared` the links are those of the topology,
-        otherwise one private link per pair.
+        route, first hop of each route and the end, link of each hop). The second and fourth are
+        row pointers with one entry more than there are ranks or routes. Each pair has one
+        route; routes are sorted by source, then destination. Pairs are those of collectives,
+        and for every SEND and RECV the rank and its peer in both directions. If the system only
+        replays times, SEND and RECV add no pairs.
+
+        With `is_shared` the links are those of the topology. Otherwise route i has one hop, its
+        private link i. Raises `InputError` for a pair without a path.
         """
         nodes, ranks = self.workload.nodes, self.workload.num_ranks
         rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))

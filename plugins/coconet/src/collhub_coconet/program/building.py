@@ -146,11 +146,19 @@ class ProgramBuilder:
     ) -> TensorType:
         """Create the type of an argument named `name`; shape and group are not checked here.
 
-        A `layout` by axis name leaves the missing axes of the mesh replicated. A single layout
-        applies to all axes if the mesh has several, unless it already is one of several axes
-        (`on_mesh`), which is used unchanged. Raises `InputError` for a layout, or a value of the
-        mapping, that is no `Layout` (`layout`), an unknown name of an element type (`element`), and
-        an axis that the mesh lacks (`axis`; every axis if there is no mesh), in this order.
+        The layout of the type is, by the form of `layout`:
+
+        - A mapping from axis names to layouts: one layout per axis of the mesh, in the order of
+          the mesh. Axes that the mapping lacks are replicated. With a single axis, it is the
+          layout of that axis.
+        - A single layout, if the mesh has two or more axes: this layout on every axis. A layout
+          that `on_mesh` has already made of several axes is used unchanged.
+        - A single layout otherwise: used unchanged.
+
+        Raises `InputError`, in this order: `layout` for a layout, or the first value of the
+        mapping, that is no `Layout`; `element` for an unknown name of an element type; `axis`
+        for an axis of the mapping that the mesh lacks, the alphabetically first. Without a
+        mesh, every axis is such an axis.
         """
         layouts = layout.values() if isinstance(layout, Mapping) else (layout,)
         for entry in layouts:

@@ -56,17 +56,19 @@ class BlockFigures:
 def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
     """Compute the resources of a terminating program, and its time without contention.
 
-    Times are in units of data: a step takes its count, a fused chain of reductions the count of the
-    chain, a nop 0, and links take no time. A step begins after the previous step of its block and
-    the steps for which it waits; a receive not before its send begins. All results are 0 for an
-    empty program:
+    Times are in units of data. A step takes its `cnt`, but each `re` of a fused chain takes the
+    `cnt` of the chain's last `re`: a chain of 3 with `cnt` 4 takes 12. A nop takes 0, and links
+    take no time. A step begins after the end of the previous step of its thread block, and of
+    the step of another block for which it waits. A receive also begins no earlier than its send
+    begins. The k-th send of a (source, destination, channel) is matched with its k-th receive.
+    Warnings about chains are not reported. All results are 0 for an empty program:
 
     - makespan: end of the last step
     - blocks: maximum number of thread blocks of a rank
-    - channels: number of different channels of blocks with a peer
-    - longest: maximum number of steps of a block
-    - executed: steps except nops and reductions joined to a chain
-    - fused: steps `rcs`, `rrs` and `rrcs`, and reductions joined to a chain
+    - channels: number of different channel numbers of blocks with a peer, over all ranks
+    - longest: maximum number of steps of a block, including nops
+    - executed: steps except nops and `re` steps joined to an earlier one
+    - fused: steps `rcs`, `rrs` and `rrcs`, and `re` steps joined to an earlier one
     """
     # The file is written, not read: the reader's warnings do not apply.
     fusion = fuse_reductions(program, FileFindings("", lambda diagnostic: None))
@@ -161,10 +163,17 @@ class _LinkSteps:
 def _list_steps(algorithm: Algorithm) -> _LinkSteps:
     """Convert the steps of an algorithm to lists, because single look-ups in arrays are slower.
 
-    Each list has one entry per step: its rank, whether it sends, the time of its units on a link,
-    the row of the other side of its message (-1 if none), its number of dependencies including
-    program order, and the rows that depend on it. A unit takes `_BUFFER_TIME` // `unit_count`, at
-    least 1. Unmatched messages are not reported.
+    Each list has one entry per step, in the order of the rows:
+
+    - `rank`, and `is_send`: whether the step sends
+    - `time`: number of units times the time of a unit, also for steps that do not send. A unit
+      takes `_BUFFER_TIME` // `unit_count`, at least 1
+    - `partner`: row of the other side of its message, -1 if it has none
+    - `waits`: number of its data and control dependencies. They must include the program order
+      of the lanes (not checked); the send of a receive is not counted
+    - `children`: rows of the steps that depend on it, ascending
+
+    Unmatched messages are not reported.
     """
     steps = algorithm.steps
     messages = matched_messages(steps)
@@ -206,12 +215,16 @@ class _LinkRun:
         self._arrived = [False] * len(steps.rank)
 
     def simulate(self) -> int:
-        """Run the simulation; return when the last message arrives, 0 without messages.
+        """Run the simulation; return the time at which the last message arrives, or 0.
 
-        A message crosses the link out of its sender, then the link into its receiver; its send step
-        ends on arrival. Each link carries one message at a time, in the order in which messages
-        reach it. Local steps take no time. Steps that wait forever are ignored. May be called once
-        per object.
+        The result is 0 without messages. The unit is that of `_LinkSteps.time`. A message
+        crosses the link out of its sender, then the link into its receiver. It occupies each
+        link for its `time`, and reaches the end of the link one latency later. Each link
+        carries one message at a time, in the order in which messages reach it; at equal times
+        the message that was queued first for its previous link comes first. A send step ends
+        when its message has arrived. A receive ends when its message has arrived and the steps
+        before it have ended. Local steps take no time. Steps that can never begin are ignored.
+        Every send needs a matching receive (not checked). May be called once per object.
         """
         self._start_ready_steps()
         while self._events:

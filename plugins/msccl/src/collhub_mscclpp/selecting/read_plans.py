@@ -35,17 +35,22 @@ _ELEMENT_BYTES = (2, 4)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """List the calls that a folder of plans serves, with one record per window.
+    """List the calls that a folder of plans serves, one record per window.
 
-    A window is a range of sizes of one collective and mode (in place, out of place). Sizes are
-    bytes of the full buffer. Errors and warnings go to `source.report`:
+    Windows are in the order of register.py. A window is a range of sizes of one collective and
+    mode (in place, out of place): adjacent rows of register.py. Sizes are bytes of the full
+    buffer. Problems go to `source.report`:
 
-    - An invalid or unknown plan, and a plan that register.py does not name, is an error.
-    - A window is an error and omitted if one of its plans is not correct, or if the executor would
-      throw for one of its calls.
-    - Plans of reducing collectives give one warning about operators.
-
-    The list is empty if `register.py` is missing or not as the hub writes it.
+    - An invalid or incorrect plan, and one of an unknown collective, is an error. Plans are the
+      other files of the folder.
+    - A missing `register.py` (`missing-file`), or one that is not exactly as the hub writes it
+      (`changed-program`), is an error; then the list is empty and the following checks do not
+      run.
+    - If a correct plan is of a reducing collective, there is one warning about operators.
+    - A correct plan that register.py does not name is an error; these are sorted by name.
+    - A window is an error (`call`) and omitted if one of its plans is missing, incorrect or for
+      other calls, or if the executor would throw for one of the tried calls.
+    - A note gives the number of tried calls.
     """
     contents = {part.name: part.load() for part in source.parts}
     plans: dict[str, Plan] = {}
@@ -86,14 +91,18 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _list_served_calls(
     source: Source, registration: Registration, plans: Mapping[str, Plan]
 ) -> Iterator[ServedCalls]:
-    """Yield one record for each window of sizes whose calls all get a correct answer.
+    """Yield one record for each window of sizes whose tried calls all succeed.
 
-    A window is a run of adjacent rows of the table with equal collective, mode and maximum size;
-    its plans are tried in the order of the rows. Each different defect of a window, of its rows
-    (`_find_row_defects`) or of its answers (`_find_answer_defects`), is reported to `source` as an
-    error `call`. Windows with defects, or with a collective that the hub does not know, yield no
-    record. `min_bytes` and `byte_multiple` of the record are the minima of its rows. At the end a
-    note gives the number of calls that were tried, and how many of them get a plan.
+    Windows are in the order of the table. A window is a run of adjacent rows with equal
+    collective, mode and maximum size. Each different defect of a window, first of its rows
+    (`_find_row_defects`), then of the executor's answers (`_find_answer_defects`), is reported
+    to `source` once, as an error `call`. Windows with defects, or with a collective that the
+    hub does not know, yield no record.
+
+    `min_bytes` and `byte_multiple` of the record are the minima of its rows; `max_bytes` is the
+    common maximum, None without a limit. `by` has the file and name of each plan, in the order
+    of the rows. After the last window, also if there are none, a note `calls-tried` gives the
+    number of calls that were tried, how many of them get a plan, and how many do not.
     """
     tally: Counter[bool] = Counter()
 
@@ -158,13 +167,21 @@ def _find_answer_defects(
     rows: Sequence[RegisteredPlan],
     tally: Counter[bool],
 ) -> Iterator[str]:
-    """Yield texts about calls of a window for which the executor throws.
+    """Yield a text for each tried size at which the executor throws, by ascending size.
 
-    `rows`: rows of the window. The tried sizes are: the minimum and the first size above the
-    maximum of each row, each also one element smaller and larger, and fixed odd sizes. They are in
-    the unit that the runtime passes (for some collectives bytes per part), ascending. At most one
-    text is yielded per size. A size without a plan is left to the runtime. `tally` is updated with
-    the number of calls with a plan (True) and without one (False).
+    `rows`: rows of one window, at least one. Sizes are in the unit that the runtime passes: for
+    an all-gather and a reduce-scatter the bytes of one part (full size // ranks), otherwise of
+    the full buffer. The tried sizes are:
+
+    - the minimum of each row, and its maximum plus 1 unless it is None
+    - each of these 2 and 4 bytes smaller and larger (elements have 2 or 4 bytes)
+    - the fixed `_ODD_SIZES`
+
+    Sizes below 1 are not tried. The plan for a size is the first row that fits among all rows
+    of `registration`. The executor throws if a buffer is no multiple of the plan's alignment
+    times its chunks, or outside of the plan's window. A size without a plan, or whose plan is
+    not in `plans`, yields no text. `tally` is increased per size: at True with a plan, at False
+    without one.
     """
     collective, in_place = rows[0].collective, rows[0].in_place
     # List the sizes to try, in the unit of the runtime, ascending: around limits of windows,
