@@ -33,10 +33,11 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     """Build the steps of an all-gather, a reduce-scatter, or an all-reduce (one after the other).
 
     The data have parts and chunks as in `shape`; each (part, chunk) is a stream, numbered by
-    part, then by chunk. It has one unit per rank. In an all-reduce, and with `is_moved`, the
-    units of a stream are consecutive, ordered by rank in an order in which every message is one
-    range. Otherwise unit `rank * streams + stream` is the rank's unit of a stream. Every level
-    must have at least two ranks.
+    part, then by chunk. It has one unit per rank; with `is_one_shot`, one for all ranks that
+    differ only in the level gathered first. In an all-reduce, and with `is_moved`, the units of
+    a stream are consecutive, ordered by rank in an order in which every message is one range.
+    Otherwise unit `rank * streams + stream` is the rank's unit of a stream. Every level must
+    have at least two ranks.
 
     - An all-gather begins with a copy of each rank's own units from INPUT to OUTPUT. With
       `is_moved`, units are moved to the ranks that start with them instead, and a
