@@ -168,9 +168,11 @@ def _find_topology_problem(
 ) -> str | None:
     """Read a written topology back; describe the first problem, or return None.
 
-    The result must be a `WriteResult` with exactly one artifact, whose name is empty. If a
-    reader of the same format is installed, the declared losses and restated parts must name
-    exactly the parts that differ after reading. Exceptions of the reader are passed on.
+    The result must be a `WriteResult` with exactly one artifact, whose name is empty. If a reader
+    of the same format is installed, every part that differs after reading must be named by a
+    declared loss or a restated part. Then, every loss that names parts of the model must name one
+    that differs (`find_loss_problem`); a superfluous restated part is accepted. Exceptions of the
+    reader are passed on, and `AssertionError` is raised if it returns no topology.
     """
     if not isinstance(result, WriteResult):
         return f"returned {type(result).__name__}, expected WriteResult"
@@ -287,8 +289,10 @@ def _compute_expected_units(
 ) -> dict[_OutputUnit, _Values]:
     """Return the required values of every output unit by (rank, unit).
 
-    Each is the sum of the inputs that contribute to it, with repetitions; a source of all ranks
-    counts once per rank. Units without a contribution are missing.
+    A unit has `ELEMENTS_PER_UNIT` float32 values. They are the sum of the units of `build_inputs`
+    that contribute to it, with repetitions; a source of all ranks (negative source rank) counts
+    once per rank. The order of the keys is that of their first row in `contract`. Units without a
+    contribution are missing.
     """
     inputs = build_inputs(algorithm)
     expected: dict[_OutputUnit, _Values] = {}

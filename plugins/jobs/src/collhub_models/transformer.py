@@ -285,13 +285,17 @@ class StageProgram:
     def _reduce_layer(self, layer: int, *, is_last: bool) -> None:
         """Add the reductions of a layer's gradients.
 
-        - With FSDP and several data-parallel ranks: after every microbatch a reduce-scatter in the
-          group `data`, which waits for the last computation.
-        - After the last microbatch (`is_last`): without FSDP an all-reduce in the group `data`; for
-          experts of this rank an all-reduce in the group `expert data`.
+        - With FSDP and several data-parallel ranks: after every microbatch a reduce-scatter of the
+          layer's bytes (`_layer_bytes`, without experts) in the group `data`. It waits for the last
+          computation.
+        - After the last microbatch (`is_last`), without FSDP: an all-reduce of the layer's bytes in
+          the group `data`.
+        - After the last microbatch, with or without FSDP, if there are several experts: an
+          all-reduce of the gradients of the rank's experts in the group `expert data`.
 
         With the option `overlap` the all-reduces wait for the last computation only; otherwise they
-        are stored, and `finish` adds them at the end of the pass.
+        are stored, and `finish` adds them at the end of the pass. An all-reduce in a group of one
+        rank is left out (`_all_reduce`).
         """
         options, name = self._options, f"gradients {layer}"
         last_computation = self._computes[-1:]
@@ -337,9 +341,12 @@ MOST_COMPUTATIONS = 10**7
 def generate(options: TransformerOptions) -> Workload:
     """Generate one training step of a transformer on all ranks as a workload.
 
-    Each pipeline stage runs batch / data / microbatch microbatches in the order of `schedule`. The
-    ranks of a stage have the same program in different groups. Raises `UsageError` for degrees of
-    parallelism that are not divisors.
+    Ranks are numbered with the tensor-parallel rank fastest, then the data-parallel rank, then the
+    pipeline stage. Each stage runs batch / data / microbatch microbatches in the order of
+    `schedule`. The ranks of a stage have the same program in different groups. Raises `UsageError`
+    for degrees of parallelism that are not divisors, for more than `MOST_COMPUTATIONS`
+    computations, for `top_k` above the number of experts, and for expert and tensor parallelism
+    together without sequence parallelism.
     """
     _check(options)
     costs = Costs(options)

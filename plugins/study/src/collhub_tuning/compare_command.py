@@ -116,9 +116,10 @@ def compare(
 ) -> int:
     """Compare algorithms for a collective on a topology, or for the workload in JOB.
 
-    Every algorithm is made or read, verified, and timed by the simulator; what does not fit is
-    said and left out. Results are kept in the user's cache folder, so that the same question is
-    answered at once, and one that was interrupted goes on. Exit 1 where no algorithm fits.
+    Every algorithm is synthesized or read, verified, and timed by the simulator. Algorithms that
+    fail are reported and left out. Results are cached in the user's cache folder: a repeated
+    comparison is answered from it, and an interrupted one is continued. The exit code is 1 if no
+    algorithm has a time.
 
     With a JOB, the entire job is simulated with every --with on every --topology: native (default),
     a synthesizer or file for all of its collectives, or rules such as
@@ -236,13 +237,15 @@ def _compare_job(
 ) -> int:
     """Compare candidates and networks for the job `arguments["job"]`, and print the result.
 
-    The networks are all of `--topology`, then the variations (bandwidth, latency, failed links) of
-    each. Prints JSON with `as_json`, otherwise a table; then notes and failures. If `view_out` is
-    given and a candidate has a time, writes a page to it.
+    The networks are those of `_create_networks_of_job`, or the network that the job declares if
+    there are none. Prints JSON with `as_json`, otherwise a table. Then reports, in both cases, a
+    note about the timing and one line per failure. If `view_out` is given and a candidate has a
+    time, writes a page to it.
 
     Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError` for
     an option that is only for collectives, such as `--measured`, a machine or an output (`outputs`
-    that are not None), and for variations without a network; `HubError` of `compare_job`.
+    that are not None), and for variations without a network. Raises `HubError` for a job or a
+    network that cannot be read.
     """
     from collhub_tuning import job_comparison as report
     from hub_core import TimingSource
@@ -271,9 +274,14 @@ def _create_networks_of_job(
 ) -> list[Topology]:
     """Return all networks of `--topology`, then the variations of the first, the second, ...
 
-    A variation is named `NETWORK VARIATION`. The list is empty without `--topology`. Raises
-    `UsageError` for options that are only for collectives, for the first of `outputs` (value by
-    option) that is not None, and for variations without a network.
+    A variation is named `NETWORK VARIATION`; those of one network are in the order of
+    `create_variations`. The list is empty without `--topology`.
+
+    Raises `UsageError` for the first option that is given but has no meaning for a job. These are
+    the options in `_NOT_OF_JOBS`, then `outputs` (value by option, None if not given),
+    `--measured`, `--timeout`, and `--machine` with another value than `none`. Raises it also for
+    variations without a network or with invalid values, and `HubError` for a network that cannot be
+    read.
     """
     used_options = {option: arguments[name] for option, name in _NOT_OF_JOBS.items()} | outputs
     used_options["--measured"] = arguments["measured_files"] or None
@@ -350,11 +358,12 @@ def _compare_seeds(
 def _run_seed_of_job(
     context: CommandContext, arguments: dict[str, Any], seed: int
 ) -> tuple[Mapping[Candidate, int | None], list[str]]:
-    """Compare the job for one seed, which is inserted into the job's text.
+    """Compare the job for one seed, which replaces every `{seed}` in the job's text.
 
-    Returns the time in ns by candidate (with size None), None after a failure; and one line per
-    failure. Raises `UsageError` (`seeds`) if the job's text has no place for a seed, and
-    `HubError` if the job or a network cannot be created.
+    Returns the time in ns by candidate (algorithms, network, size None), None for one that failed,
+    and one line per failure. They are ordered by network, then candidate. Raises `UsageError` for
+    options that are only for collectives, and `UsageError` (`seeds`) if the job's text has no
+    `{seed}`. Raises `HubError` if the job or a network cannot be read. `arguments` is not changed.
     """
     from collhub_tuning import job_comparison as report
     from collhub_tuning.seed_bands import Candidate, seeded_text

@@ -134,16 +134,23 @@ def find_turns(parents: Int64Array) -> Int64Array:
 
 
 def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
-    """Return the parents in broadcast trees over groups of ranks, -1 at the root.
+    """Return parents in broadcast trees over groups: int64[2 * size, ranks], -1 at `root`.
 
-    The result is int64[2 * size, ranks]. Groups are `size` consecutive ranks, such as the cards of
-    a server; `num_ranks` must be a multiple (not checked). Trees 2 m and 2 m + 1 reach other groups
-    over the links of member m of every group only. These members form the two trees of
-    `find_binary_trees`; the root of the trees sends to the first ones itself. Each such member then
-    sends the data to all other members of its group.
+    Groups are `size` consecutive ranks, such as the NPUs of a server; `num_ranks` must be a
+    multiple of `size` (not checked). Member m of a group is its rank with r % size = m. In the
+    trees 2 m and 2 m + 1, data pass between groups only from member m to member m. The parents of
+    the groups are those of the first tree of `find_binary_trees`, and for tree 2 m + 1 of the
+    second, with the group of `root` as their root. The parent of a rank is, by the first of these
+    rules that applies:
 
-    In the trees of the root's own member number, the data pass along a chain of the ranks of the
-    root's group instead, because the root also sends the data of the other trees.
+    - `root` has the parent -1.
+    - Member m of the group of `root` has the parent `root`.
+    - Member m of any other group has the parent member m of the parent group.
+    - In the group of `root`, if `root` itself is member m, a member k has the parent member (k - 1)
+      % size: a chain, because `root` also sends the data of the other trees.
+    - Any other rank has the parent member m of its group.
+
+    Example: size 2, 8 ranks and root 2 give the tree 0 (4, 0, -1, 2, 2, 4, 4, 6).
     """
     rank = np.arange(num_ranks)
     group, member = np.divmod(rank, size)
@@ -214,15 +221,21 @@ def choose_grains(
 ) -> Int64Array | None:
     """Choose the number of chunks in a message to each rank of edge-disjoint trees.
 
-    `parents`: int64[trees, ranks], -1 at the root; `chunks`: per tree; `latency_chunks`: latency of
-    a message in times of a chunk. Returns int64[trees, ranks], or None if all trees together cannot
+    `parents`: int64[trees, ranks], -1 at the root, with two or more ranks; `chunks`: per tree;
+    `latency_chunks`: latency of a message in times of a chunk. Returns int64[trees, ranks], from 1
+    to `chunks`; the entry of the root is 1 and has no meaning. None if all trees together cannot
     have at most `max_messages` messages.
 
     Larger messages reduce their number, but delay the first data by their time on every hop. Ranks
     of equal height in a tree (`compute_heights`) have equal messages, because the longest path has
-    one rank of each height. The sum of their times is smallest for sizes in proportion to the
-    square root of the number of these ranks. `_list_sizes` lists sizes of a tree; each tree gets
-    the ones with the fewest messages whose delay is at most the smallest possible for all trees.
+    one rank of each height. The delay of a tree is the sum over these heights of the message size
+    plus `latency_chunks`. It is smallest for sizes in proportion to the square root of the number
+    of ranks of the height.
+
+    `_list_sizes` lists the possible sizes of a tree. With a limit of the delay, each tree gets the
+    sizes with the fewest messages among those within the limit; of equal ones the first listed. The
+    result belongs to the smallest limit for which every tree has sizes, and all trees together have
+    at most `max_messages` messages.
     """
     heights = [compute_heights(parent) for parent in parents]
     # The root, the highest rank, receives no message.
@@ -322,14 +335,18 @@ def build_broadcast_steps(
 
     `parents`: int64[trees, ranks], -1 at the root, which is the same in all trees. Unit t * chunks
     + c is chunk c of tree t. A message to a rank has `grains[tree, rank]` units, which must be a
-    multiple of those to its parent; the last message may have fewer. None means one unit per
-    message.
+    multiple of those to its parent (not checked); the last message may have fewer. None means one
+    unit per message. All messages have channel 0.
 
-    The root copies INPUT to OUTPUT first; all sends read OUTPUT. A send depends on the receives of
-    its units. With `grains`, for which the order of the chunks matters, sends of the root also wait
-    for earlier ones (`_Messages.find_windows`, `latency_chunks`). Steps of a rank are sorted by the
-    end of the message's range of chunks, then tree, receives before sends, then `turns` of the
-    receiver in the tree (int64[trees, ranks], None: all equal), then receiver.
+    The root copies INPUT to OUTPUT in one step; with one rank this is the only step. All sends read
+    OUTPUT, and all receives write it, at the offset of their units. A send depends on the receives
+    of its units, a send of the root on the copy. With `grains`, for which the order of the chunks
+    matters, sends of the root also wait for earlier ones (`_Messages.find_windows`,
+    `latency_chunks`).
+
+    Steps are sorted by rank. The copy is first in its rank. Steps of a rank are sorted by the end
+    of the message's range of chunks, then tree, receives before sends, then `turns` of the receiver
+    in the tree (int64[trees, ranks], None: all equal), then receiver.
     """
     trees, ranks = parents.shape
     has_windows = grains is not None
@@ -395,14 +412,17 @@ def build_reduce_steps(
     """Build the steps of a reduce of `chunks` chunks on each of several trees, one unit per chunk.
 
     The messages are those of `build_broadcast_steps` in the opposite direction, with the same units
-    and `grains`, which must also be multiples of each other for the children of a rank. A rank adds
-    the messages of its children one after another, those of the largest messages first, to the
-    partial sum in SCRATCH, the root in OUTPUT. INPUT is the first operand, and leaves send it.
+    and `grains` (None: one unit per message), which must also be multiples of each other for the
+    children of a rank (not checked). A leaf sends from INPUT. Every other rank adds the messages of
+    its children by RECV_REDUCE, children with larger `grains` first, equal ones by rank. The first
+    child's message is added to INPUT, the others to the partial sum. The partial sum is in SCRATCH,
+    at the root in OUTPUT, at the offset of the units; a rank sends it when all children are added.
+    With one rank there are no steps, not even a copy to OUTPUT.
 
     A step depends on the addition before it of the same units. So that all leaves send the chunks
-    in the same order, their sends also wait for earlier ones (`_Messages.find_windows`,
-    `latency_chunks`). Steps of a rank are sorted by the first chunk of the message, then tree,
-    receives before sends, then the order of the children.
+    in the same order, their sends also wait for earlier ones, even without `grains`
+    (`_Messages.find_windows`, `latency_chunks`). Steps are sorted by rank, then by the first chunk
+    of the message, then tree, receives before sends, then the order of the children.
     """
     ranks = parents.shape[1]
     if grains is None:

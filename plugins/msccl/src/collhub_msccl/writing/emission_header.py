@@ -50,9 +50,11 @@ class Target:
     def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
         """Build the attributes of `<algo>` for a program, as texts in the order of the file.
 
-        They are `name`, `proto`, `nchannels`, `nchunksperloop`, `ngpus`, `coll` and `inplace`, then
-        `outofplace` only for a runtime with both modes, `minBytes` and `maxBytes`, then `nthreads`
-        only for other runtimes, if the imported file has one above 0.
+        They are `name`, `proto`, `nchannels`, `nchunksperloop` (units of the collective), `ngpus`
+        (ranks), `coll` and `inplace`, then `outofplace` only for a runtime with both modes,
+        `minBytes` and `maxBytes`, then `nthreads` only for other runtimes, if the imported file has
+        one above 0. The modes are `1` or `0`. `nchannels` is the highest channel of the program
+        plus 1, or a larger number of the imported file that the runtime permits.
 
         `largest`: size in bytes of the largest call, None for no limit. For a runtime with both
         modes `maxBytes` is `largest`, or 0 for no limit. Other runtimes exclude `maxBytes` itself;
@@ -144,11 +146,12 @@ def compute_largest_size(
 ) -> int | None:
     """Return the maximum size in bytes for which the file may be used; None for no limit.
 
-    It is the target's limit, reduced to the sizes without deadlock: a transfer moves as many chunks
-    as fit into a slice, so in larger calls a step takes more transfers, which can fill the FIFOs.
-    If `safety.min_units` is above 1, that many chunks must fit into a slice of the protocol. Raises
-    `InputError` (`size-range`) if the result is below the minimum size of the file (at least 1
-    byte).
+    It is the smaller one of two limits: `target.max_bytes`, and the limit without deadlock. The
+    latter is unit_count * (slice_bytes // `safety.min_units`), with the units of the collective and
+    the slice of the target's protocol. There is none if `safety.min_units` is None or at most 1.
+    Reason: a transfer moves as many chunks as fit into a slice. In larger calls a step takes more
+    transfers, which can fill the FIFOs. Raises `InputError` (`size-range`) if the result is below
+    the minimum size of the file (at least 1 byte).
     """
     largest = target.max_bytes
     if safety.min_units is not None and safety.min_units > 1:
@@ -178,12 +181,14 @@ def _choose_modes(
     runtime: Runtime,
     options: WriteOptions,
 ) -> Collective:
-    """Return the collective with the modes that the file declares.
+    """Return the collective with the modes (`in_place`, `out_of_place`) that the file declares.
 
-    The option `mode` decides. Without it, a file for a runtime with both modes keeps the modes of
-    the collective. For a runtime with one mode per file it is in place if the collective supports
-    that, except that an all-to-all is preferably out of place. Raises `UsageError` if the
-    collective does not support the mode of the option.
+    - With the option `mode`: only this mode.
+    - Otherwise, for a runtime with both modes: the modes of the collective, unchanged.
+    - Otherwise only one mode: out of place for an all-to-all that supports it; for any other case
+      in place if the collective supports that, otherwise out of place.
+
+    Raises `UsageError` if the collective does not support the chosen mode.
     """
     mode = options.mode
     if mode is None and not runtime.has_both_modes:
@@ -295,9 +300,11 @@ def _choose_name(
 def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[int, int | None]:
     """Return the minimum and maximum size in bytes, both inclusive; a maximum of None is no limit.
 
-    Each comes from the options, otherwise from the imported attributes, otherwise it is 0 or None.
-    An imported `maxBytes` of at most 0 is no limit; in files without `outofplace`, `maxBytes`
-    itself is excluded. Raises `UsageError` if the maximum is below the minimum.
+    Each comes from the options. Without an option it comes from the imported `minBytes` or
+    `maxBytes`; a text that is missing, negative or no number counts as 0 (`_parse_size`). An
+    imported `maxBytes` of 0 is no limit. For imported attributes without `outofplace`, `maxBytes`
+    itself is excluded, so the maximum is `maxBytes` - 1. Raises `UsageError` if the maximum is
+    below the minimum.
     """
     smallest, largest = options.min_bytes, options.max_bytes
     if smallest is None:

@@ -268,11 +268,13 @@ def _find_list_defects(
     `recorded`, `fused`, `lowered`: the operations as recorded, after fusion, and with barriers. The
     defects, in this order:
 
-    - the defects of each fused operation (`_find_operation_defects`), and `size` if it exceeds the
-      executor's tables, unless a recorded operation does too
-    - `sum`, with `instr_fusion`: two adjacent sums are fused although the second one reads the
-      result of the first
-    - `meeting`, with `auto_sync`: the first pair of dependent operations without a barrier
+    - for each fused operation in turn, its defects (`_find_operation_defects`), then `size` if it
+      exceeds the executor's tables (`exceeds_tables`); no `size` is yielded if any recorded
+      operation of the list exceeds them, which another check reports
+    - `sum`, with `instr_fusion`: for each two neighbours in `recorded` that are sums of the same
+      name and are fused by the package, although the second one reads the result of the first
+    - `meeting`, with `auto_sync`: the first pair of dependent operations in `lowered` without a
+      barrier in between (`find_missing_barrier`)
     """
     # A recorded operation with too many operands is in our plan too; its check reports it.
     is_long = any(exceeds_tables(operation) for operation in recorded)
@@ -304,12 +306,15 @@ def _find_list_defects(
 def _find_operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[str, str]]:
     """Yield (kind of defect, text) for one operation of the package's plan, in this order.
 
-    - `switch`: a `glres` (sum and broadcast) with different source and destination indices
-    - `buffers`: a put with sources in several buffers, which are all read from the first
-    - `packets`: a sum whose result is also stored as packets, in several instances
-    - `operator`: another operator than sum
+    - `switch`: a `glres` (sum and broadcast) whose first source and first destination have
+      different indices
+    - `buffers`: a put (`put` or `ppkt`) on a memory channel with sources in several buffers, which
+      are all read from the buffer of the first source
+    - `packets`: a `recpkt` or `recspkt` (a sum whose result is also stored as packets), if
+      `instances` is above 1
+    - `operator`: any operation with a reduction operator other than sum
 
-    `instances`: number of instances of the program.
+    Yields nothing for all other operations. `instances`: number of instances of the program.
     """
     name = operation.name
     if name == "glres" and operation.src[0].index != operation.dst[0].index:
