@@ -87,12 +87,17 @@ class ColouredNetwork:
     def _complete(self, nodes: Sequence[int], images: Sequence[int]) -> Int64Array | None:
         """Complete the mapping of `nodes[i]` to `images[i]` to an automorphism, if possible.
 
-        Returns the image of every node, int64[nodes], or None. There is no backtracking, so None
-        does not prove that no automorphism exists. Colours of both sides are refined with the given
-        nodes individualized. While several nodes have the same colour, the first node of the
-        colour with the fewest nodes (the lowest such colour) is mapped to a node of this colour on
-        the other side: to itself if possible, else to the first one. The complete mapping is
-        checked.
+        Returns the image of every node, int64[nodes], or None. Both lists have the same length.
+        There is no backtracking, so None does not prove that no automorphism exists. The steps are:
+
+        1. Refine the colours of all nodes twice: with the given nodes individualized, and with
+           their images individualized (`_refine`).
+        2. If the two sides have different numbers of nodes of any colour, the result is None.
+        3. If all colours are different, each node is mapped to the node of its colour. The mapping
+           is checked link by link; the result is None if it is no automorphism.
+        4. Otherwise take the colour with the fewest nodes, but at least two, of equal ones the
+           lowest. Map its lowest node to a node of this colour on the other side: to itself if
+           possible, else to the lowest one. Continue with step 1.
         """
         mine, theirs = self._refine(nodes), self._refine(images)
         chosen, chosen_images = list(nodes), list(images)
@@ -114,10 +119,15 @@ class ColouredNetwork:
     def _refine(self, individual: Sequence[int]) -> UInt64Array:
         """Return colours of the nodes, uint64[nodes], refined by the colours of neighbours.
 
-        Nodes with different colours are not equivalent; those with equal colours may be. The start
-        are the given colours of the nodes. `individual`: nodes that first each get a unique colour,
-        by their position in the list. Then each round combines a node's colour with the colours of
-        its links and neighbours, in both directions, until the number of colours stays constant.
+        The start are the given colours of the nodes. `individual`: nodes that first each get a
+        unique colour, which depends on the given colour and on the position in the list. Then each
+        round combines a node's colour with the colours of its links and neighbours, separately for
+        outgoing and incoming links. The rounds end when one does not change the number of different
+        colours; there is at least one.
+
+        Colours can be compared between calls with lists of equal length. Nodes of different colours
+        cannot be mapped to each other by an automorphism that maps one list to the other; nodes of
+        equal colours may be.
         """
         colour = self.node_colour.copy()
         for place, node in enumerate(individual, 1):

@@ -135,13 +135,14 @@ class Registry:
     def find(self, kind: type[T], name: str) -> Provided[T]:
         """Return the only offer of this kind (or of a subclass) with this name; case counts.
 
-        Raises `PluginError` (`name-clash`) if several offers have the name; the remedy is to
-        disable a plugin. If none has it:
+        Raises `PluginError` (`name-clash`) if several offers have the name; the cure is to disable
+        a plugin. If none has it, the known names are those of all loaded offers of the kind:
 
         - Raises `PluginError` (`not-available`) if some plugin is not loaded, and the name contains
-          that plugin's name or is close to no known name.
-        - Otherwise raises `UsageError` (`unknown-name`), whose remedy is the closest known name or,
-          if none is close, the list of all names.
+          that plugin's name or is close to no known name. The message lists the plugins that are
+          not loaded, with reasons.
+        - Otherwise raises `UsageError` (`unknown-name`). Its cure is the closest known name; if
+          none is close, the list of all known names, or that no plugin offers one.
         """
         matches = [provided for provided in self.all(kind) if provided.name == name]
         if len(matches) == 1:
@@ -199,10 +200,15 @@ class Registry:
     ) -> HubError:
         """Create the error for a name that no loaded offer has; the caller raises it.
 
-        The remedy is the closest of the `known` names, or the text `everything` if none is close.
-        The message mentions plugins that are not loaded. It is a `PluginError` (`not-available`) if
-        there is such a plugin, and `name` contains its name or no known name is close; otherwise a
-        `UsageError` with `code`.
+        The text is `message`, followed by all plugins that are not loaded, with reasons, if there
+        are any. The first rule that applies gives the error:
+
+        1. Some plugin is not loaded, and its name is contained in `name` (case and `-`, `_`, `.` do
+           not matter): `PluginError` (`not-available`). Its cure refers to `collhub plugins list`.
+        2. Some plugin is not loaded, and none of the `known` names is close to `name` (`closest`):
+           the same error.
+        3. Otherwise a `UsageError` with `code`. Its cure is the closest of the `known` names, or
+           `everything` if none is close.
         """
         close = closest(name, known)
         hint = self.unavailable_hint()

@@ -118,9 +118,9 @@ def print_workload(
     collective of `_count_collectives`, which is omitted without collectives. `lines`: additional
     lines from the reader, printed last.
 
-    The JSON has the same facts, but all kinds of nodes and collectives, the ranks of each process
-    group by its name (of equal names the last), the names of extensions, and `lines`. It prints on
-    standard output and returns nothing.
+    The JSON has the same facts, with all kinds of nodes and all rows of collectives. It also has
+    the ranks of each process group by its name (of equal names the last), the names of extensions,
+    and `lines`. It prints on standard output and returns nothing.
     """
     from hub_core.reports import to_json
 

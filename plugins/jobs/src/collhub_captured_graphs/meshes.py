@@ -59,10 +59,10 @@ def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, i
 def _find_strides(ranks: Sequence[int]) -> list[tuple[int, int]] | None:
     """Return (distance, count) of the nested runs of ranks in a group, the innermost first.
 
-    Ranks 0, 1, 4, 5 give (1, 2) and (4, 2): two runs at distance 4, each of two ranks at distance
-    1. Each run, from the innermost, is as long as its distance remains equal: 0, 1, 2, 3 give (1,
-    4). Only differences to the first rank count. Every distance is at least 1 and every count at
-    least 2, but a later distance may be smaller: 0, 4, 1, 5 give (4, 2) and (1, 2).
+    Ranks 0, 1, 4, 5 give (1, 2) and (4, 2): two runs at distance 4, with two ranks at distance 1 in
+    each. A run, from the innermost on, is as long as its distance remains equal: 0, 1, 2, 3 give
+    (1, 4). Only differences to the first rank count. Every distance is at least 1 and every count
+    at least 2, but a later distance may be smaller: 0, 4, 1, 5 give (4, 2) and (1, 2).
 
     The list is empty for a single rank. The result is None without ranks, and if the ranks are no
     such grid in this order.

@@ -133,8 +133,11 @@ class StartedRun:
     def task(self, rank: int, rank_input: Array) -> RankTask:
         """Return the task of one rank: its plan, its input, the operator and the numbers of runs.
 
-        `rank_input` is not copied. Times of single steps are not measured. The operator of an
-        average is a sum, which rank 0 divides for the report.
+        `rank_input` is neither copied nor checked. The numbers of warm-ups and of repeats are those
+        of the options, the initial value of other memory is `background`. Kind and root of the
+        collective are those of the algorithm; the root is 0 if it has none. The operator of an
+        average is a sum, which rank 0 divides for the report. Times of single steps are not
+        measured.
         """
         setup = self.setup
         collective = setup.algorithm.collective

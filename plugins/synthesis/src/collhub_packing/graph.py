@@ -125,8 +125,9 @@ def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
 
     All bandwidths are rounded to 3 significant decimal digits, also those that have a common unit
     already. The unit is the greatest common divisor of the rounded values. If the largest of them
-    is more than `_MAX_ROUNDED_CAPACITY` (1000) units, the original values are rounded to 2 digits,
-    and if it still is, to 1. More units would give algorithms with too many units.
+    is more than `_MAX_ROUNDED_CAPACITY` (1000) units, the original values are rounded to 2 digits.
+    If the largest still is, they are rounded to 1 digit. More units would give algorithms with too
+    many units.
 
     The tolerance is the largest relative excess of a bandwidth over its rounded value, at least 0,
     plus 1e-12. The result has `dimensions` (); everything else is unchanged. Raises `InputError`

@@ -414,7 +414,8 @@ def find_servers(topology: Topology) -> Servers:
     Returns the NVSwitches in ascending order, and the size of a server: the largest number of NPUs
     of an NVSwitch. Without NVSwitches the size is 1. NPUs without an NVSwitch are not checked.
     Raises `UsageError` (`uneven-servers`) if an NVSwitch has fewer NPUs than the size, or its first
-    NPU is no multiple of the size, because SimAI divides the number of an NPU by the size.
+    NPU is no multiple of the size. The reason is that SimAI divides the number of an NPU by the
+    size.
     """
     npus = topology.num_npus
     ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)

@@ -156,7 +156,7 @@ def choose_algorithms(
     custom ones by prefix of their traces. The first of these that exists is chosen for a
     node:
 
-    1. Its entry in `named` (parallel to `is_running`).
+    1. Its entry in `named`, whose `number` has one entry per node of the job.
     2. The prefix in `per_node` for its identity.
     3. The system's custom algorithm of its kind.
     4. The native algorithm of its kind.
@@ -235,8 +235,8 @@ def _find_prefixes(
 
     `kind`: native type of every node; `rows`: the collective nodes. Returns the sorted names
     (prefixes of files) of all algorithms that are configured, used or not, and for each entry of
-    `rows` an index in these names, -1 for a native algorithm. An algorithm in `named` (parallel to
-    `rows`, -1 for none) takes precedence over that of the node's identity (`per_node`), and that
+    `rows` an index in these names, -1 for a native algorithm. An algorithm in `named` (by row of
+    the job, -1 for none) takes precedence over that of the node's identity (`per_node`), and that
     over the system's one for the type.
     """
     explicit_names = () if named is None else named.names

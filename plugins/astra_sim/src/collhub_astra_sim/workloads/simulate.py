@@ -70,24 +70,33 @@ def run_workload_layer(
 ) -> LayerTimes:
     """Simulate a job on the workload layer of ASTRA-sim (public release of March 2026).
 
-    - `algorithms`: traces of custom algorithms by the prefixes in `system` and `per_node`; their
-      ranks are positions in the group.
-    - `per_node`: prefixes by identity of nodes. `named`: prefixes by row, which take precedence.
+    Returns the times of ranks and nodes in ns (`LayerTimes`).
+
+    - `algorithms`: traces of custom algorithms by the prefixes in `system`, `per_node` and `named`;
+      their ranks are positions in the group.
+    - `per_node`: prefixes by identity of nodes. `named`: prefixes by row. For a collective, `named`
+      precedes `per_node`, which precedes the custom algorithm of `system` for its kind, and then
+      the native one.
     - `queues`: ASTRA-sim's option `num-queues-per-dim`; `UsageError` (`queues`) below 1.
+    - `rendezvous`: messages wait for their receivers.
     - `memory`: remote memory; None for none, so that LOAD and STORE raise `InputError`.
     - `backend`: messages share links only with `CONGESTION_AWARE`; otherwise there are neither
       loads nor transfers.
     - `slots`: `astra-sim` (at most one running node of each kind per rank), or `unlimited` (any
       number, and separate queues for every collective).
-    - `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time, the diagnostics are
-      only the aborts, and the nodes have the times up to then. Otherwise aborts are warnings, and
-      the times are those without the assertion.
-    - `wants_transfers`: report the first `MAX_TRANSFERS` messages on shared links, with a warning
-      if there are more.
+    - `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time, and the diagnostics
+      are only the aborts (errors). The nodes have the times up to then, and there are no transfers.
+      Otherwise an event at time 0 is a warning, and the times are those without this abort.
+    - `wants_transfers`: report the first `MAX_TRANSFERS` (4 000 000) messages on shared links, with
+      a warning if there are more.
 
     Networks of several dimensions are simulated with congestion too, which ASTRA-sim cannot do.
-    Ranks that never finish have the time None and diagnostics with the cause. Raises `InputError`
-    and `UsageError` for inputs that are not modelled or that ASTRA-sim refuses to read.
+    Ranks that never finish have the time None and diagnostics with the cause. Diagnostics are in
+    this order: these causes, the abort, omitted transfers.
+
+    Raises `UsageError` (`topology-size`) unless there is one NPU for every rank, and (`too-large`)
+    for an event that exceeds the simulator's capacity. Raises `InputError` and `UsageError` for
+    inputs that are not modelled or that ASTRA-sim refuses to read.
     """
     from collhub_astra_sim.workloads.layout import Layout
 
@@ -152,13 +161,18 @@ def _run_machine(
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
     """Run the simulation; return the machine after it, and the reasons why ASTRA-sim aborts.
 
-    Full pools of records are expanded, so the machine of the result may be another one than
-    `machine`. ASTRA-sim aborts at the first event at time 0. With `stops_at_abort`, the run ends
-    there, and the event is the only reason. If there is no such event, the reasons after the run
-    are collectives without an algorithm at time 0, and ranks on whose statistics ASTRA-sim aborts.
-    Without `stops_at_abort`, the run continues (`PASSES_ZERO` is set in the machine), and the event
-    is the only reason that is searched. Raises `UsageError` (`too-large`) if one event needs more
-    records than the machine's margin.
+    The machine is changed. Full pools of records are expanded, so the machine of the result may be
+    another one than `machine`. ASTRA-sim aborts at the first event at time 0.
+
+    - With `stops_at_abort`, the run ends at such an event, which is the only reason. Without one,
+      the reasons are determined after the run. First come the collectives that start at time 0 and
+      are on the host or of a kind without an algorithm. Then follow the ranks on whose statistics
+      ASTRA-sim aborts.
+    - Without `stops_at_abort`, the run continues to its end after this event (`PASSES_ZERO` is set
+      in the machine). The event is the only reason that is reported; without it there is none.
+
+    All reasons are errors. Raises `UsageError` (`too-large`) if one event needs more records than
+    the machine's margin.
     """
     from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
     from collhub_astra_sim.workloads.layout import expand_pools
@@ -202,9 +216,11 @@ def add_marker_times(
 ) -> tuple[Int64Array, Int64Array]:
     """Return start and end of all nodes in ns, int64[nodes], given those of all nodes but markers.
 
-    `simulated_rows`: rows of all nodes except markers, with the times `start_ns` and `end_ns`. A
-    marker starts and ends when its last parent ends, at 0 without parents. It has -1 if a parent
-    never ends or if it is part of a cycle.
+    `simulated_rows`: rows of all nodes except markers, with the times `start_ns` and `end_ns`,
+    which are copied; an end of -1 means that the node never ends. A marker starts and ends when its
+    last parent ends, at 0 without parents. Parents are data and control dependencies, and may be
+    markers themselves. A marker has -1 for both times if any parent never ends. The same holds for
+    markers that form a cycle, and for markers that depend on such a cycle.
     """
     nodes = workload.nodes
     start, end = make_unstarted_times(workload)

@@ -62,8 +62,16 @@ class Outlook:
     ) -> dict[str, JsonValue]:
         """Build the record of the search, which follows those of the transformations.
 
-        `before`, `after`: the original and the selected program. Times are in ns, of the slowest
-        rank; peaks are bytes on a rank; `means` has a text per collective or chain.
+        `before`, `after`: the original and the selected program; `size_index`: the size of all its
+        numbers, as index in `timings`. The members are, in this order:
+
+        - `transformation`: "search"
+        - `predicted_ns`, `predicted_before_ns`: times of the slowest rank of `after` and of
+          `before`, rounded to whole ns
+        - `peak_bytes`, `peak_before_bytes`: peak memory of a rank
+        - `times_are`, `restrictions`: those of this object
+        - `means`: a text such as `ring simple, 2 chunks` by collective or chain of `after`
+        - `machine`: `topology`, its name, and the fields of the rates
         """
         choices = {name: str(means) for name, means in after.timings[size_index].choices.items()}
         return {
@@ -95,9 +103,9 @@ def run(
 
     All sizes are those of `list_bindings`. The workload is for the sizes of the given program; if
     they are not among all sizes, the program is the fastest one at the smallest size, still lowered
-    for its own sizes. It has one rank per NPU of the network. For every range of sizes the report
-    has the fastest program with the passes that produce it, and for the largest size the Pareto
-    front of time and memory.
+    for its own sizes. Of equal times, the program with less peak memory is taken, then with fewer
+    unevenly sliced values, then with fewer steps, then the first. The workload has one rank per NPU
+    of the network, and the provenance of the given one.
 
     Equal parts of the program are searched once (`divide`), then combined; programs with buckets
     are added. With the option `simulate`, the most promising programs are simulated; if one cannot
@@ -105,9 +113,18 @@ def run(
     on the number of `workers`. At a limit of `budget` (None: no limit) the fastest program so far
     is returned, and the report lists the omitted work.
 
-    Raises `UsageError` without a network or for malformed sizes. Raises `InputError` if the NPUs
-    cannot be divided equally among the groups, with at least 2 ranks per group (`ranks`), for a
-    mesh with another number of ranks (`mesh`), and for sizes that the program does not permit.
+    The lines of the report are: inferred nodes; for every range of sizes the fastest program with
+    its passes, then for the largest size the Pareto front of time and memory
+    (`describe_exploration`); omitted algorithms; equal parts; the ranks per group; the origin of
+    the times.
+
+    Errors are raised in this order; those of the algorithms and of the simulation pass through:
+
+    1. `InputError` if the workload has no program (`read_program`)
+    2. `UsageError` without the option `topology`, and the errors of reading the network
+    3. `InputError` as `_assign_ranks`: the network does not fit the groups (`ranks`), the captured
+       ranks (`ranks`) or the mesh (`mesh`)
+    4. `UsageError` for malformed sizes, `InputError` for sizes that the program does not permit
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)
@@ -268,9 +285,13 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
 
     `sizes`: sizes and ranges by symbol, such as `B=8,N=1024..4096`, which replace those of the
     program. `count`: number of bindings; only one is listed if no symbol has a range. All ranges
-    grow together by equal ratios: binding i of n has low * (high / low) ** (i / (n - 1)), rounded.
-    A range that begins at 0 is 0 in all bindings. Raises `UsageError` for malformed sizes, and
-    `InputError` for sizes that the program does not permit.
+    grow together by equal ratios: binding i of n has low * (high / low) ** (i / (n - 1)), rounded
+    to the nearest integer. With 3 bindings, `N=1024..4096` gives 1024, 2048, 4096. If `count` is 1,
+    it has the low ends. A range that begins at 0 is 0 in all bindings. Equal bindings are not
+    removed.
+
+    All have the ranks of `bound`. Raises `UsageError` for malformed sizes, and the `InputError`s of
+    `bind_sizes` for an unknown symbol or sizes that the program does not permit.
     """
     ranges = {symbol: (size, size) for symbol, size in bound.binding.sizes.items()}
     ranges.update(parse_ranges(sizes))
@@ -300,11 +321,15 @@ def _read_network(options: SearchOptions) -> Topology:
 
 
 def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
-    """Set the number of ranks per group so that every NPU runs one rank.
+    """Return the program with the number of ranks per group at which every NPU runs one rank.
 
-    Raises `InputError` if the NPUs cannot be divided equally among the groups or a group would have
-    fewer than 2 ranks (`ranks`), if the axes of a mesh have another product (`mesh`), or if the
-    program was captured on another number of ranks.
+    This number is the NPUs divided by the groups of the program; sizes and axes stay. `bound` is
+    not changed. Raises `InputError` in this order:
+
+    1. `ranks`: the groups do not divide the NPUs, or a group would have fewer than 2 ranks.
+    2. `ranks`: the program was captured on another number of ranks.
+    3. `mesh`: the program has several axes, and their product is another number.
+    4. As `bind_sizes`, if the sizes of the program do not fit this number of ranks.
     """
     groups = bound.program.num_groups
     ranks, remainder = divmod(topology.num_npus, groups)

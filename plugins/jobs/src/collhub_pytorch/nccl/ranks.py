@@ -255,8 +255,9 @@ def match_records(
     - Messages and unknown operations are separate calls of one rank with the key ("", "", row).
     - Other records are matched by sequence number. It counts all operations of the communicator
       together (operation "").
-    - If any rank has recorded one number of a communicator for two operations, messages included,
-      the key has the operation too, for all calls of that communicator.
+    - If any rank has recorded one number of a communicator for two operations (messages included),
+      the numbers count per operation. Then the key has the operation too, for all calls of that
+      communicator.
     - Records without a number are numbered from 0 by rank and communicator, in order of rows and
       over all operations. These numbers may coincide with recorded ones.
     - Of several records of one rank for a call, the first row is used.

@@ -66,11 +66,14 @@ def order_greedily(
 ) -> Order:
     """Order the tasks in rounds, each with as many tasks as possible at the same time.
 
-    For each round, `_ROUNDS` random candidates are drawn. The one with the most tasks is taken; of
-    equal ones, that with the smallest standard deviation of the senders' loads, then the first.
-    Returns (task, sender). `sizes`: load of each task for its sender, by default its bytes.
-    `idle_hosts`: number of further hosts that never send but count for the deviation. This is the
-    public order `loadbalance_order`, greedy.
+    Returns (task, sender) pairs, round by round; without tasks the list is empty. For each round,
+    `_ROUNDS` (100) random candidates are drawn (`_draw_round`). The one with the most tasks is
+    taken. Of equal ones, it is that with the smallest standard deviation of the loads after it,
+    then the first.
+
+    `sizes`: load by task for its sender, by default its bytes. The deviation (of the population)
+    counts all hosts that could send any task, and `idle_hosts` further hosts with load 0. The same
+    `seed` gives the same order. This is the public order `loadbalance_order`, greedy.
     """
     rng = random.Random(seed)
     sizes = tasks.bytes if sizes is None else sizes
@@ -102,9 +105,13 @@ def _draw_round(
 ) -> list[tuple[int, int]]:
     """Draw a random round of tasks that share neither a sender nor a receiver.
 
-    `remaining` is tried in random order; a task is left out if a receiver is busy or no sender is
-    free. The sender is drawn among the free ones with the weight (maximum load - load + 1). `load`:
-    bytes by host, not changed. Returns (task, sender) pairs in the drawn order.
+    The tasks of `remaining` are tried in random order. A task is left out if any of its receivers
+    already receives in this round, or if all its senders send. A host may send one task and receive
+    another one. The sender is drawn among the free ones, each with the weight (M - load + 1); M is
+    the maximum load of all hosts. The round ends early when all hosts of `load` send.
+
+    `load`: bytes by host, for every sender of a task, not empty; not changed. Returns (task,
+    sender) pairs in the drawn order. `rng` advances.
     """
     busy_in: set[int] = set()
     busy_out: set[int] = set()
@@ -144,8 +151,11 @@ def search_order(tasks: HostTasks) -> Order:
 def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
     """Yield complete orders of (task, sender) from a depth-first search.
 
-    The pair that can start first is tried first. A visited prefix costs 1 plus its length; the
-    search ends when this cost reaches `_SEARCH_NODES`, or when all orders have been visited.
+    Each prefix is continued by the pairs of `_list_choices`, at most four, the one that can start
+    first first. A visited prefix costs 1 plus its length. The search ends when this cost reaches
+    `_SEARCH_NODES` (5000), or when all orders of these choices have been visited. With about 100
+    tasks or more, no order is complete before, and nothing is yielded. Without tasks, one empty
+    order is yielded.
     """
     budget = _SEARCH_NODES
     stack: list[list[tuple[int, int]]] = [[]]
@@ -224,9 +234,12 @@ def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
 def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
     """Assign point-to-point messages to rounds; return (unit task, sender, receiver) by round.
 
-    Each receiver that lacks the box gets it from the sender with the fewest bytes so far, the first
-    one of equals. The message goes to the first round in which neither of the two devices has a
-    message. Boxes without bytes are left out.
+    Unit tasks are treated in their order, and in each its receivers in their order. A receiver that
+    is not a sender of the unit task gets the box from the sender device with the fewest bytes sent
+    so far. Of equal ones it is the first. The message goes to the first round in which neither of
+    the two devices has a message, as sender or receiver. Messages within a host count like others.
+    Boxes without bytes are left out. Rounds are numbered from 0 and none is empty; without messages
+    the list is.
     """
     task, receiver, is_held = device_pairs(units)
     load: dict[int, int] = {}
@@ -251,11 +264,12 @@ def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
 def _compute_round_s(
     units: UnitTasks, network: HostNetwork, messages: list[tuple[int, int, int]]
 ) -> Fraction:
-    """Return the time in seconds of the busiest card of a round, 0 without messages.
+    """Return the time in seconds of the busiest host of a round, 0 without messages between hosts.
 
-    `messages`: (unit task, sending device, receiving device). Messages within a host do not count.
-    For every host and direction, the bytes are divided by the rate of a card times the number of
-    cards.
+    `messages`: (unit task, sending device, receiving device). Each carries the bytes of its unit
+    task, out of one host and into another. Messages within a host do not count. For every host and
+    direction, the bytes are divided by the rate of a card in this direction times the number of
+    cards. The largest of these times is returned. Latencies do not count.
     """
     cards: dict[tuple[bool, int], int] = {}
     for row, start, end in messages:
@@ -278,12 +292,14 @@ def compute_send_receive_s(
 ) -> Fraction:
     """Return the time in seconds if every receiver gets its boxes by one message (send/recv).
 
-    It is the time of the busiest host in one direction, with all its network cards; messages
-    within a host take no time. Each message uses the sender with the fewest bytes so far
-    (messages within hosts included), the first one of equals. `gathers` (local all-gather): if
-    all receivers of every unit task are on one host, each gets only its equal part, and they
-    exchange parts within the host. If this is not so for one unit task, `gathers` has no
-    effect. The time is 0 if no data cross hosts.
+    It is the time of the busiest host in one direction: its bytes, divided by the rate of a card in
+    this direction times the number of cards. Messages within a host take no time, and latencies do
+    not count. Each message uses the sender device with the fewest bytes so far (messages within
+    hosts included), of equal ones the first. Receivers that have the box already get a message too.
+
+    `gathers` (local all-gather): each of the n receivers of a unit task gets only 1/n of its bytes,
+    and they exchange these parts within the host. It has an effect only if the receivers of every
+    unit task are all on one host. The time is 0 if no data cross hosts.
     """
     gathers = gathers and _replicas_share_hosts(units)
     sent: dict[int, Fraction] = {}

@@ -48,10 +48,10 @@ def build_in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
     """Build the trees of shortest paths to all NPUs, by `times.arrival` in picoseconds.
 
     Arcs count at least 1 ps, in `distance` too. `arc[d, u]` is the first arc of a shortest path
-    from u to d. Of several possible next NPUs v, the one with the smallest |v - u| is chosen, of
-    two such the higher number, and of parallel arcs the first. So trees of neighbours share
-    messages; on meshes, tori and hypercubes this is dimension order. Without a path, `arc` is -1
-    and `distance` at least 2^61. The time is proportional to links times NPUs.
+    from u to d. Of several possible next NPUs v, the one with the smallest |v - u| is chosen. Of
+    two such NPUs it is the higher number, and of parallel arcs the first. So trees of neighbours
+    share messages; on meshes, tori and hypercubes this is dimension order. Without a path, `arc` is
+    -1 and `distance` at least 2^61. The time is proportional to links times NPUs.
     """
     source, destination = network.source, network.destination
     nodes = network.num_nodes
