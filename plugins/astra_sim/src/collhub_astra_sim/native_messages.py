@@ -63,18 +63,22 @@ class NativePlan(NamedTuple):
 
 
 def ring(task: NativeTask) -> NativePlan:
-    """Build ASTRA-sim's ring algorithm: every rank sends to the next one, in rounds.
+    """Return ASTRA-sim's ring algorithm: every rank sends to the next one, in rounds.
 
     Rank r sends one unit per round to (r + 1) mod n, in n - 1 rounds; an all-reduce has n - 1
-    rounds that reduce and n - 1 that gather. The full buffer has n units. The first message starts
-    after `task.delay_ns`. Each later one starts after the receive of the previous round, followed
-    by this delay and, if the received unit was reduced, by the time of a reduction of one unit.
+    rounds that reduce and n - 1 that gather. The full buffer has n units. The first message
+    starts after `task.delay_ns`. Each later one starts after the receive of the previous round,
+    followed by this delay and, if the received unit was reduced, by the time of a reduction of
+    one unit.
 
-    The first reduction round sends from INPUT. A reduce-scatter reduces in SCRATCH of n units, and
-    its last sum, of unit r, is written to unit 0 of OUTPUT. An all-reduce works in OUTPUT; rank r
-    gathers from unit r + 1, which it reduced last. An all-gather first copies its INPUT to unit r
-    of OUTPUT. An all-to-all is built by `_build_ring_all_to_all`; other collectives than these four
-    are not refused and get the steps of an all-gather without the copy.
+    The first reduction round sends from INPUT. A reduce-scatter reduces in SCRATCH of n units,
+    and its last sum, of unit r, is written to unit 0 of OUTPUT. An all-reduce works in OUTPUT;
+    rank r gathers from unit r + 1, which it reduced last. An all-gather first copies its INPUT
+    to unit r of OUTPUT.
+
+    With one rank there are no messages; a reduce-scatter and an all-reduce then do not copy
+    INPUT to OUTPUT. An all-to-all is built by `_build_ring_all_to_all`. Other collectives than
+    these four are not refused and get the steps of an all-gather without the copy.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -143,20 +147,29 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 
 
 def direct(task: NativeTask) -> NativePlan:
-    """Build ASTRA-sim's direct algorithm: every rank sends to all other ranks.
+    """Return ASTRA-sim's direct algorithm: every rank sends to all other ranks.
 
-    Rank r sends to r + 1 first, then to r + 2, and so on (mod n). The first `task.width` messages
-    (0: all n - 1) start after `task.delay_ns`. Each later message starts when a message received
-    earlier and the delay after it have finished, so that at most `task.width` of a rank are in
-    flight. The delay is `task.delay_ns`; in the messages of a reduction it is longer by the time of
-    a reduction of `task.size` // n bytes.
+    The full buffer has n units, one per rank. Rank r sends to r + 1 first, then to r + 2, and
+    so on (mod n). The first `task.width` messages (0: all n - 1) start after `task.delay_ns`.
+    The message to r + d with d > `task.width` starts when the one from r - (d - `task.width`)
+    was received and the delay after it has finished. So at most `task.width` messages of a rank
+    are in flight.
 
-    When all n - 1 parts have arrived, the rank's own part is copied from INPUT and the parts of
-    r - 1, r - 2, ... are added in this order. An all-reduce is a reduce-scatter and an all-gather
-    in OUTPUT; with `task.is_small` the delays of its all-gather are longer in the same manner, as
-    in ASTRA-sim. The full buffer has n units. All-reduce and reduce-scatter store received parts in
-    SCRATCH of n units. An all-to-all is not valid in place. Other collectives than these four are
-    not refused and get the steps of an all-reduce.
+    - All-gather: the own part is copied from INPUT to OUTPUT before the first delay. The delay
+      is `task.delay_ns`.
+    - All-to-all: part d of INPUT is sent to rank d and stored in OUTPUT at the number of the
+      sender. The own part is copied. The delay is `task.delay_ns`; the plan is not valid in
+      place.
+    - Reduce-scatter: received parts are stored in SCRATCH of n units. The delay is longer by
+      the time of a reduction of `task.size` // n bytes. After all these delays the own part is
+      copied from INPUT to unit 0 of OUTPUT. Then the parts of r - 1, r - 2, ... are added in
+      this order, in no time.
+    - All-reduce: as a reduce-scatter, with the sum at unit r of OUTPUT, then an all-gather in
+      OUTPUT, whose first messages start at once. Its delay is `task.delay_ns`; with
+      `task.is_small` it is the longer one, as in ASTRA-sim.
+
+    Other collectives than these four are not refused and get the steps of an all-reduce. With
+    one rank there are copies but no messages.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -229,18 +242,25 @@ def _send_to_all(
 
 
 def halving_doubling(task: NativeTask) -> NativePlan:
-    """Build halving-doubling: partners exchange halves of their data, then all gathered data.
+    """Return the plan of halving-doubling: partners exchange halves, then gathered data.
 
-    Halving has partners at distances 1, 2, 4, ...; each rank reduces one half of its data per
-    level. Doubling has the same partners from the largest distance to 1; each level doubles the
-    gathered data. An all-reduce halves and doubles in OUTPUT, without SCRATCH. A reduce-scatter
-    only halves and an all-gather only doubles, both in SCRATCH of one unit per rank, with copies
-    from INPUT before and to OUTPUT after. In SCRATCH unit i is at the position with the reversed
-    bits of i, so that messages are contiguous. The full buffer has one unit per rank. The first
-    message starts after `task.delay_ns`; each level ends with this delay.
+    The full buffer has one unit per rank. Halving has partners at distances 1, 2, 4, ...; at
+    each level a rank sends one half of its data and reduces the other half. Doubling has the
+    same partners from the largest distance to 1; each level doubles the gathered data.
+
+    An all-reduce halves and doubles in OUTPUT, without SCRATCH. A reduce-scatter only halves
+    and an all-gather only doubles, both in SCRATCH of one unit per rank, with copies from INPUT
+    before and to OUTPUT after. In SCRATCH unit i is at the position with the reversed bits of
+    i, so that messages are contiguous.
+
+    The first message starts after `task.delay_ns`. Each level ends with this delay; a halving
+    level except the last also with the time of a reduction of the bytes that the next level
+    sends. With one rank there are no messages; an all-reduce then does not copy INPUT to
+    OUTPUT.
 
     Raises `InputError` (`no-implementation`) unless the number of ranks is a power of two, and
-    for an all-to-all.
+    for an all-to-all. Other collectives than these three are not refused, and their plan is
+    wrong.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1) or task.kind is CollectiveKind.ALL_TO_ALL:

@@ -136,10 +136,15 @@ class ReshardPlan:
     def _compute_end_s(self, piece: Piece) -> float:
         """Predict when the last chunk of a scheduled piece has arrived everywhere, in seconds.
 
-        The piece passes h hops: one for send/recv and local all-gather, otherwise one per receiving
-        host; each has `LINKS_PER_HOP` links. To the end of the piece is added, for every link after
-        the first one, the time of one message: the duration divided by the messages (chunks x
-        `_count_parts`). For every hop, the latency is added.
+        The piece passes h hops: 1 for send/recv and local all-gather, otherwise the number of
+        its receiving hosts. A hop has `LINKS_PER_HOP` (2) links, so there are L = 2 h links. A
+        piece is divided into m messages: its chunks times `_count_parts`, all of one size. The
+        result is
+
+        end + duration * (L - 1) / m + h * latency
+
+        with the end and the duration of the piece in the schedule, converted from ticks to
+        seconds, and the latency of the hosts' network.
         """
         row = self.tasks.rows[piece.task]
         links = LINKS_PER_HOP * len(self.tasks.receivers[piece.task])
@@ -167,15 +172,23 @@ def plan_reshard(
 ) -> ReshardPlan:
     """Plan how tensors move between meshes, on a topology or between hosts with equal cards.
 
-    Without a topology, `host_bandwidth` is required: bytes/s of each of the `cards` cards of a
-    host; `latency_s` is in seconds. On a topology, streams over its links are planned where
-    possible (`_can_stream`). Otherwise the hosts' cards are scheduled: each box gets the strategy
-    of `choices` or the cheapest one, and the number of chunks of `choices` or the best one by
-    formula. For streams, `simulate` (a function that returns seconds) selects the number of chunks;
-    without it, the maximum is used.
+    With `topology`, `host_bandwidth`, `latency_s` and `cards` are ignored. Without it,
+    `host_bandwidth` is required: bytes/s of each of the `cards` network cards of a host;
+    `latency_s` is in seconds. `choices`: None for the defaults.
 
-    Raises `InputError` without a network, for moves that do not fit it, and for the strategy tree
-    without a topology.
+    On a topology, streams over its links are planned if `_can_stream` permits it. Their number
+    of chunks is that of `choices`. If there is none, `simulate` (returns seconds, or None)
+    selects it; without `simulate` it is `MAX_CHUNKS` (64).
+
+    Otherwise the hosts' cards are scheduled (`find_best_schedule`). Each box that must cross
+    between hosts gets the strategy of `choices`, or else the cheapest one, and the number of
+    chunks of `choices`, or else the best one by formula. Boxes without bytes, and those that
+    every receiving host has, get neither. `topology` of the result is then the given one, or an
+    ideal one.
+
+    Raises `InputError` without topology and bandwidth, and for the strategy tree without a
+    topology. Also for meshes that do not fit each other or the topology, and for too many
+    boxes. Raises `ValueError` without moves.
     """
     choices = choices or ReshardChoices()
     units = unit_tasks(moves)
@@ -231,14 +244,23 @@ def _plan_streamed(
     choices: ReshardChoices,
     simulate: SimulateSeconds | None,
 ) -> ReshardPlan:
-    """Plan streams on a topology, with the number of chunks that is fastest in the simulation.
+    """Plan streams on a topology, with the number of chunks that gives the shortest time.
 
-    If the user requested a number of chunks, only that is used; without `simulate` it is
-    `MAX_CHUNKS` (64). Otherwise the numbers of `_STREAM_CHUNKS` (1, 4, 16, 64, 256) are simulated
-    for which the mean message has at least 4096 bytes, only 1 if there is none. Of equally fast
-    ones, the smallest is used. At the time limit, the best number so far is used, and the cut is
-    recorded in the budget; the first number is always tried. If there are no data to send, the plan
-    has no chunks and is not simulated.
+    The numbers that are tried, in this order:
+
+    - the number that the user requested, if any
+    - without `simulate`: `MAX_CHUNKS` (64)
+    - otherwise those of `_STREAM_CHUNKS` (1, 4, 16, 64, 256) for which the mean message has at
+      least 4096 bytes; only 1 if there are none
+
+    The time of a plan is the one that `simulate` returns, or the predicted one if there is no
+    `simulate` or it returns None. The plan with the shortest time is returned, of equal ones
+    that with the smallest number. All boxes have the same number of chunks; the schedule is
+    empty.
+
+    At the time limit, the best plan so far is returned, and the cut is recorded in the budget;
+    the first number is always tried. If there are no data to send, the plan has no chunks and
+    is not simulated. Raises `InputError` if there is no path between two devices.
     """
     streams = plan_streams(topology, units)
     empty_schedule = HostSchedule(

@@ -244,11 +244,12 @@ def report_unwritable_folder(folder: str, error: OSError) -> UsageError:
 
 
 def describe_full_folders(shared_bytes: int) -> str:
-    """Describe the file systems with less free space than ranks may need; "" if all have enough.
+    """Return a text on file systems with less free space than ranks may need, or "".
 
-    The temporary folder needs `_TEMPORARY_BYTES` (1 MiB), shared memory `shared_bytes` (0: not
-    checked). Folders that do not exist are skipped. Each description has the folder, its free and
-    total space and the requirement; several are joined by `and`.
+    The temporary folder needs `_TEMPORARY_BYTES` (1 MiB), then shared memory `shared_bytes` (0:
+    not checked). If both are the same folder, only `shared_bytes` counts. Folders that do not
+    exist are skipped. A text has the folder, its free and total space and the requirement. Two
+    texts are joined by " and ", in this order. The result is "" if all have enough space.
     """
     required = {Path(tempfile.gettempdir()): _TEMPORARY_BYTES, SHARED_MEMORY: shared_bytes}
     descriptions = []

@@ -162,11 +162,21 @@ def run_rank(
 ) -> StartedRunReport | None:
     """Run this rank's part of the program; return the report at rank 0, None at other ranks.
 
-    Every rank calls this. Rank 0 creates the inputs of all ranks, sends them, and receives all
-    outputs. `engine_of` builds the engine that runs a task. The time of a run is the maximum
-    duration of all ranks, each measured from a barrier, because the clocks of hosts differ. After
-    the time limit, `late` is called in another thread with diagnostics of the records for which
-    this rank waits; it should end the process.
+    Every rank calls this. Rank 0 creates the inputs of all ranks and sends each rank its own.
+    `engine_of(task)` returns the engine with which the rank executes its task: warm-ups, timed
+    runs, and the library's own collective if the engine has one. Then rank 0 receives the
+    durations and outputs of all ranks, compares the outputs with the inputs, and builds the
+    report.
+
+    The time of a run, in seconds, is the longest duration of all ranks, each measured from a
+    barrier, because the clocks of hosts differ. Warm-ups do not count.
+
+    The time limit (option `timeout`, in s) covers building the engine and executing the task,
+    not the transfer of inputs and outputs. When it passes, `late` is called in another thread
+    with diagnostics of the records for which this rank waits; it should end the process.
+
+    Errors of the engine and the channel pass through, and the time limit then remains active.
+    Rank 0 also raises `UsageError` if the inputs do not fit the program; other ranks then wait.
     """
     inputs = run.inputs() if channel.rank == 0 else ()
     task = run.task(channel.rank, _send_inputs(run, channel, inputs))

@@ -57,15 +57,22 @@ class MessagePaths:
 def find_paths(
     steps: StepTable, topology: Topology, npu_of_rank: Int64Array, groups: SwitchGroups | None
 ) -> tuple[MessagePaths, SwitchGroups | None]:
-    """Find the links of all messages, and the groups of messages that switches execute.
+    """Return the links of all messages, and the groups of messages that switches execute.
 
-    Only switches that the topology declares to multicast or reduce count. Messages whose route has
-    another switch leave their multicast; a sum with such a message is dropped. The second result is
-    None if no group remains.
+    The first result lists, by row of `steps`, the links that the message of a SEND loads; other
+    rows have none. The route is that of the topology on the plane channel modulo the number of
+    planes. `crosses` tells for each row whether the NPUs of its message are in different groups
+    of the topology; it is False everywhere without groups.
 
-    Within a group each link counts once, and the first message of a multicast has the links of all
-    copies. A message uses the plane channel modulo the number of planes. It crosses nodes if its
-    ends are in different groups of the topology. Raises `InputError` for ranks without a path.
+    The second result has the multicasts and sums of `groups` that switches can execute
+    (`_select_switched`), None if there are none or `groups` is None. They change the first
+    result:
+
+    - Multicast: its first row has the links of all copies, each link once; the other rows have
+      none.
+    - Sum: a link that several rows use belongs to the first of them only.
+
+    Raises `InputError` for a message without a path.
     """
     rows = np.flatnonzero(steps.sends)
     source, destination = npu_of_rank[steps.rank[rows]], npu_of_rank[steps.peer[rows]]
@@ -154,9 +161,14 @@ def _select_switched(
 ) -> SwitchGroups | None:
     """Return the multicasts and sums whose routes have only declared switches, or None.
 
-    `links`, `row_of_link`: the links of all routes and their rows. A multicast loses the rows that
-    pass an undeclared switch; a sum with such a row is dropped. Groups of fewer than two rows are
-    dropped. None if no group remains.
+    None is returned if no group remains. Declared for multicasts are the switches of
+    `topology.multicast`, for sums those of `topology.reduction`. NPUs on a route are always
+    permitted. `links`, `row_of_link`: the links of all routes and the rows of their messages;
+    `row_count`: number of rows.
+
+    A multicast loses the rows whose route enters an undeclared switch. A sum with such a row is
+    dropped. Then groups of fewer than two rows are dropped. The remaining rows keep their order
+    and group numbers.
     """
     selected = []
     for switches, (members, number) in (
@@ -215,16 +227,21 @@ def build_world(
     rounds: int,
     instances: int = 1,
 ) -> BlockWorld:
-    """Build the state of the simulation before its start.
+    """Return the state of the simulation before its start; all times are in ps.
 
-    `row_bytes`: bytes of every step in one round; steps with equal counts have equal bytes.
-    Instruction i of round p has the number p * len(instructions) + i. `instances`: number of equal
-    copies, of which one is simulated; links are occupied that many times longer.
+    Instruction i of round p, counted from 0, has the number p * len(instructions) + i. It waits
+    for its dependencies, the previous instruction of its block (also of the previous round),
+    received data, and a free slot of its connection. Instructions that wait for nothing are the
+    roots.
 
-    An instruction waits for its dependencies, the previous instruction of its block, received data,
-    and a free slot of its connection; instructions that wait for nothing are the roots. Times are
-    in ps. The instructions are connected once for all sizes and protocols; a further size costs a
-    copy of their initial progress, and time in proportion to the classes of equal times.
+    `row_bytes`: bytes of every step in one round; steps with equal counts must have equal
+    bytes. `instances`: number of equal copies, of which one is simulated. A message occupies a
+    link for bytes * `instances` * wire bytes per byte / attainable rate (`link_rates`), rounded
+    to ps.
+
+    The instructions are connected once for all sizes and protocols. A further size costs a copy
+    of their initial progress, and time in proportion to the classes of equal times. The
+    arguments are not changed.
     """
     total = len(instructions) * rounds
     connected = _find_connected(steps, instructions, paths, rounds, timing.slots)
@@ -503,10 +520,15 @@ def _compute_times(
 ) -> tuple[Float64Array, Records]:
     """Return the distinct sizes in bytes, ascending, and a record of `TIMES` for each class.
 
-    `size_class` is the index of the bytes in the sizes. Durations, lags and tails are in ps; they
-    are those of messages between nodes if the path of the instruction crosses nodes. A receive
-    takes only its share of the duration, and only one end of a message in a switch costs time. A
-    local step with a known duration has that one.
+    `size_class` of a record is the index of its bytes in the sizes. `duration`, `first`, `lag`
+    and `tail` are busy, first, lag and tail of `timing.message_times_us` for these bytes, in
+    ps. They are those of messages between nodes if `is_network` is 1, otherwise of those within
+    a node.
+
+    `duration` and `tail` are then multiplied by the share of the class, rounded down: `_ENTIRE`
+    1, `_RECEIVING` `timing.received_share`, `_NOTHING` 0. A class with a known duration
+    (`stated_ns` of at least 0) has this duration instead. `halves` is `timing.slices` - 1
+    within a node, 3 - `timing.slices` between nodes.
     """
     sizes, size_class = np.unique(row_bytes[classes.row], return_inverse=True)
     size_class = size_class.reshape(-1)

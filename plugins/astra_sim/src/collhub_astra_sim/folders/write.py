@@ -97,14 +97,22 @@ def build_folder_of_several(
 ) -> AstraFolder:
     """Return the folder for several algorithms, which ASTRA-sim runs one after the other.
 
-    At least one is required, and all must have the same number of ranks; this is not checked. All
-    get the NPUs that `choose_placement` selects for the first one. The options `name` and `size`
-    are ignored, because each entry has its own. Losses are in the order of the algorithms, equal
-    ones once; messages of less than 1 ns at the start are a loss only of the first algorithm.
-    Raises `UsageError` if two algorithms need different networks. It is also raised if only a part
-    of the NPUs takes part and two algorithms run under the same collective (collectives unknown to
-    ASTRA-sim run as all-reduce), because the second would never run. Other errors are those of
-    `write`.
+    At least one is required, and all must have the same number of ranks; this is not checked.
+    Programs are in the order of `named`. All get the NPUs that `choose_placement` selects for
+    the first algorithm, and the folder has the network that `_find_network` returns for the
+    first one. The options `name` and `size` are ignored, because each entry has its own.
+
+    Losses are in the order of the algorithms: those of the traces, of the network, and of
+    `collect_losses`; equal ones are listed once. Messages of less than 1 ns at the start are a
+    loss only of the first algorithm.
+
+    Raises `UsageError` in these cases, after the checks of the separate algorithms:
+
+    - Only a part of the NPUs has ranks, and two algorithms run as the same collective, because
+      the second would never run. Collectives unknown to ASTRA-sim run as all-reduce.
+    - Two algorithms have networks with different dimensions.
+
+    Other errors are those of `write`, for the first algorithm that has one.
     """
     placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []
@@ -147,11 +155,17 @@ def build_folder_of_several(
 def _build_program(
     entry: NamedAlgorithm, placement: WorldPlacement, options: AstraFolderOptions
 ) -> FolderProgram:
-    """Return an algorithm with its traces for a folder, placed on its NPUs.
+    """Return the part of a folder for one algorithm: name, sizes, collective and traces.
 
-    A collective that ASTRA-sim does not have is run as an all-reduce. Traces are created with the
-    size of `entry` and the other options. Raises `UsageError` if the name does not match `_NAME`
-    (letters, digits, '.', '_' and '-').
+    The traces are those of `chakra_traces` for the algorithm placed on the NPUs of `placement`,
+    with the size of `entry` (bytes) in place of the option `size`. A collective that ASTRA-sim
+    does not have is run as an all-reduce (`run_as`).
+
+    `comm_size` is the size; for an all-gather, except in the dialect `symbolic`, it is the part
+    of one rank, rounded down, at least 1.
+
+    Raises `UsageError` unless the name is 1 to 100 letters, digits, '.', '_' and '-', the first
+    a letter or digit. Errors of `chakra_traces` pass through.
     """
     kind = entry.algorithm.collective.kind
     size = entry.collective_bytes
@@ -187,11 +201,17 @@ def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOpti
 
 
 def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
-    """Raise `InputError` for the first message on which ASTRA-sim aborts.
+    """Raise `InputError` for the first message on which ASTRA-sim aborts; otherwise do nothing.
 
-    `nodes`: trace nodes of the algorithm. Checked in this order: messages of 0 bytes, messages of a
-    rank to itself, and nodes with a tag of at least `_TAG_LIMIT`, which occur if two ranks exchange
-    too many messages. The error contains the step.
+    `nodes`: trace nodes of the algorithm. Three defects are checked, each for all nodes before
+    the next one:
+
+    - a SEND or RECV of 0 bytes or less
+    - a SEND or RECV whose peer is its own rank
+    - a node with a tag of at least `_TAG_LIMIT` (500 million), which occurs if two ranks
+      exchange too many messages
+
+    The error has the location of the step of the first such node, in the order of `nodes`.
     """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     is_to_self = nodes.peer == group_of_entry(nodes.rank_indptr)
@@ -219,9 +239,14 @@ def _find_network(
 ) -> AstraNetwork:
     """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
-    `nodes`: trace nodes, of which only the SENDs count; their ranks are mapped to the NPUs of
-    `placement`. Without a topology it is a full mesh of all NPUs with 50 GiB/s and 500 ns. Raises
-    `UsageError` if ASTRA-sim has no such network, and for a mesh of fewer than two NPUs.
+    `nodes`: trace nodes, of which only the SENDs count; their ranks and peers are mapped to the
+    NPUs of `placement`. Without a topology the network is a full mesh of all `placement.npus`
+    NPUs with 50 GiB/s and 500 ns. With one, `find_astra_network` decides: it returns the
+    dimensions of the topology, or a full mesh with a loss if all messages are between
+    neighbours on equal links.
+
+    Raises `UsageError`: `inexpressible-topology` if ASTRA-sim has no such network, and
+    `too-few-npus` for a full mesh of fewer than two NPUs.
     """
     if topology is None:
         return make_full_mesh(

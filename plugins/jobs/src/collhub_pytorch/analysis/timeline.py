@@ -279,13 +279,22 @@ def _propagate_offsets(
     meeting: Int64Array,
     end: Int64Array,
 ) -> Int64Array:
-    """Return the offset of each clock in ns, starting from clock 0 with offset 0.
+    """Return a first estimate of the offset of each clock in ns, with offset 0 for clock 0.
 
-    `clock`, `meeting`, `end`: int64[entries], clock, communication and end in ns of each entry. In
-    each round, a communication with known clocks has the median of their corrected ends as common
-    time, and the offset of every new clock is the median of its ends minus these times. Raises
-    `InputError` (`clocks`) for clocks that share no communication, directly or indirectly, with
-    clock 0.
+    The result is int64[clocks]; the corrected time is the time minus the offset.
+    `clock_of_rank` gives the number of clocks, and the ranks for messages. `clock`, `meeting`,
+    `end`: int64[entries], clock, communication and end in ns of each entry. Of an even number
+    of values, the median is the lower middle one.
+
+    At first only clock 0 is known. Rounds with these steps follow until all clocks are known:
+
+    - The common end of a communication is the median of the corrected ends of its entries on
+      known clocks.
+    - A new clock is one with an entry in such a communication. Its offset is the median, over
+      these entries, of end minus common end.
+
+    Offsets of known clocks do not change. Raises `InputError` (`clocks`), which lists the ranks
+    of all unknown clocks, if a round has no new clock.
     """
     count = int(clock_of_rank.max()) + 1
     meeting_count = int(meeting.max(initial=-1)) + 1

@@ -267,12 +267,20 @@ def evaluate_candidate(
 ) -> tuple[int | None, SynthesisCandidate]:
     """Return the time in ps by which a candidate is compared, and the candidate.
 
-    If it is simulated, the time is the simulated one plus the fractions of ns that the simulator
-    drops on the most affected link (otherwise tiny chunks would seem to take no time), and the
-    returned candidate has the algorithm and the simulated time. Otherwise it is the planned time,
-    or None if planned times of this candidate are not valid (`is_timed`). It is also None, without
-    simulation, if the planned time exceeds `_MAX_PLANNED_SLOWDOWN` times `limit_ps`. A candidate
-    with an algorithm is always simulated.
+    The first case that applies:
+
+    - A candidate without an algorithm whose planned time exceeds `_MAX_PLANNED_SLOWDOWN` (1.3)
+      times `limit_ps` (None: no limit): None and the candidate, without simulation.
+    - The candidate is simulated and the simulator gives a time. A candidate with an algorithm
+      always is; another one if simulated times decide (`simulate_if_decisive`). The result is
+      the simulated time plus the fractions of ns that the simulator drops
+      (`_compute_dropped_ps`), since otherwise tiny chunks would seem to take no time. The
+      second result is a copy with the algorithm and the simulated time.
+    - A candidate without an algorithm whose planned time is valid (`is_timed`): the planned
+      time and the candidate.
+    - Otherwise: None and the candidate.
+
+    Errors of building the algorithm (`build_algorithm`) and of the simulator pass through.
     """
     algorithm, planned_ps = candidate.algorithm, None
     if algorithm is None:
@@ -291,12 +299,15 @@ def evaluate_candidate(
 
 
 def _compute_dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
-    """Return the largest sum of dropped fractions of ns on a link, in ps.
+    """Return the largest sum of dropped fractions of ns on a link, in ps, rounded down.
 
-    A message drops the fraction of its busy time on the link, which is bytes / bandwidth. The
-    fractions of all messages that cross a link are added. If switches multicast (reduce), messages
-    of the same data from one sender (to one receiver) count once per link, and the smaller sum is
-    used. 0 without messages.
+    A message is busy on a link for bytes / bandwidth and drops the fraction of this time below
+    1 ns. Per link, the fractions of all its messages are added; a message over switches counts
+    on each link of its route. 0 without messages.
+
+    If switches multicast, a second sum counts messages of the same source buffer and offset
+    from one sender only once per link. If switches reduce, another sum counts them once per
+    receiver. The smallest of these sums is used for each link.
     """
     network, steps = setting.network, algorithm.steps
     sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
