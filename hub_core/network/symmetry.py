@@ -34,9 +34,13 @@ class ColouredNetwork:
     def of(cls, topology: Topology, weights: Iterable[Int64Array] = ()) -> ColouredNetwork:
         """Create the network with colours of nodes by kind, and of links by their properties.
 
-        The kind of a node is NPU or switch, with or without multicast and reduction. The properties
-        of a link are bandwidth, latency, plane and `weights` (arrays int64[links]). A colour is a
-        64-bit hash; equal properties have equal colours.
+        The kind of a node is one of 8: NPU or switch, with or without multicast, with or without
+        reduction. The properties of a link are bandwidth, latency, plane and its entry in each
+        array of `weights` (int64[links], in this order). Its ends are not included.
+
+        A colour is a 64-bit hash: equal kinds or properties give equal colours, and different ones
+        differ except for a hash collision. `source` and `destination` are shared with the topology.
+        Raises `ValueError` for weights of another length.
         """
         kind = np.zeros(topology.num_nodes, np.int64)
         kind[topology.num_npus :] = 1

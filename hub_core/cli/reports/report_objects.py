@@ -44,12 +44,16 @@ def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
 
 
 def change_lines(changes: Sequence[JobChange]) -> list[str]:
-    """Describe what each change of a job saves, in one line per change, then each assumption.
+    """Describe what each change of a job saves: one line per change, then one per assumption.
 
-    A line has the time of the changed job and of the unchanged one, and their difference: `saves`
-    (also for 0) or `costs` a time, and its percentage of the unchanged time (0.0 if that is 0). If
-    both limits of the saving are known, their band follows; it comes from the error of the model on
-    held-out measurements. An assumption of several changes is listed once.
+    An example of a line: `DESCRIPTION: the job takes 90.00 us instead of 100.00 us: saves 10.00 us,
+    10.0 %`. The first time is that of the changed job. A change without effect `saves` 0; for a
+    slower job, `costs` replaces `saves`. The percentage is that of the unchanged time, 0.0 if this
+    time is 0. If both limits of the saving are known, ` (LOW to HIGH by the held-out error)`
+    follows the saving.
+
+    The lines of the changes are in their order. Then each distinct assumption has a line `assumed:
+    TEXT`, in the order of first occurrence. Without changes the result is empty.
     """
     lines = []
     for change in changes:
@@ -202,7 +206,12 @@ class AlgorithmVerdict:
     def show(self, *, is_alone: bool) -> None:
         """Print the verdict, the findings, and the reports of the additional checks.
 
-        With `is_alone` (there is only one input), the table of modes is printed after the verdict.
+        1. One line: source, collective, numbers of ranks and steps, and whether the verification
+           found the algorithm correct. Additional checks do not change this line.
+        2. Only with `is_alone` (there is only one input): a table of the modes with claim and
+           verdict, and a line with the method by which contents were compared.
+        3. The findings of the verification, on stderr.
+        4. For each check in order, its report as printed by `print_check`.
         """
         collective = self.algorithm.collective
         outcome = (
@@ -230,15 +239,19 @@ def judge(
 ) -> int:
     """Verify all inputs in their order, print the verdicts, and return the exit code.
 
-    The exit code is DONE if all inputs pass (also without inputs), else INVALID. `judged`
-    verifies one source. Without `as_json`, each verdict is shown, and for other than one input
-    a line "N of M inputs pass". With `as_json`, one report is printed: the verdict on a single
-    input is the entire report, otherwise verdicts are listed under `results`.
+    `judged` verifies one source. A `HubError` of `judged` becomes a failed verdict on that input,
+    and the next input follows. With one input and no `files` it is raised instead. Other errors are
+    always raised.
 
-    With one input and no `files`, an error of `judged` is raised; otherwise a `HubError` becomes
-    the verdict on that input. With `files`, all findings are also written to these files, and
-    the exit code is INVALID only if an error is not accepted by their baseline. Raises
-    `UsageError` if standard input is given twice.
+    Output without `as_json`: each verdict is printed right after its verification; at the end,
+    unless there is exactly one input, the line `N of M inputs pass`. With `as_json` one report is
+    printed at the end. For one input it is the schema and the verdict; otherwise the schema, `ok`
+    and the verdicts under `results`.
+
+    With `files`, all findings are then written to these files. The exit code is INVALID if an error
+    is not accepted by the baseline, else DONE; `ok` of the report ignores the baseline. Without
+    `files` the exit code is DONE if all inputs pass (also without inputs), else INVALID. Raises
+    `UsageError` if `sources` contains standard input (`-`) more than once.
     """
     if sources.count(_STDIN) > 1:
         raise UsageError("standard input can be read only once", cure="give - once")

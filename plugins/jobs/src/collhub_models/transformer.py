@@ -41,11 +41,16 @@ def stage_ranks(options: TransformerOptions, stage: int) -> npt.NDArray[np.int64
 def role_groups(options: TransformerOptions) -> dict[str, npt.NDArray[np.int64]]:
     """Return the groups of ranks of every role in `ROLES`, by name: int64[groups, members].
 
-    The number of a rank counts, fastest first: tensor, expert, data / expert, pipeline. The
-    members of a group differ only in their position of the role: `tensor`, `data` (both data
-    positions), `expert`, or `expert data` (data / expert). A group of `embedding` has two
-    members: corresponding ranks of the first and the last stage, which both store the
-    embeddings. With one stage both are the same rank.
+    The number of a rank is t + T (e + E (d + D p)). t, e, d and p are its positions in the tensor,
+    expert, data / expert and pipeline dimensions; T, E and D are the sizes of the first three. The
+    members of a group differ only in one dimension: `tensor` in t, `expert` in e, `expert data` in
+    d, and `data` in d and e. Members ascend, and groups ascend by their first member. A dimension
+    of size 1 gives groups with one member.
+
+    `embedding` has one row with two entries for each rank of a stage: the rank of the first stage
+    and the one at the same position of the last stage, which both store the embeddings. With one
+    stage both entries are the same rank. `data` must be a multiple of `expert`; otherwise numpy
+    raises `ValueError`.
     """
     cube = (options.pipeline, options.data // options.expert, options.expert, options.tensor)
     ranks = np.arange(np.prod(cube), dtype=np.int64).reshape(cube)
@@ -98,10 +103,19 @@ class StageProgram:
         self._gradients: list[tuple[str, int, str]] = []
 
     def forward(self, microbatch: int) -> None:
-        """Add the forward pass of a microbatch: receive, layers, send.
+        """Add the forward pass of a microbatch (numbered from 0) to `program`, in this order.
 
-        Each layer consists of gathered weights (FSDP only), attention, then MLP or experts. The
-        first stage receives nothing; the last stage computes logits and sends nothing.
+        1. Except on the first stage, a receive of the activations from the previous stage, which
+           waits for nothing.
+        2. For each layer of the stage: the all-gather of the weights (only with FSDP and more than
+           one data-parallel rank), attention, then MLP or experts. `_half` lists the nodes of both.
+        3. On the last stage the computation of the logits; on other stages a send of the
+           activations to the next stage.
+
+        Each node of 2 and 3 needs the data of the node before it; the all-gather of the weights
+        waits as `_gathered_weights` states, and only computations need its data. Each computation
+        waits in addition for the computation before it, also for that of an earlier pass. The tag
+        of the messages is `microbatch`.
         """
         # Stage 0 has the tokens themselves.
         self._flow = [] if self._is_first else [self._received(-1, microbatch)]
@@ -117,12 +131,21 @@ class StageProgram:
             self._send(1, microbatch)
 
     def backward(self, microbatch: int) -> None:
-        """Add the backward pass of a microbatch, with the reduction of gradients.
+        """Add the backward pass of a microbatch (numbered from 0) to `program`, in this order.
 
-        The last stage begins with the logits, other stages with a receive from the next one. Layers
-        follow from the last to the first: gathered weights (FSDP only), MLP or experts, attention,
-        reduction of gradients. All stages but the first send to the previous one at the end.
-        Gradients are reduced after the last microbatch only, except with FSDP.
+        1. On the last stage the computation of the logits; on other stages a receive of gradients
+           from the next stage, which waits for nothing.
+        2. For each layer, from the last to the first: the all-gather of the weights (only with FSDP
+           and more than one data-parallel rank), MLP or experts, attention, then the reductions of
+           the layer's gradients.
+        3. Except on the first stage, a send of gradients to the previous stage.
+
+        Computations have twice the work of the forward pass. Reductions of gradients follow
+        `_reduce_layer`: with FSDP a reduce-scatter after every microbatch. All-reduces (without
+        FSDP, and of experts) belong to the last microbatch only; without the option `overlap` they
+        are stored for `finish` instead. No node of the pass waits for a reduction. Each computation
+        waits for the computation before it, also for that of an earlier pass. The tag of the
+        messages is `microbatch`.
         """
         if self._is_last:
             self._flow = []
@@ -140,13 +163,19 @@ class StageProgram:
             self._send(-1, microbatch)
 
     def finish(self) -> None:
-        """Add the reductions of the remaining gradients at the end of a pass.
+        """Add the all-reduces of the remaining gradients after the last pass of the stage.
 
-        These are all-reduces of the gradients that `_reduce_layer` stored (without the option
-        `overlap`), then, on the first and the last stage, of the gradients of the embeddings in the
-        group `data`. They wait for the last computation. With several stages, these two stages then
-        add their gradients of the shared embeddings in the group `embedding`; this all-reduce waits
-        for that of the embeddings in `data` or, without one, for the last computation.
+        1. Those that `_reduce_layer` stored (without the option `overlap`), in the order of
+           storing.
+        2. On the first and the last stage: the gradients of the embeddings in the group `data`.
+           Their size is that of the vocabulary's embeddings, on the first stage also of the
+           positions'.
+        3. On the same two stages, with several stages: the gradients of the vocabulary's embeddings
+           in the group `embedding`, which both stages share.
+
+        All-reduces in groups of one rank are omitted. 1 and 2 wait for the last computation of the
+        stage. 3 waits for 2 or, if 2 is omitted, for the last computation. A model with one stage
+        has 2 once. Sizes are in bytes. The stored gradients are not cleared.
         """
         for name, size, role in self._gradients:
             self._all_reduce(name, size, role, self._computes[-1:])
@@ -171,17 +200,19 @@ class StageProgram:
     def _half(self, name: str, part: Part, gathered: Sequence[int]) -> None:
         """Add half a layer (attention or MLP): communication, computation, communication.
 
-        Each node waits for the node before (`self._flow`, which becomes the last node). `part`:
-        work of the computation, which waits in addition for the rows `gathered`, which gather
-        weights. A name that begins with `backward` multiplies the work by `_BACKWARD`. The nodes
-        are in this order:
-        - With tensor and sequence parallelism, an all-gather; in backward passes a second one for
-          the stored inputs.
-        - If `name` ends with `mlp` and the expert parallelism exceeds 1, an exchange of tokens with
-          experts.
-        - The computation, then in the same case the exchange back.
-        - With tensor parallelism, a reduce-scatter if sequence parallelism is used, else an
-          all-reduce.
+        Each node needs the data of the node before it; the first one needs `self._flow`, which
+        becomes the last node. The nodes are in this order:
+        1. With tensor parallelism above 1 and sequence parallelism, the all-gather `NAME gather`;
+           in backward passes then a second one for the stored inputs, `NAME gather inputs`.
+        2. If `name` ends with `mlp` and the expert parallelism exceeds 1, the all-to-all `NAME
+           dispatch`, which sends tokens to experts.
+        3. The computation `name`. It also needs the data of the rows `gathered` (the all-gather of
+           weights, or empty) and waits for the previous computation of the stage. `part`: its
+           operations and bytes, which are multiplied by `_BACKWARD` (2) if `name` begins with
+           `backward`.
+        4. In the case of 2, the all-to-all `NAME combine`, which sends tokens back.
+        5. With tensor parallelism above 1, the reduce-scatter `NAME scatter` if sequence
+           parallelism is used, else the all-reduce `NAME reduce`.
         """
         options = self._options
         is_backward = name.startswith("backward")

@@ -58,10 +58,15 @@ _FORMATS = (
 
 
 def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
-    """Return the format of the files, of which there must be at least one.
+    """Return the format of the files, which must all have the same one.
 
-    A file without a known signature has the last format in `_FORMATS`. Raises `InputError`
-    (`mixed-formats`) for the first file with another format than the first one.
+    The format of a file is the first one in `_FORMATS` whose signature occurs in the first
+    `_HEAD_BYTES` (4096) bytes of its decompressed content. A file without a known signature, such
+    as an empty file, has the last format, Kineto.
+
+    Raises `InputError` (`mixed-formats`) for the first file whose format differs from that of the
+    first file, after the beginnings of all files were read. Raises `InputError` for a file that
+    cannot be opened or decompressed, and `IndexError` if `files` is empty.
     """
     formats = [(_find_signed(file) or _FORMATS[-1]) for file in files]
     for file, form in zip(files, formats, strict=True):

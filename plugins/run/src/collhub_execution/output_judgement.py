@@ -93,13 +93,23 @@ def judge(
 ) -> OutputJudgement:
     """Compare the outputs of a run with the outputs that the collective requires.
 
-    `inputs` must be those of the executor; `is_exact` means that they come from `exact_inputs`, for
-    which every order of reduction gives the same bits. Exact, integer, minimum, maximum and moved
-    data are compared bitwise, all other data within the bound of `compute_expected_parts`. The
-    result has the verdict, the kind of comparison, the largest error (None if it is not finite) and
-    bound, diagnostics of the first `_LISTED_RANKS` wrong ranks, and `ranks_agree`: whether all
-    outputs have equal bits, None unless the collective gives all ranks the same result. Without a
-    defined result, every output counts as right.
+    `inputs` must be those of the executor, by rank; `outputs`: OUTPUT of every rank. `is_exact`
+    means that the inputs come from `exact_inputs`, for which every order of reduction gives the
+    same bits. Fields of the result:
+    - `is_right`: no element is wrong. Sums, products and averages of floating-point data that are
+      not exact must be within the bound of `compute_expected_parts`; all other data must have the
+      required bits.
+    - `comparison`: BOUND if any part had a bound, else BITWISE.
+    - `max_abs_error`: the largest absolute error of any rank, also within the bound; None if it is
+      infinite or NaN.
+    - `max_bound`: the largest bound, 0.0 without bounds.
+    - `ranks_agree`: whether all outputs have equal bits; None unless the kind is in
+      `_SAME_EVERYWHERE` (all-reduce, all-gather, all-gather-v, broadcast).
+    - `diagnostics`: one finding `wrong-output` for each of the first `_LISTED_RANKS` (8) ranks with
+      wrong elements, by rank.
+
+    Elements for which the collective requires no value are ignored. A custom collective without a
+    defined result gives `is_right`, comparison NONE, error None and bound 0.0.
     """
     agree = None
     if collective.kind in _SAME_EVERYWHERE:
@@ -128,8 +138,8 @@ def judge(
 def same_bits(array: Array, other_array: Array) -> bool:
     """Return whether two arrays have the same dtype, shape and bits.
 
-    A NaN equals one with the same bits, and 0.0 differs from -0.0. The arrays need at least one
-    dimension.
+    A NaN equals one with the same bits, and 0.0 differs from -0.0. Empty arrays of the same dtype
+    and shape are equal. The arrays need not be contiguous in memory.
     """
     if array.dtype != other_array.dtype or array.shape != other_array.shape:
         return False
@@ -174,12 +184,17 @@ def compute_expected_parts(
 ) -> Iterator[ExpectedPart] | None:
     """Return an iterator over the required contents of every rank's OUTPUT, part by part.
 
-    Ranks without a result are skipped. Returns None for a contract without a defined result. Parts
-    are created one by one, because all together would be as large as the data of a run. With
-    `is_exact` no part has an error bound. Otherwise floating-point sums and products of k
-    contributions have the bound k eps sum |x| or k eps |product| (Higham, Accuracy and Stability of
-    Numerical Algorithms, sections 3.1 and 4.2), where eps is the distance from 1 to the next
-    number. It is twice the first-order error of k - 1 roundings and the division of an average.
+    Custom collectives and those that only move data yield the parts rank by rank, by ascending
+    rank. Reducing collectives yield them in the order of `_reduce_inputs`. Ranks without a result
+    get no part. Returns None for a custom collective without a defined result. Parts are computed
+    during the iteration, because all together would be as large as the data of a run.
+
+    A part has a bound of its error (per element) if all of these hold: `is_exact` is False, the
+    data is floating-point, it is reduced, and `op` is a sum, product or average. With k
+    contributions x, the bound is k eps sum |x| for a sum, k eps |product| for a product, and eps
+    sum |x| for an average. eps is the distance from 1 to the next number of the dtype. It is twice
+    the first-order error (Higham, Accuracy and Stability of Numerical Algorithms, sections 3.1 and
+    4.2). All other parts have no bound and must be equal bit by bit.
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:
@@ -221,10 +236,15 @@ class _RankComparison:
     def add(self, part: ExpectedPart) -> None:
         """Compare one part of a rank's output with the expected values, and count wrong elements.
 
-        With a bound, an element is wrong if its absolute error exceeds the bound or is NaN; without
-        one, if its bits differ. Elements that the contract does not define are ignored. Updates the
-        number of wrong elements (`count`), the largest error of all elements (`largest`, NaN if any
-        is), the largest `bound`, and the text for the first wrong element (`first`).
+        An element is wrong if its absolute error exceeds its bound or is NaN; in a part without
+        bounds, if its bits differ. Elements with `is_stated` False are ignored in all results.
+        Updates:
+        - `count`: increased by the number of wrong elements.
+        - `largest`: maximum of the absolute errors of all elements so far, also of right ones; NaN
+          once an error is NaN. A part without bounds whose bits are all equal does not change it.
+        - `bound`: maximum of the bounds so far; not changed by a part without bounds.
+        - `first`: text for the first wrong element of the rank, set only once: its value, index in
+          OUTPUT, expected value and bound.
         """
         expected = part.expected
         actual = self.output[part.start : part.start + expected.values.size]
@@ -272,13 +292,17 @@ class _Arithmetic:
     is_exact: bool
 
     def reduce_parts(self, parts: Sequence[Array]) -> ExpectedOutput:
-        """Reduce arrays of one shape and dtype, in their order, to their total or average.
+        """Reduce arrays of one shape and dtype by `op`, in their order.
 
-        `parts` is not changed and must not be empty. There is no bound if nothing is rounded: exact
-        data, integers (which may overflow), minima and maxima. Otherwise the result is computed in
-        float64, for 8-byte types in extended precision, with a bound of the error per element: 2 n
-        rounding units of the dtype (n parts) times the sum of the absolute values, or the absolute
-        product; divided by n for an average.
+        `parts` is not changed and must not be empty.
+        - Without rounding (`is_exact`, an integer dtype, minimum or maximum) the values have the
+          dtype of the parts, and there is no bound. Integers wrap around on overflow.
+        - Otherwise the values and the bound are float64, for 8-byte dtypes longdouble. The bound of
+          an element is 2 n u times the sum of the absolute values, for a product times the absolute
+          product. n is the number of parts, and u the largest relative error of one rounding to the
+          dtype. For an average the bound is divided by n.
+
+        An average is the sum divided by n; integers are rounded towards zero.
         """
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
         # A minimum or maximum is one of its operands, so it is not rounded.
@@ -321,11 +345,15 @@ def _reduce_inputs(
 ) -> Iterator[ExpectedPart]:
     """Yield the expected outputs of a reducing collective, in pieces of limited size.
 
-    A piece has at most `_COMPUTED_ELEMENTS` elements; its start is in elements of the rank's
-    OUTPUT. An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if it has
-    none), a reduce-scatter an equal share to every rank, and a reduce-scatter-v shares of the sizes
-    in its counts. Inputs are reduced in the order of the ranks. Ranks with the same result share
-    its arrays: such a piece is yielded for each of them before the next piece.
+    - All-reduce: all ranks get the total of all inputs.
+    - Reduce: the root (rank 0 if it has none) gets the total.
+    - Reduce-scatter: rank r gets part r of n equal parts of the total.
+    - Reduce-scatter-v: rank r gets part r, whose size is entry r of the counts.
+
+    Inputs are reduced in the order of the ranks. A piece has at most `_COMPUTED_ELEMENTS` elements;
+    its `start` is the index of its first element in the rank's OUTPUT. An all-reduce yields the
+    first piece for every rank, then the second one for every rank, and so on; the ranks share the
+    arrays. Otherwise pieces are sorted by rank, then by start. An empty part gives no piece.
     """
     size, num_ranks = inputs[0].size, collective.num_ranks
     # (ranks that get it, first element, number of elements)
@@ -360,10 +388,17 @@ def _list_moved_arrays(
 ) -> Iterator[tuple[int, Sequence[Array]]]:
     """Yield for each rank the arrays that form its OUTPUT one after the other, if data only move.
 
-    A result is (rank, arrays), by ascending rank. A gather yields only the root (rank 0 if it has
-    none) with all inputs. A broadcast gives every rank the root's input. A scatter gives each rank
-    its part of the root's input, an all-to-all its part of every input; parts are n equal ones. An
-    all-to-all-v cuts each input by its counts. Other kinds give all inputs.
+    A result is (rank, arrays), by ascending rank. n is the number of ranks; a missing root is 0.
+    - Gather: only the root is yielded, with all inputs.
+    - Broadcast: every rank gets the root's input.
+    - Scatter: rank r gets part r of n equal parts of the root's input.
+    - All-to-all: rank r gets part r of n equal parts of every input.
+    - All-to-all-v: rank r gets part r of every input. Row s of the counts has the sizes of the
+      parts of input s.
+    - Other kinds: every rank gets all inputs.
+
+    Inputs are listed in the order of the ranks. Raises `ValueError` if n equal parts are not
+    possible. Arrays are views of the inputs.
     """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.
@@ -436,10 +471,15 @@ def _compute_custom_output(
 ) -> ExpectedOutput:
     """Compute the OUTPUT of one rank from a contract: each unit is reduced from its contributions.
 
-    `cells`: by unit of OUTPUT, its contributions as (rank, unit). `units`: size of OUTPUT. `parts`:
-    per rank a matrix of its input with one row per unit. The values are flat, unit by unit.
-    `is_stated` is False for the elements of units without contributions; they may have any value.
-    There are no bounds if no unit has one, otherwise units without bound get 0.
+    `cells`: for each defined unit of OUTPUT, its contributions as (rank, unit) in the order of the
+    reduction. `units`: number of units of OUTPUT. `parts`: for each rank a matrix of its input with
+    one row per unit.
+
+    The results are flat arrays, unit by unit, with as many elements per unit as `parts` has
+    columns. `is_stated` is always an array: True for the elements of units with contributions,
+    False for all other elements, whose `values` are 0. `bound` is None if `reduce_parts` gives no unit a
+    bound; otherwise units without a bound have 0. The dtype is that of the reduced units, or of
+    `parts` if `cells` is empty.
     """
     expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():

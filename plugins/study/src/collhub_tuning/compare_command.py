@@ -435,10 +435,15 @@ def _run_comparisons(
 ) -> tuple[ComparisonOutcome, list[VariedOutcome]]:
     """Compare the algorithms on the given network, then on every variation of it.
 
-    Returns the outcome on the given network and those on the variations in order. Measured times
-    are used only for the given network. If a limit ended parts of the search on variations, the
-    outcome of the given network lists these parts too. All variations are created before the first
-    measurement, so that an invalid one raises `UsageError` early.
+    Returns the outcome on the given network, and the outcomes on the variations in the order of
+    `_create_variations` ([] without variations). Measured times (`--measured`) are used only for
+    the given network. `cuts` of the first outcome, the parts of a search that a limit ended,
+    contains its own parts, then those of all variations in order; repeated ones are kept.
+
+    `arguments`: values of the command's options, with the network as text in `topology_text`. All
+    variations are created before the first comparison, so that invalid options raise `UsageError`
+    early. Other `HubError`s pass through, for example for an invalid topology, size or measured
+    file.
     """
     # Imported here: the help of the command needs no numpy.
     from collhub_tuning.measured_curves import read_measured_files

@@ -159,10 +159,15 @@ def _select_algorithm(
 ) -> FolderAlgorithm:
     """Return the algorithm that the user chose, or the only one of the folder.
 
-    `option_name`: prefix of the traces or name of the algorithm, from the option `algorithm`;
-    None if not given. It takes precedence over `named`, the prefix of the traces that the user
-    opened (None: the folder itself). Both must match exactly. Raises `InputError` unless
-    exactly one algorithm matches.
+    - If `option_name` (option `algorithm`) is not None, the candidates are the algorithms whose
+      prefix or name equals it. The name is the last part of the prefix: `a/ring` has `ring`.
+      `named` is then ignored.
+    - Otherwise, if `named` is not None, the candidate is the algorithm with this prefix. `named` is
+      the prefix of the traces that the user opened; it is not compared with names.
+    - Otherwise all algorithms of `configuration` are candidates.
+
+    Raises `InputError` unless exactly one candidate exists, also if two algorithms have the name
+    `option_name`.
     """
     algorithms = configuration.algorithms
     if option_name is not None:
@@ -194,11 +199,17 @@ def _select_members(
 ) -> tuple[int, ...] | None:
     """Return the NPUs that run an algorithm, one per rank; None for all NPUs.
 
-    With `option_group` they are the NPUs of the group with this name. Without it (None), the group
-    is the one of the workload's nodes that run `used`; nodes without a group count as nodes of the
-    group "". None is returned for the group "" and if no node runs `used`. Raises `InputError`
-    without `option_group` if nodes of several groups (including "") run it, and in both cases if
-    the groups file does not define the group, or if the group's NPUs are not strictly ascending.
+    The group is `option_group` if it is not None, even if no node of this group runs `used`.
+    Otherwise it is the only entry of `used.groups`: the groups of the workload's nodes that run
+    `used`, where "" is the group of nodes of all ranks.
+
+    None is returned for the group "" (also as `option_group`), and without `option_group` if
+    `used.groups` is empty. For any other group the result is its NPUs in the order of the groups
+    file, which must be strictly ascending; an empty group gives ().
+
+    Raises `InputError` in these cases: without `option_group` if `used.groups` has several entries
+    (including ""); if the groups file does not define the group; and if its NPUs are not strictly
+    ascending.
     """
     groups = {option_group} if option_group is not None else used.groups
     if not groups or groups == {""}:
@@ -226,16 +237,22 @@ PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm", "col
 def read_job(source: Source, options: JobFolderOptions) -> Workload:
     """Read the job of a folder with its configurations (format `astra-sim-job`).
 
-    The workload is the set of traces that the user named, else that of the option `workload`, else
-    the one named `workload`, else the only one that is not a custom algorithm. Its process groups
-    are those of the groups file, also those that no node uses. `algorithms` contains the custom
-    algorithms of the system configuration, sorted by the prefix of their traces.
+    The workload is the first of these sets of traces: the one that the user named, that of the
+    option `workload`, the set named `workload`, or the only set that is not a custom algorithm.
+    `groups` of the result are those of the groups file: first the groups that nodes use, then the
+    unused ones. `algorithms` contains the custom algorithms that the system configuration names,
+    sorted by the prefix of their traces. Findings of the reader of the workload are not reported.
 
     The extension `EXTENSION` is a mapping from which the folder can be simulated and written again:
-    `system`, `network` and `memory` are texts of files (the last two None without a file),
-    `backend` is the backend that the script names (None: no one), `custom` the prefixes in the
-    order of `algorithms`, `by_kind` and `per_node` map collectives and node numbers (as text) to
-    prefixes. Raises `InputError` for missing, invalid or ambiguous files.
+    - `system`, `network`, `memory`: texts of these files; the last two None without a file. Of
+      several candidates `system.json`, `network.yml` and `memory.json` are used.
+    - `backend`: the backend whose binary `run.sh` names; None if it names neither.
+    - `custom`: list of the prefixes, in the order of `algorithms`.
+    - `by_kind`, `per_node`: prefixes by name of the collective and by node number (as text).
+
+    Raises `InputError` in these cases: no system configuration or no workload; several candidates
+    without the default name; a prefix without traces; a node in a group that the groups file does
+    not define; and invalid files or traces.
     """
     files = FolderFiles.of(source)
     uses = AlgorithmUses(files, are_natives_enough=True)
@@ -348,13 +365,14 @@ def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
     """Return whether a rank's workload is more than collectives with custom algorithms.
 
     Such a folder is read as a job, not as an algorithm. `part`: trace of the rank; `uses`: custom
-    algorithms by node and by collective.
-    - None for an idle rank: its only node is a computation without a duration in microseconds.
-    - True if there are nodes of other types than collectives, a collective without a custom
-      algorithm, or two collectives with the same algorithm.
-    - False otherwise.
+    algorithms by node and by collective. The first matching rule decides:
+    1. None for an idle rank: its only node is a computation with 0 microseconds.
+    2. True without collectives, for example for a computation with a duration or two computations.
+    3. True if there is also a node of another type, a collective without a custom algorithm, or two
+       collectives with the same algorithm.
+    4. False otherwise: there are only collectives, each with a different custom algorithm.
 
-    Raises the errors of the decoder for an invalid trace.
+    Raises `TraceError` for an invalid trace, including one without nodes.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))
