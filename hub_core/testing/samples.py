@@ -40,11 +40,10 @@ def all_samples(num_ranks: int = 4) -> dict[str, Algorithm]:
 def ring_all_reduce(num_ranks: int) -> Algorithm:
     """Build an in-place ring all-reduce, one unit per rank (Patarasuk and Yuan, JPDC 2009).
 
-    n - 1 reducing rounds, then n - 1 copying rounds of one unit; 4 (n - 1) steps per rank. Rank r
-    sends to r + 1 and receives from r - 1 (mod n); its steps alternate SEND, RECV. A SEND has a
-    data dependency on the RECV of the unit that it forwards; in the second half a RECV has one on
-    the SEND that read the unit that it overwrites. Columns are computed vectorized: 1024 ranks (4.2
-    million steps) take a few seconds.
+    n - 1 reducing rounds, then n - 1 copying rounds; 4 (n - 1) steps per rank. In round k (from
+    0), rank r sends unit r - k to r + 1 and receives unit r - k - 1 from r - 1 (mod n), in OUTPUT
+    and lane 0. Rows are by rank, then round, SEND first. A SEND has a data dependency on the RECV
+    of the last round; in the second half, a RECV has one on the earlier SEND of its unit.
     """
     n = num_ranks
     grid = np.meshgrid(np.arange(n), np.arange(2 * (n - 1)), [0, 1], indexing="ij")
@@ -169,8 +168,9 @@ def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: boo
 def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
     """Build an all-pairs all-reduce for both modes, one unit per rank.
 
-    Rank u reduces unit u of all ranks through SCRATCH and sends the result to all. In place, a
-    result overwrites a unit that was sent before; only the messages order these two accesses.
+    Rank r sends INPUT unit u to rank u, into unit r of SCRATCH. Rank u adds its own unit u and
+    these in OUTPUT, and sends the sum to all. In place, a result overwrites a unit that was sent
+    before; only the messages order these two accesses.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))

@@ -86,14 +86,19 @@ def simulate_and_report(
     """Simulate a workload, write the requested outputs, and return the exit code.
 
     The exit code is DONE, or INVALID if `time_ns` of the result is None (a rank never finishes).
+    The outputs are, in this order:
 
-    `warnings`: findings of checks, which are printed. One that the simulation reports with the same
-    code and message is printed only once. If the simulation fails, the warnings are printed before
-    its `HubError` is raised.
+    1. on stderr, `warnings`: findings of checks, except those that the simulation reports with the
+       same code and message. If the simulation fails, all are printed and its `HubError` is
+       raised;
+    2. with `outputs.has_overlap`, a second simulation with the option `slots=unlimited`, which
+       shows the possible gain of overlap;
+    3. the files for which `outputs` has a path: times of nodes, timeline, page;
+    4. the JSON report with `as_json`. Otherwise times, communication, critical path and changes as
+       text; communication and path are omitted if the simulator gives no times of nodes;
+    5. on stderr, the source of the times and the findings of the simulation (`_merge_findings`).
 
-    `outputs` selects what is written: a second simulation with unlimited slots, which shows the
-    possible gain of overlap; the times of nodes; a timeline and a page; the JSON report in place of
-    the text.
+    Raises `HubError` of the second simulation, and if a file cannot be written.
     """
     workload, name = request.workload, outputs.name
     # Imported here: the help of the command needs no numpy.
@@ -143,9 +148,10 @@ def simulate_and_report(
 def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Merge findings that differ only in rank and place within the file into the first one.
 
-    The order is that of first appearance. The distinct ranks of the findings after the first one
-    are appended to its message in ascending order, as in ` (the same on rank 1-3,5)`; findings
-    without a rank add none.
+    Findings are merged if code, severity, message, cure and file are equal. The result is in the
+    order of first appearance. The first finding keeps its place. The distinct ranks of the merged
+    later findings are appended to its message in ascending order, as in ` (the same on rank
+    1-3,5)`. A later finding without a rank adds none; without any rank the message is unchanged.
     """
     first: dict[Diagnostic, Diagnostic] = {}
     more_ranks: dict[Diagnostic, set[int]] = {}
@@ -184,12 +190,13 @@ def _create_report(
     unlimited: WorkloadTimes | None,
     report: JobReport | None,
 ) -> SimulateWorkloadReport:
-    """Create the JSON report of the simulation of a job.
+    """Create the JSON report of the simulation of a job; all its times are in ns.
 
-    `times`: the result of the simulation. `unlimited`: the result with unlimited slots; if it is
-    None, the report lacks `unlimited_time_ns`. `report`: computation per rank, communication,
-    groups and critical path; if it is None, because the simulator gives no times of nodes, these
-    members keep their defaults.
+    `name`: name of the job, its `source`. `times`: the result of the simulation; its findings are
+    listed in their order, not merged. `unlimited`: the result with unlimited slots; if it is None,
+    the report lacks `unlimited_time_ns`. `report`: computation per rank, communication, groups and
+    critical path; if it is None, because the simulator gives no times of nodes, these members keep
+    their defaults.
     """
     # Imported here: the help of the command needs no numpy.
     from msgspec import structs
@@ -279,12 +286,16 @@ def _format_utilisation(report: JobReport | None, rank: int, finish_ns: int | No
 
 
 def _print_report(workload: Workload, report: JobReport) -> None:
-    """Print the kinds of communication as a table, then the critical path.
+    """Print the kinds of communication as a table, then the critical path, on standard output.
 
-    The table has the first `_LISTED_SORTS` (8) kinds of `report.spent`, which has the longest
-    exposed time first; it is omitted without communication. For the critical path, its numbers of
-    nodes and ranks, the percentage of its time per kind of node, and its 8 longest nodes (ties in
-    the order of the path) are printed. If the path is empty, only the table is printed.
+    The table has the first 8 (`_LISTED_SORTS`) entries of `report.spent`, which are ordered by
+    exposed time, longest first. Its columns are kind, ranks, size, calls, time and waiting per
+    call (means), and the longest exposed time of a rank. It is omitted without communication.
+
+    For the critical path, one line has its numbers of nodes and ranks, and each kind of node with
+    its whole percentage of the summed durations, largest first. A table lists the 8 longest nodes
+    with rank, name, kind, start and duration (ties in the order of the path). Nothing is printed
+    for an empty path.
     """
     from hub_core.cli.jobs.job_report import node_name, node_sort, path_shares
 

@@ -499,11 +499,13 @@ class RankSteps:
         return handle
 
     def _build_column(self, name: str) -> Int64Array:
-        """Return the column `name` of all added steps, int64[steps], in the order of addition.
+        """Return the column `name` of all added steps, int64[rows], in the order of addition.
 
-        A value of a step is one number for all its ranks, or an array by rank. Steps without a
-        value get that of `COLUMN_DEFAULTS`, or 0. The column `rank` is the rank of each step. At
-        least one step must have been added.
+        A step that was added to several ranks has one row per rank, in ascending order of ranks.
+        Its value is one number for all its ranks, or an array with an entry for each rank of the
+        system. Steps without a value get that of `COLUMN_DEFAULTS`, or 0. The column `rank` is the
+        rank of each row. Without steps, the columns are empty, except `rank`, which raises
+        `ValueError`.
         """
         if name == "rank":
             return np.concatenate([ranks for ranks, _ in self._added])

@@ -88,10 +88,15 @@ Block = Table | list[str]
 
 
 def build_blocks(findings: Findings) -> list[Block]:
-    """Build the report of the measured times: tables and lines, separated by empty lines.
+    """Build the report of the measured times as a list of tables and lists of lines, for people.
 
-    In this order: calls and lines per kind (only if there are calls), ranks, times of ranks,
-    definitions, and stragglers.
+    The blocks are, in this order:
+
+    - calls (table) and one line per kind (`kind_lines`), both only if there are calls;
+    - ranks (table);
+    - times of ranks (table);
+    - the definition of overlap, and that of idle time if it is known for any rank (lines);
+    - a heading and the stragglers (`_straggler_blocks`), only if a rank waits.
     """
     calls: list[Block] = []
     if findings.calls:
@@ -131,10 +136,12 @@ def counts_table(calls: Sequence[CallGroup]) -> Table:
 
 
 def kind_lines(findings: Findings) -> list[str]:
-    """Format lines such as `all-to-all: 99.1 % of 4.05 ms is waiting for the last rank`.
+    """Format one line per kind of collective: how much of its time is waiting for the last rank.
 
-    There is one line per kind, ordered by kind, with times summed over all ranks. If waiting is
-    unknown, the line has the transfer time and says so.
+    A line is `all-to-all: 99.1 % of 4.05 ms, all ranks together, is waiting for the last rank`.
+    Lines are in alphabetical order of the kinds; without calls the result is []. The time is
+    waiting plus transfer, summed over all calls and ranks. If waiting is unknown, the line is
+    `all-to-all: 36 us, all ranks together; waiting is not measured`, with the transfer time only.
     """
     lines = []
     for call_group in sum_by_kind(findings.calls):
@@ -242,9 +249,12 @@ def overlap_definition(findings: Findings) -> str:
 def _straggler_blocks(findings: Findings) -> list[Block]:
     """Return a heading and the table of the ranks for which other ranks wait; [] if no rank waits.
 
-    The first rows are the ranks that cause most waiting in all calls together, at most
-    `_LISTED_TOTALS`. Then follow at most `_LISTED_STRAGGLERS` ranks for each group of equal calls.
-    Percentages are relative to the waiting of all calls, or of the group.
+    The first rows are `all`: the ranks that cause most waiting in all calls together, at most 8
+    (`_LISTED_TOTALS`), longest first, ties by rank. Then follow, for each entry of
+    `findings.calls` in order, its first 3 (`_LISTED_STRAGGLERS`) stragglers, which are sorted by
+    caused waiting. Ranks that cause no waiting have no row. A row has collective, size, group,
+    rank, calls in which the rank was last, the waiting that it caused, and its percentage of the
+    waiting of all calls, or of the entry.
     """
     total = sum(call_group.waiting_ns or 0 for call_group in findings.calls)
     if not total:
@@ -294,8 +304,10 @@ def create_report(
 ) -> ProfileReport:
     """Create the report for `--json`; times are integers in ns, None if not recorded.
 
-    `kinds` are the sums of `collectives` by kind. `replay`: the saving and the simulated times,
-    None without a replay. `idle_by_stream` is None if the workload contains no idle times.
+    `collectives` and `ranks` are in the order of the findings; `kinds` are the sums of
+    `collectives` by kind, in alphabetical order. `replay`: the saving and the simulated times,
+    None without a replay. `idle_by_stream` of a rank is None if the workload has no list of idle
+    times for it. Raises `ValueError` if the workload has idle times for another number of ranks.
     """
     streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
     return ProfileReport(

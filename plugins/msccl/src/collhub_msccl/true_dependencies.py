@@ -100,10 +100,11 @@ def _find_queries(
 ) -> _Queries | None:
     """Combine each access with every other thread block of the rank that accesses its unit.
 
-    The combinations (queries) are ordered by access. Each also has the last row of the other block
-    that the clocks know to precede the access, or -1. Units that only one block accesses are left
-    out. Returns None if there are more than 2^23 combinations, where the combinations of an access
-    with its own block count too.
+    The combinations (queries) are ordered by access, then by block. Each has the last row of the
+    other block that must precede the access by the clocks, or -1. Units that only one block
+    accesses are left out; without other units the columns are empty. Returns None if there are
+    more than 2^23 combinations. This number includes, for the remaining units, those of an access
+    with its own block.
     """
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]
@@ -134,12 +135,13 @@ def _find_edges_after_writes(
     queries: _Queries,
     clocks: Clocks,
 ) -> Edges:
-    """Return pairs (write of another thread block, access that it precedes), as two arrays of rows.
+    """Return pairs (write of another thread block, later access of its unit), as row arrays.
 
-    There is at most one pair per query (access and another block): the latest write of this block
-    to the unit that precedes the access by the clocks. No pair without such a write, or if the
-    access's own block wrote the unit before the access and after that write, because that order
-    implies the pair.
+    For each query (access and another block), in their order, the write is the latest one of this
+    block to the unit that must precede the access by the clocks. There is no pair without such a
+    write. A pair is omitted if it is implied: the access's own block wrote the unit before the
+    access, and the other write must precede that write too. An access that writes is treated like
+    a read.
     """
     writes = np.flatnonzero(accesses.is_write)
     width = int(accesses.row.max(initial=0)) + 2
@@ -165,10 +167,11 @@ def _find_edges_after_reads(
 ) -> Edges:
     """Return pairs (read, first write of another thread block that must follow it), as row arrays.
 
-    There is at most one pair per read and other block; "must" is by the clocks. `rows`: number of
-    rows of the table. A pair is omitted if the read's own block writes the unit after the read, and
-    the other write must follow that write too, because the order of the two writes implies the
-    pair. Both arrays are empty if no write must follow a row of another block.
+    There is at most one pair per query of a read (read and other block), in the order of queries.
+    "Must follow" is by the clocks. `rows`: number of rows of the table. A pair is omitted if the
+    read's own block writes the unit after the read, and the other write must follow that write
+    too. The order of the two writes then implies the pair. Both arrays are empty if no write must
+    follow a row of another block.
     """
     is_write = accesses.is_write[queries.access]
     by_write = np.flatnonzero(is_write & (queries.known >= 0))
@@ -232,15 +235,16 @@ def insert_true_dependencies(
 ) -> StepTable:
     """Return the table with data dependencies for ordered steps that access the same memory.
 
-    Two steps of a rank conflict if they access the same memory and at least one writes. A conflict
-    of two steps that program order and dependencies order becomes a data dependency, unless it is
-    implied by others; unordered conflicts get no dependency. Present dependencies are kept. Lanes
-    must be the thread blocks 0..k-1 of each rank. `block_indptr`: int64[ranks + 1], first thread
-    block of each rank.
+    Two steps of a rank conflict if they access the same memory and at least one writes. The order
+    of steps is that of the rows within a lane plus the data dependencies; control dependencies do
+    not count. An ordered conflict becomes a data dependency of the later step, unless other
+    dependencies imply it. Unordered conflicts get none. Present data and control dependencies and
+    all columns are kept; `table` is not changed.
 
-    Memory is considered in every mode that the collective supports; in place, INPUT and OUTPUT
-    share memory. If a mode has too many accesses to analyse, all control dependencies become data
-    dependencies too.
+    Lanes must be the thread blocks 0..k-1 of each rank. `block_indptr`: int64[ranks + 1], first
+    thread block of each rank. Memory is considered in every mode that the collective supports; in
+    place, INPUT and OUTPUT share memory. If a mode has too many accesses to analyse, or the clocks
+    are too large, all control dependencies become data dependencies too.
     """
     data = _expand_edges(table.data_indptr, table.data_indices)
     control = _expand_edges(table.control_indptr, table.control_indices)

@@ -65,13 +65,14 @@ def select_roots(
 
 
 def select_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
-    """Return the named synthesizers and files; by default the synthesizers for general use.
+    """Return the named synthesizers and files, in order; by default those for general use.
 
-    The default omits synthesizers that are used only by name, and the portfolio (it returns the
-    result of another synthesizer). Repeated names count once. A name is a synthesizer if there is
-    one with this name, otherwise a file; for the portfolio's name a file takes precedence. Raises
-    the `HubError` of the registry for a name that is neither, and `UsageError` if there are no
-    algorithms to compare.
+    The default is in the order of the registry. It omits synthesizers that are used only by name,
+    and the portfolio `auto` (it returns the result of another synthesizer). Repeated names count
+    once. A name is a synthesizer if there is one with this name, otherwise a file, folder or set
+    of rank files. For the name `auto`, a file takes precedence over the portfolio. Raises the
+    `HubError` of the registry for a name that is none of these, and `UsageError` without names if
+    no synthesizer for general use is installed.
     """
     from collhub_tuning.auto import NAME as PORTFOLIO
     from collhub_tuning.questions import ComparedAlgorithm
@@ -164,11 +165,14 @@ def choose_comparison_timing(
 ) -> TimingSource:
     """Return the timing of a comparison: that of a machine, or of a simulator with nominal links.
 
-    It is chosen by `choose_timing`, whose `HubError`s escape: by default the known machine of the
-    network; but if links are varied (`ranges`, `failures`, `slow_links` in `arguments`), nominal
-    links. On a machine, every algorithm is tried with all protocols and numbers of instances.
-    `arguments`: values of the command's options by parameter name. Raises `UsageError` for varied
-    links together with `--machine`, unless that is `none`.
+    `arguments`: values of the command's options by parameter name. With `--machine NAME` it is
+    that machine, with `none` the simulator `--backend` with nominal links. Without `--machine` it
+    is the known machine of the network, if there is one; but nominal links if links are varied
+    (`ranges`, `failures` or `slow_links` in `arguments` is not empty). On a machine, every
+    algorithm is tried with all protocols and numbers of instances.
+
+    Raises `UsageError` first for varied links together with `--machine` other than `none`; then
+    the `HubError` of `choose_timing`, for example for an unknown machine or simulator.
     """
     from hub_core import choose_timing
 
@@ -200,11 +204,14 @@ def assign_options(
 ) -> OptionsBySide:
     """Return the options by side: the engine, the readers of measurements, and the `further` sides.
 
-    They come from `-O` (`arguments["assignments"]`) and `--scheduler`, which becomes an option of
-    the engine. The side `READERS` accepts the options that any reader of measurements declares; of
-    equal names, the first reader counts. Without measured files it accepts none. Raises
-    `UsageError` for an option that no side declares, and for `--scheduler` if the engine does not
-    have it.
+    Keys are the engine's name with `_` for `-`, `READERS`, and those of `further`; a side without
+    options has an empty dict. Values are texts by option. They come from `-O`
+    (`arguments["assignments"]`). `--scheduler` becomes the option `scheduler` of the engine and
+    replaces one of `-O`. The side `READERS` accepts the options that any reader of measurements
+    declares; of equal names, the first reader counts. Without measured files it accepts none.
+
+    Raises `UsageError` for `--scheduler` if the engine does not have it, then for an option of
+    `-O` that no side declares, and `HubError` for an unknown engine.
     """
     name = arguments["engine"]
     declared = context.options_of(Engine, name)
@@ -233,11 +240,14 @@ def open_comparisons(
     """Yield a function `compare(question, topology, measured)` that compares all the algorithms.
 
     `measured`: the measured curves of the question, None without `--measured`. Results are taken
-    from the cache, and missing ones are measured and stored. If a cached time is below a proven
-    lower bound, the results of its algorithm are measured again. `arguments`: values of
-    `comparison_options`. `timing`: simulator and machine. After the `with` block the workers are
-    stopped, and if the cache could not be written, the user is notified. Raises `HubError` for a
-    missing engine.
+    from the cache of results, and missing ones are measured and stored, unless `--no-cache` is
+    given. If a cached time is below a proven lower bound, all results of its algorithm are
+    measured again, once. `compare` shows progress. `arguments`: values of `comparison_options`.
+    `timing`: simulator and machine; the question names the simulator that is used.
+
+    The workers are stopped when the `with` block ends, also after an exception. After a block
+    without an exception, each different reason why the cache could not be written is printed on
+    stderr. Raises `HubError` for an unknown engine, before the block.
     """
     # Imported here, because the help of the commands does not need numpy.
     import hub_core
@@ -288,9 +298,10 @@ def _create_measuring(
 ) -> Measuring:
     """Create the object that measures `count` algorithms on the engine of the arguments.
 
-    The default engine uses as many processes as `--jobs`, by default one per CPU. Another engine is
-    started when it is first needed, with its own options, and gets `--jobs` tasks, by default one
-    per algorithm. Neither has more than one per algorithm. Raises `HubError` for an unknown engine.
+    The engine `processes` (the default) measures `--jobs` algorithms at once, by default one per
+    CPU. Another engine is started when it is first needed, with its own options, and gets `--jobs`
+    tasks at once, by default `count`. Both numbers are at most `count`. The time limit is
+    `arguments["budget"]`. Raises `HubError` for an unknown engine.
     """
     import hub_core
     from collhub_tuning.sweep import Measuring

@@ -104,10 +104,12 @@ def _place_tree(
 ) -> PlacedTree:
     """Convert a tree over ranks to a tree over NPUs of the topology.
 
-    An edge to a rank becomes the route of its arc in `direct`, which may pass switches and NPUs
-    that forward. If NPUs of the route already have the chunk, only the part after the last of them
-    is used, so that no NPU gets the chunk twice; NPUs that forward become nodes of the tree. Ranks
-    are processed by ascending depth. `graph`: the network whose arcs the routes list.
+    Root and weight are kept; the arcs of the result are -1. The ranks except the root are
+    processed by ascending depth, ties by number. The edge to a rank is the route of its arc in
+    `direct`, which lists arcs of `graph` and may pass switches and NPUs that forward. Only the
+    part after the last NPU of the route that already has the chunk is used, so no NPU gets the
+    chunk twice. Each NPU on this part becomes a child of the NPU before it; switches in between
+    are its `stops`.
     """
     nodes = network.nodes
     root = int(nodes[tree.root])

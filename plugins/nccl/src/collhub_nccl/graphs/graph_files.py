@@ -63,16 +63,18 @@ _CONSEQUENCES: Mapping[str, str] = MappingProxyType(
 def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
     """Write an algorithm that consists of rings as a file of format `nccl-graph`.
 
-    A ring gets one channel per equal share of the data. If the algorithm was read from such a file,
-    its other properties are written again as far as they fit the rings; `options` replace them.
-    Properties that reading the file would not restore are listed as losses.
+    A ring gets one channel per equal share of the data: shares 2 and 4 of two rings give 1 and 2
+    channels. If the algorithm was read from such a file, its other properties are written again as
+    far as they fit the rings; `options` replace them (`_apply_options`). Properties that reading
+    the file would not restore are listed as losses. The result is one ASCII file.
 
-    Raises `InputError` if the algorithm
+    Raises, in this order:
 
-    - has more than `MAX_GPUS` (256) ranks (`too-many-ranks`),
-    - is not correct,
-    - does not consist of rings over all ranks (`not-rings`),
-    - needs more than `MAX_CHANNELS` (32) equal channels (`too-many-channels`).
+    - `InputError` (`too-many-ranks`) for more than `MAX_GPUS` (256) ranks;
+    - `InputError` with the findings of `verify` if the algorithm is not correct;
+    - `InputError` (`not-rings`) of `rings_of` if it does not consist of rings over all ranks;
+    - `InputError` (`too-many-channels`) for more than `MAX_CHANNELS` (32) equal channels;
+    - `UsageError` for invalid options.
     """
     if algorithm.num_ranks > MAX_GPUS:
         raise InputError(
@@ -103,13 +105,14 @@ def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
 def _apply_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
     """Return the graph changed by the given options; options that are not given change nothing.
 
-    - `copies`: repeats every ring, with its network devices; copies are adjacent.
-    - `gpus`: replaces the device numbers, and removes the ranks.
+    - `copies`: repeats every ring, with its network devices, if above 1; copies are adjacent.
+    - `gpus`: replaces the device numbers by a list such as `0,2,4-7`, and removes the ranks.
     - `speed`: sets the speed within and between nodes, in GB/s per channel.
-    - `type`: sets the type of links within a node.
+    - `type`: sets the type of links within a node; it is not checked here.
 
-    Raises `UsageError` if copies make more than `MAX_CHANNELS` channels, for a speed that is not
-    above 0 and below 1e6, and for an invalid list of devices.
+    Raises `UsageError` if copies make more than `MAX_CHANNELS` (32) channels, for an invalid list
+    of devices or another number of them than the graph has GPUs, and for a speed that is not above
+    0 and below 1e6, in this order.
     """
     copies = options.copies
     if copies > 1 and copies * len(graph.channels) > MAX_CHANNELS:
@@ -142,9 +145,10 @@ def _apply_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
 def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
     """Yield the properties of an algorithm that reading its graph file would not restore.
 
-    Reading gives an all-reduce on the channels of the graph. The provenance is not compared. Each
-    feature in `_CONSEQUENCES` that differs is one loss, in that order. All other differences, such
-    as columns of steps, are one loss `steps`.
+    Reading gives an all-reduce on the channels of the graph. Each feature in `_CONSEQUENCES` that
+    differs is one loss, in that order; the provenance is not compared. All other differences, such
+    as columns of steps or dependencies, are together one last loss `steps`. Nothing is yielded if
+    the algorithms are equal.
     """
     stated = graph.as_json()
     back = ring_algorithm(
@@ -190,10 +194,15 @@ _MAX_STEPS = 1 << 22
 def read(source: Source, options: RingReadOptions) -> Algorithm:
     """Read the format `nccl-graph` as an algorithm on the rings of the graph.
 
-    The collective is that of `options`. Rank i is the GPU with the i-th smallest (rank, device).
-    What rings cannot express is kept as an extension. Raises `InputError` with file and line if the
-    root element is not <graphs> of version 1, and for a graph that `_read_ring_graph` refuses;
-    raises `UsageError` for a wrong root.
+    The collective is that of `options`; the root of a broadcast or reduce is `options.root`, by
+    default 0. Rank i is the GPU with the i-th smallest (rank, device); a missing rank is -1. Ring
+    number i sends on channel i. Properties of the graph that rings cannot express are kept as an
+    extension.
+
+    Raises `InputError` for invalid XML. Raises `InputError` (`invalid-nccl-graph`) with file and
+    line if the root element is not <graphs> of version 1, and for a graph that `_read_ring_graph`
+    refuses. Then raises `UsageError` for a root that is not a rank, and for a root of a collective
+    that has none.
     """
     content = source.content()
     root = parse(content, source.name)
@@ -246,13 +255,16 @@ def _choose_root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | N
 def _read_ring_graph(root: Element, source: Source) -> RingGraph:
     """Return the ring graph of a file, which is the one with id 0.
 
-    All other graphs are reported as notes `graph-not-read`. Raises `InputError` if
+    Raises `InputError` (`invalid-nccl-graph`) with the line, in this order, if
 
-    - not exactly one graph has id 0,
+    - not exactly one graph has id 0 (after this check, every other graph is reported to `source`
+      as a note `graph-not-read`),
     - its pattern is not that of rings,
     - `nchannels` is not the number of its channels, or there are none,
-    - there are more than `MAX_CHANNELS` channels,
-    - `_check_channels` refuses them, for example if they are not rings over the same GPUs.
+    - there are more than `MAX_CHANNELS` (32) channels,
+    - the first channel has not 2 to 256 GPUs, or the algorithm would have more than 2^22 steps,
+    - a channel does not have each of these GPUs once, or only some GPUs have different ranks,
+    - `_read_nets` or `_read_attributes` refuses network devices or attributes.
     """
     graphs = [graph for graph in root.named("graph") if graph.text("id") == "0"]
     if len(graphs) != 1:
@@ -324,12 +336,14 @@ def _read_key(gpu: Element) -> tuple[_Key, int]:
 
 
 def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int], ...]:
-    """Return the two network devices of every channel, or () if no channel has any.
+    """Return (first, last) network device of every channel, or () if no channel has any.
 
-    Their numbers are hexadecimal in the file. If there are any, a note `one-node` is reported: the
-    rings continue in other nodes, but are read as rings of this node. Raises `InputError` if only
-    some channels have them, if they are not the first and the last element of their channel, and
-    for a text that is not hexadecimal.
+    Their numbers are hexadecimal in the file. If there are any, a note `one-node` is reported to
+    `source`: the rings continue in other nodes, but are read as rings of this node.
+
+    Raises `InputError` (`invalid-nccl-graph`) for the first channel whose network devices are not
+    exactly two, its first and its last element, or have a number that is not hexadecimal. Raises
+    it at the first channel if only some channels have network devices.
     """
     pairs = []
     for channel in channels:

@@ -70,16 +70,19 @@ class Effort:
 def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSchedule:
     """Find the best schedule of tasks on network cards within the limits of the effort.
 
-    If splitting is requested and possible (`can_split`), the split schedule is returned.
-    Otherwise the methods are tried in this order until one meets the largest known lower bound:
-    colours, priorities, public orders, choice of senders with rotations, annealing, CP-SAT. The
-    schedule with the smallest lateness of its latest task is kept; of equal ones, that with the
-    smallest makespan, then the first.
+    If splitting is requested and possible (`can_split`) and there are tasks, the split schedule is
+    returned; it is optimal if its makespan equals the fluid bound. Otherwise these methods are
+    tried in order: colours, priorities, public orders, choice of senders with rotations,
+    annealing, CP-SAT. The schedule with the smallest lateness of its latest task is kept; of equal
+    ones, that with the smallest makespan, then the first. The search ends when no task is late and
+    the makespan meets the largest known lower bound, or when CP-SAT proves the schedule.
 
-    The search ends after the public orders if the effort has no work, at the time limit, which
-    is recorded as a cut, or if there are more than `_MAX_TASKS_OF_SEARCH` (2000) tasks (then
-    the public orders are left out too). CP-SAT must be installed, and is used for at most
-    `MAX_TASKS_OF_SOLVER` (500) tasks.
+    The search also ends after the public orders if `effort.work` is 0 or the time limit has
+    passed. With more than `_MAX_TASKS_OF_SEARCH` (2000) tasks it ends after the priorities. What
+    the time limit leaves out is recorded as a cut of `effort.budget`. Annealing is used for two or
+    more tasks (`can_anneal`). CP-SAT is used if it is installed, for at most `MAX_TASKS_OF_SOLVER`
+    (500) tasks with times that are small enough (`fits_solver`). See `_ScheduleSearch.schedule`
+    for the status and the proof.
     """
     if effort.split and special_cases.can_split(tasks) and len(tasks):
         # Tasks are split, so the bound by the longest task does not apply.
@@ -214,9 +217,10 @@ def _try_senders(search: _ScheduleSearch) -> None:
     """Try schedules with a better choice of senders, and add them to the search.
 
     There are two choices: balanced loads, and the optimum of an assignment problem if it can be
-    solved. The optimum may raise the lower bound of the search; orders by priority are tried for
-    it. Finally the rotations (`generate_rotations`) of both choices are tried until the search is
-    done.
+    solved (`assign_senders`). For the optimum, its bound raises `solver_bound` of the search if it
+    is larger, and all 8 orders by priority are tried. Then the rotations (`generate_rotations`) of
+    the balanced choice and of the optimum are tried. Before each rotation the method returns if no
+    better schedule is possible (`is_done`).
     """
     tasks = search.tasks
     senders = [balance_senders(tasks)]
@@ -331,12 +335,15 @@ def solve_exactly(
 ) -> Solved | None:
     """Search for the best schedule with the solver CP-SAT, starting from the schedule `hint`.
 
-    `least`: a lower bound on the makespan in ticks. `work`: limit, in units of
-    `_DETERMINISTIC_SECONDS` deterministic seconds. `time_limit_s`: optional limit in seconds.
-    Returns the pieces, a lower bound on the makespan in ticks (`least` if any task has a due time),
-    and whether the schedule is optimal; `None` if no schedule is found within the limits. The
-    result does not depend on the number of cores, and on elapsed time only if the time limit ends
-    the search.
+    The best schedule has the smallest lateness of its latest task, then the smallest makespan.
+    `hint` has one piece per task. Without due times, no schedule longer than the hint is searched.
+    `least`: a lower bound on the makespan in ticks. `work`: limit in units of 10 deterministic
+    seconds (`_DETERMINISTIC_SECONDS`). `time_limit_s`: optional limit in seconds, at least 1 ms.
+
+    Returns the pieces, sorted by start, then task; a lower bound on the makespan in ticks, which
+    is `least` if any task has a due time; and whether the schedule is optimal. Returns None if no
+    schedule is found within the limits. The result does not depend on the number of cores, and on
+    elapsed time only if the time limit ends the search. Raises `ImportError` without OR-tools.
     """
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model
@@ -379,9 +386,11 @@ def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
 def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _Model:
     """Build the CP-SAT model: starts, senders, card intervals, loads and the objective.
 
-    `least`: lower limit of the makespan, `horizon`: upper limit of all times, in ticks. In each
-    direction, at most as many intervals of a host overlap as it has cards. The objective minimizes
-    the lateness of the latest task, then the makespan.
+    Times are integers in ticks. The makespan is in `least`..max(`least`, `horizon`), every start
+    at most `horizon`. Sending and receiving are separate: in each direction, at most `tasks.cards`
+    intervals of a host overlap. The summed durations that a host sends are at most the makespan
+    times `tasks.cards`. Equal tasks start in the order of their numbers. The objective minimizes
+    the lateness of the latest task (0 without due times), then the makespan.
     """
     model = cp_model.CpModel()
     built = _Model(model, model.new_int_var(least, max(least, horizon), "makespan"))
@@ -421,9 +430,11 @@ def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
 def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
     """Add a task to the model: its start, the choice of exactly one sender, its card intervals.
 
-    The start is between the release and `horizon`, in ticks. An interval per sender is present if
-    this sender is chosen; it occupies a card of the sender. A card of every receiver is occupied
-    for the same time. The makespan is at least the end of the task.
+    The start is between the release and `horizon`, in ticks. Each sender has an interval with its
+    duration, present only if this sender is chosen; it occupies one of the sender's outgoing
+    cards. One incoming card of every receiver is occupied for the same time. The makespan is at
+    least the end of the task. Appends to `starts`, `presences` (one Boolean per sender), `on_card`
+    and `loads` of `built`; due times are added elsewhere.
     """
     model = built.model
     start = model.new_int_var(tasks.release[task], horizon, f"start{task}")

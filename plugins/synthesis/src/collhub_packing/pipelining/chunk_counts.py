@@ -74,9 +74,10 @@ def _find_best(times: dict[int, int]) -> int:
 def fitted_chunks(times: dict[int, int], maximum: int) -> int:
     """Choose the number of chunks with the shortest time, by a fit of the times to a + b q + c / q.
 
-    `times`: time by number of chunks q. The fit is by least squares; its minimum is rounded and
-    limited to 1..`maximum`. 1 if c is not positive, else `maximum` if b is not positive. With fewer
-    than three times it is the number with the shortest time.
+    `times`: time by number of chunks q, in any unit, not empty. With fewer than three times the
+    result is the number with the shortest time, the smallest of equal ones. Otherwise a, b and c
+    are fitted by least squares. The result is 1 if c <= 0, else `maximum` if b <= 0. Otherwise it
+    is sqrt(c / b), rounded (halves to the even number) and limited to 1..`maximum`.
     """
     if len(times) < 3:
         return _find_best(times)
@@ -97,9 +98,11 @@ def fitted_chunks(times: dict[int, int], maximum: int) -> int:
 def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
     """Find the number of chunks by Blink's rule (Wang et al., MLSys 2020, section 4).
 
-    `maximum` chunks have the minimum size. The size is doubled while that shortens the time, up to
-    a single chunk, then reduced by the minimum size while that shortens it. Equal times end both
-    phases. `time` is called for every tried number.
+    A chunk of size s is s times as large as the smallest one. It gives max(`maximum` // s, 1)
+    chunks. s starts at 1 and is doubled while that shortens `time(chunks)`, until s is at least
+    `maximum`. Then s is reduced by 1 while that shortens the time. An equal time ends a phase, and
+    its size is not used. `time` is called for every tried size, also if the number of chunks was
+    tried before.
     """
     # Find the chunk size up to which doubling helps, in units of the smallest one, and its time.
     size, minimum = 1, time(maximum)
