@@ -477,9 +477,9 @@ def _compute_custom_output(
 
     The results are flat arrays, unit by unit, with as many elements per unit as `parts` has
     columns. `is_stated` is always an array: True for the elements of units with contributions,
-    False for all other elements, whose `values` are 0. `bound` is None if `reduce_parts` gives no unit a
-    bound; otherwise units without a bound have 0. The dtype is that of the reduced units, or of
-    `parts` if `cells` is empty.
+    False for all other elements, whose `values` are 0. `bound` is None if `reduce_parts` gives no
+    unit a bound; otherwise units without a bound have 0. The dtype is that of the reduced units, or
+    of `parts` if `cells` is empty.
     """
     expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():
