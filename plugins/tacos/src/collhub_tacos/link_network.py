@@ -302,26 +302,19 @@ def _find_npus_behind_switches(topology: Topology) -> BoolArray:
 
 
 def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
-    """Return the topology with every switch replaced by direct links between its neighbours.
+    """Return the topology with every switch replaced by links between its neighbours.
 
-    This is the switch unwinding of TACOS (Won et al., MICRO 2024). Switches are processed in
-    the order of their numbers; links that replace one switch may lead to a later switch. For
-    each in-link from u, the out-links that do not lead back to u are sorted by destination,
-    cyclically from u + 1 on. The first `degree` of them (0: all) are chosen; k is their number.
-    Each chosen out-link to v becomes a link u -> v. Its bandwidth is min(bandwidth of the
-    in-link, bandwidth of the out-link) / k. Its latency is the sum of both latencies.
+    A switch with an in-link from u of bandwidth a and an out-link to v of bandwidth b is replaced
+    by links u -> v of bandwidth min(a, b) / k and the sum of both latencies, from every u to the k
+    neighbours v that follow it cyclically in the order of their numbers: at most `degree` of them
+    (0: all). This is the switch unwinding of TACOS (Won et al., MICRO 2024). Switches are processed
+    in the order of their numbers. After each one, all parallel links are combined: their bandwidths
+    are added, and the latency is the maximum. The name gets ", unwound"; groups are kept,
+    dimensions are not.
 
-    After each switch, all parallel links of the topology are combined: bandwidths are added,
-    the latency is the maximum. The links are then sorted by source, then by destination.
-    Without switches, the links and their order remain and parallel links are not combined.
-
-    The result has only NPUs, with the same numbers and names. All its links are on plane 0. The
-    name gets ", unwound", also without switches. Groups are copied, dimensions are dropped. The
-    argument is unchanged.
-
-    An algorithm for the result must be evaluated on the result; the caller asserts that the
-    links exist or that the switch emulates them. Raises `UsageError` (`option-range`) for a
-    negative degree.
+    An algorithm for the result must be evaluated on the result; the caller asserts that the links
+    exist or that the switch emulates them. Raises `UsageError` (`option-range`) for a negative
+    degree.
     """
     if degree < 0:
         raise UsageError(
@@ -344,17 +337,11 @@ def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
 
 
 def _replace_switch(links: Links, switch: int, degree: int) -> Links:
-    """Return the links with those of a switch replaced by links between its neighbours.
+    """Return the links with those of one switch replaced by links between its neighbours.
 
-    `_pair_ports` chooses the pairs of in-link and out-link; `degree` is its maximum number of
-    pairs per in-link, 0 for all. Each pair becomes a link from the source of the in-link to the
-    destination of the out-link. Its bandwidth is min(a, b) / k: a of the in-link, b of the
-    out-link, k the number of pairs of this in-link. Its latency is the sum of both latencies.
-
-    The result has first the links that do not touch the switch, in their order, then the direct
-    links in the order of the pairs. Parallel links are not combined; the result has no plane
-    column with other values than 0. The argument is unchanged. A switch without pairs only
-    loses its links.
+    `degree`: maximum number of links per in-link of the switch, 0 for all. The bandwidth of an
+    in-link is divided among its links, and the slower of the two ports limits it. Latencies are
+    added. Links of other nodes come first, in the same order.
     """
     in_link, out_link, link_count = _pair_ports(links, switch, degree)
     # The slower of two ports limits the bandwidth, which is divided among the links of the port.
@@ -383,15 +370,10 @@ def _pair_ports(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return the pairs of in-links and out-links of a switch that become direct links.
 
-    Returns three equally long int64 arrays: rows of the in-links, rows of the out-links, and
-    for each pair the number of pairs of its in-link. They are empty if the switch has no
-    in-links or no out-links.
-
-    The in-links are in ascending order. The out-links of the switch are sorted by destination;
-    parallel ones keep their order and count separately. For an in-link from node u, this list
-    is rotated so that it begins with the first destination above u. Out-links to u are removed,
-    then the first `degree` (0: all) are paired. With out-links to 1, 2, 5 and `degree` 2, an
-    in-link from 2 gets those to 5 and 1.
+    Returns three equally long int64 arrays: in-link, out-link, and the number of pairs that this
+    in-link has. The in-links are in the order of their numbers. Each is paired with the first
+    `degree` (0: all) out-links in the cyclic order of their destinations, beginning after the
+    source of the in-link. An out-link back to that source is never paired.
     """
     nothing = np.zeros(0, np.int64)
     in_link, out_link, link_count = [nothing], [nothing], [nothing]
