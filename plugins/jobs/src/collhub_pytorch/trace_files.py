@@ -105,6 +105,10 @@ Record = dict[str, Any]
 _CHUNK_BYTES = 1 << 20
 _MAX_VALUE_CHARACTERS = 64 << 20
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
+_ESCAPE_LENGTH = 5
+_LITERALS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
+# Text after the digits of a number whose fraction or exponent is missing.
+_NUMBER_END = re.compile(r"[.eE][+-]?")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decode = json.JSONDecoder(strict=False).raw_decode
 
@@ -138,9 +142,7 @@ class JsonStream:
         ignored.
 
         Raises `InputError` with a byte offset: `not-json` for invalid text, also if the file is
-        neither an object nor a list; `truncated` if the file ends too early. Invalid text
-        within a value is reported as `truncated` too if the rest of the file is at most one
-        chunk (1 MiB).
+        neither an object nor a list; `truncated` if the file ends too early.
         """
         if self._next("[{") == "[":
             yield from self._items()
@@ -227,19 +229,17 @@ class JsonStream:
         Spaces before the value are skipped; further chunks are read if necessary. Raises
         `InputError`:
 
-        - `not-json` for an integer of more than 4300 digits, and for invalid text if the file
-          is longer than `_MAX_VALUE_CHARACTERS` from the value on
-        - `truncated` if the value is invalid up to the end of the file, because it is
-          incomplete or because its text is wrong
+        - `not-json` for an integer of more than 4300 digits, for invalid text, and for a value
+          of more than `_MAX_VALUE_CHARACTERS`
+        - `truncated` if the file ends within the value
         """
         self._skip_space()
         while True:
             try:
                 value, end = _decode(self._text, self._position)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (json.JSONDecodeError, RecursionError):
                 if not self._grow():
-                    position = error.pos if isinstance(error, json.JSONDecodeError) else 0
-                    raise self._syntax_error(position, not self._is_over) from None
+                    raise self._create_value_error() from None
                 continue
             except ValueError:
                 # An integer with more digits than Python converts (4300).
@@ -248,6 +248,30 @@ class JsonStream:
             if end < len(self._text) or not self._grow():
                 self._position = end
                 return value
+
+    def _create_value_error(self) -> InputError:
+        """Create (not raise) the error of the invalid or incomplete value at the position.
+
+        All text up to the end of the file, or up to the limit, must have been read. It is
+        `truncated` at the end of the file if the error is there, or is a string or an escape
+        such as `\\u12` without an end, or the begin of a literal such as `tru` or `1.`. Otherwise
+        it is `not-json`.
+        """
+        try:
+            _decode(self._text, self._position)
+        except json.JSONDecodeError as error:
+            rest = self._text[error.pos :].strip()
+            is_cut = (
+                error.msg.startswith("Unterminated string")
+                or any(word.startswith(rest) for word in _LITERALS)
+                or _NUMBER_END.fullmatch(rest) is not None
+                # Four digits follow the position.
+                or ("\\u" in error.msg and len(rest) < _ESCAPE_LENGTH)
+            )
+            return self._syntax_error(error.pos, not (is_cut and self._is_over))
+        except RecursionError:
+            pass
+        return self._syntax_error(self._position, True)
 
     def _grow(self) -> bool:
         """Read one more chunk of the file; return whether the caller can continue to parse.
