@@ -89,8 +89,7 @@ class ProfileCheck:
 
         `predictor`: "table", or any other text for the model. Both results are fractions (0.05 is
         5 %), rounded to 5 decimal places; percentiles are interpolated linearly. Points without a
-        prediction are left out. Both are None if no point has one. A measured time of 0 raises
-        `ZeroDivisionError`.
+        prediction are left out. Both are None if no point has one.
         """
         values = [
             abs(predicted / checked_point.point.time_us - 1)

@@ -165,14 +165,18 @@ def choose_comparison_timing(
 ) -> TimingSource:
     """Return the timing of a comparison: that of a machine, or of a simulator with nominal links.
 
-    `arguments`: values of the command's options by parameter name. With `--machine NAME` it is
-    that machine, with `none` the simulator `--backend` with nominal links. Without `--machine` it
-    is the known machine of the network, if there is one; but nominal links if links are varied
-    (`ranges`, `failures` or `slow_links` in `arguments` is not empty). On a machine, every
-    algorithm is tried with all protocols and numbers of instances.
+    `arguments`: values of the command's options by parameter name. The result is that of
+    `choose_timing`:
 
-    Raises `UsageError` first for varied links together with `--machine` other than `none`; then
-    the `HubError` of `choose_timing`, for example for an unknown machine or simulator.
+    - With `--machine NAME`, it is that machine.
+    - A `--backend` that models machines has the machine of the network, if it is known.
+    - Without `--machine` and with the default backend, it is the known machine of the network too,
+      unless links are varied (`ranges`, `failures` or `slow_links` in `arguments` is not empty).
+    - Otherwise it is the backend with nominal links.
+
+    On a machine, every algorithm is tried with all protocols and numbers of instances. Raises
+    `UsageError` first for varied links together with `--machine` other than `none`; then the
+    `HubError` of `choose_timing`, for example for an unknown machine or simulator.
     """
     from hub_core import choose_timing
 
