@@ -29,13 +29,17 @@ class BashWords(BashComplete):
     """
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Join the words that bash split: return (words before the last one, last word as typed).
+        """Return (words before the one to complete, that word as typed), joined where bash split.
 
-        bash splits words at `=` and `:`. A part that consists only of these characters is joined to
-        the word before it, and the part after such a part is joined too: `a`, `=`, `b` become
-        `a=b`. Without a word before it, such a part begins a word. bash replaces only the
-        characters after the last `=` or `:` of the last word; `_typed` becomes the number of
-        characters up to and including this one, 0 if the last word was not joined.
+        The words are those of `COMP_WORDS` without the program's name; the one to complete has
+        the number `COMP_CWORD` ("" if missing), and later ones are ignored. bash splits words
+        at `=` and `:`. A part that consists only of these characters is joined to the word
+        before it, and the part after such a part is joined too: `a`, `=`, `b` become `a=b`.
+        Without a word before it, such a part begins a word.
+
+        bash replaces only the characters after the last such part. `_typed` becomes the number
+        of the characters that it keeps: 2 for `a=b` and for `a=`, 0 for a word that was not
+        split. Raises `KeyError` or `ValueError` if a variable is missing or no number.
         """
         parts, last = super().get_completion_args()
         words: list[str] = []
@@ -62,11 +66,13 @@ class BashWords(BashComplete):
 
 
 def answer_shell(program: click.Command, session: Session) -> int | None:
-    """Print the completions that a shell requests, and return the exit code of the process.
+    """Print the completions that a shell requests; return the exit code of the process.
 
-    A shell requests them by the environment variable `_COLLHUB_COMPLETE`. Returns None if it is
-    unset or empty. Errors of any kind, also those of broken plugins, are neither printed nor
-    raised; the exit code is then 1.
+    The request is the value of the environment variable `_COLLHUB_COMPLETE`, such as
+    `bash_source` (print the script that activates completion) or `bash_complete` (print
+    completions). Returns None if it is unset or empty, 0 after printing, and 1 for an unknown
+    shell or request. Exceptions, also those of broken plugins, are neither printed nor raised;
+    the exit code is then 1. Registers `BashWords` with click for bash.
     """
     instruction = os.environ.get(VARIABLE)
     if not instruction:

@@ -53,14 +53,15 @@ def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> Jso
     """Parse the JSON object in a file; its members keep their order and are not checked.
 
     White space after the object is allowed, and up to 4095 bytes before the object. Raises
-    `InputError` with `file` for:
+    `InputError` (`invalid-json`) with `file` for:
 
     - a file that is empty or has only white space
     - a byte order mark, another JSON value, or 4096 or more bytes of white space at the start
     - text that is not UTF-8, or has half of a surrogate pair
     - invalid JSON (this error also has the line)
-    - repeated keys, and NaN and infinity unless `allow_nan`
-    - more than 64 levels of nesting, and integers with too many digits for Python
+    - a key that occurs twice in one object, and NaN and infinity unless `allow_nan`
+    - nesting at which Python's parser gives up (about 1000 levels), and integers with too many
+      digits for Python
     """
     # Only the start is copied, because documents may have many megabytes.
     start = content[:4096].lstrip(_BLANKS)
@@ -189,11 +190,15 @@ class SchemaViolation:
 def schema_violations(document: object, schema_file: str) -> list[SchemaViolation]:
     """Return the violations of a shipped schema, those nearest to the root first, at most 20.
 
-    `schema_file`: name of a file in `hub_core.schemas`. The list is empty for a valid document. A
-    document that names another version of the schema has exactly one violation. Otherwise every
-    missing and every unknown member is one violation; the remedy for an unknown member is a similar
-    missing one. 1.0 is not accepted as an integer. Only the first 1000 errors of the validator are
-    considered.
+    `schema_file`: name of a file in `hub_core.schemas`. The list is empty for a valid document.
+    If `document["schema"]` is the title of the schema with another version number at its end,
+    the only violation is that one. Otherwise every missing and every unknown member is one
+    violation, and so is every other wrong value.
+
+    Violations at equal depth are sorted by the texts of their paths. The remedy for an unknown
+    member is a similar missing one, or the list of all members. 1.0 is not accepted as an
+    integer. Only the first 1000 errors of the validator are considered; they are sorted
+    afterwards.
     """
     # Imported here: a quarter of the time that reading a small file takes.
     import jsonschema

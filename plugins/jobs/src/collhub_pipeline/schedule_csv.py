@@ -322,11 +322,14 @@ def _place_stages(rows: Sequence[Sequence[Action]], path: str) -> tuple[int, ...
 def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> None:
     """Check that every stage runs the passes of `micros` microbatches once, after their inputs.
 
-    A stage needs F (forward), and B (backward) or both I and W (input and weight gradient), of
-    every microbatch. B and I need F before them, W needs I, where rows are taken one after the
-    other. Other actions are ignored. Raises `InputError` with the row for the first pass that
-    is repeated or lacks its input; then for the first stage and microbatch with other passes.
-    Every stage up to the highest must have an action.
+    Only F, B, I and W are passes; other actions are ignored. Rows are read one after the other.
+    B and I need F of the same stage and microbatch before them, W needs I. Of every microbatch
+    below `micros`, a stage needs F, and either B or both I and W, and no other pass.
+
+    Raises `InputError` at the row of the first pass that occurs twice or lacks its input.
+    Without such a pass, raises it for the lowest stage, then the lowest microbatch, with other
+    passes than needed. The row is then the first with an action of this stage. Stages are
+    checked up to the highest one with a pass; each of them must have an action.
     """
     needs = {"B": "F", "I": "F", "W": "I"}
     seen: set[tuple[int, str, int]] = set()
@@ -357,12 +360,20 @@ def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> N
 
 
 def _check_messages(rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str) -> None:
-    """Check that sends and receives are complete, after or before their passes, and in equal order.
+    """Check that every message between ranks is sent and received once, in order and at its place.
 
-    A pass whose input is on another rank needs its receive before it, and a send needs its pass
-    before it. The k-th receive of a rank from another one must be the k-th send of that rank,
-    because NCCL has no tags. Raises `InputError` with the row at the first violation, and for a
-    message that occurs twice or has no other rank.
+    `device_of`: rank of each stage. `rows`: actions of each rank. Raises `InputError` for the
+    first violation, of one row after the other, with the row:
+
+    - A forward pass has no receive before it in the row, although the previous stage is on
+      another rank. For B and I it is the next stage.
+    - A SEND_F has no F before it, or a SEND_B neither B nor I (of its stage and microbatch).
+    - A message has no other rank: its other stage does not exist, or is on the same rank.
+    - A message occurs twice in the row.
+
+    Then, for each ordered pair of ranks, ascending, the k-th send must match the k-th receive,
+    because NCCL has no tags. The row of the error is that of the sender; for more receives than
+    sends it is that of the receiver.
     """
     sent: dict[tuple[int, int], list[str]] = defaultdict(list)
     received: dict[tuple[int, int], list[str]] = defaultdict(list)
@@ -411,12 +422,16 @@ def _check_messages(rows: Sequence[Sequence[Action]], device_of: Sequence[int], 
 def _check_progress(
     rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str, *, has_messages: bool
 ) -> None:
-    """Run all actions in order, to find deadlocks.
+    """Run the actions of all ranks, each rank in its order, and raise `InputError` for a deadlock.
 
-    `rows`: actions of each rank; `device_of`: rank of each stage. A forward or backward pass waits
-    for that of the neighbour stage, or with `has_messages` for the send of another rank. Passes at
-    the ends of the pipeline and all other actions do not wait. Raises `InputError`, at the
-    first row that cannot continue, that names all actions that wait.
+    `rows`: actions of each rank; `device_of`: rank of each stage. F waits for F of the previous
+    stage, B and I wait for B or I of the next stage, of the same microbatch. With
+    `has_messages`, a pass whose other stage is on another rank waits for the send from that
+    stage instead. F of the first stage, B and I of the last stage and all other actions, also
+    receives, do not wait.
+
+    The error is at the first row that cannot continue. It names, for every waiting rank, the
+    action that waits and the first action that it waits for.
     """
     position = [0] * len(rows)
     done: set[str] = set()

@@ -108,11 +108,15 @@ _MAX_RATE = Decimal(10**18)
 def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
     """Parse an entry of a list of links: name, bandwidth in bytes/s, latency in s, and plane.
 
-    `owner`: the device that has the list, "" for the document. `attributes`: annotations by name of
-    the link. The bandwidth and latency of an annotation replace those of the entry, which are
-    rounded; the plane is only in an annotation. Missing values are None. A bandwidth in transfers
-    per second is None too, and `flaw` has the reason. Raises `InputError` for invalid values, and
-    for a bandwidth or latency directly in a link without `physical`, as before InfraGraph 0.3.
+    `owner`: the device that has the list, "" for the document. `attributes`: annotations by
+    name of the link. The bandwidth and latency of an annotation (bytes/s and s) replace those
+    of the entry, which are rounded. The plane is only in an annotation; one that is no whole
+    number is None. Missing values are None. A bandwidth in transfers per second gives None, and
+    `flaw` has the reason, also if an annotation gives the bandwidth; otherwise `flaw` is "".
+
+    Raises `InputError` without a name, for invalid values in `physical` (`_parse_physical`),
+    and for a bandwidth or latency of an annotation that is no finite number. Raises it also for
+    a bandwidth or latency directly in a link without `physical`, as before InfraGraph 0.3.
     """
     name = value["name"].text()
     physical = value.get("physical")
@@ -159,9 +163,13 @@ def _choose_exact(
 def _parse_physical(physical: Value) -> tuple[float | None, float | None, str]:
     """Return (bytes per second, seconds, flaw) of a link's `physical`; missing values are None.
 
-    `flaw` says why a bandwidth in transfers per second gives None; otherwise it is "". Raises
-    `InputError` for unknown units, for bandwidths that are not above 0 and below 1e18 bytes/s, and
-    for latencies that are negative or at least 1e9 s.
+    The unit of each quantity is its `choice`, without it the first unit that has a value:
+    `gigabytes_per_second`, `gigabits_per_second`, `gigatransfers_per_second`; `ms`, `us`, `ns`.
+    A quantity without a value in its unit is missing. A bandwidth in transfers per second gives
+    None, and `flaw` says why; otherwise `flaw` is "".
+
+    Raises `InputError` for another unit, for a value that is no number, for bandwidths that are
+    not above 0 and below 1e18 bytes/s, and for latencies that are negative or at least 1e9 s.
     """
     rate, flaw = None, ""
     bandwidth = physical.get("bandwidth")

@@ -39,9 +39,16 @@ def allreduce_allpairs(size: int) -> None:
     """Add the in-place all-pairs all-reduce of `size` ranks to the current program.
 
     The input has `size`^2 chunks. Rank r owns part r of it: chunks r * `size` to r * `size` +
-    `size` - 1. It receives this part from every other rank into a separate scratch buffer, adds
-    these chunks to its own one by one, and sends the sums to all other ranks. Raises `ValueError`
-    if a required slot is empty.
+    `size` - 1. The operations are added in three rounds:
+
+    1. Each rank receives its part from every other rank into a separate scratch buffer, named
+       ("from", peer).
+    2. Each rank adds these chunks to its own ones, for each chunk in ascending order of the
+       peers.
+    3. Each rank sends its sums to all other ranks, as one message of `size` chunks.
+
+    One rank adds nothing. Raises `ValueError` if the first slot of a required part is empty,
+    and `IndexError` if the program has fewer ranks or chunks.
     """
     for owner in range(size):
         for peer in _list_peers(owner, size):
@@ -118,9 +125,14 @@ def _send_through_one_gpu(source: int, destination: int, gpus: int) -> None:
     """Add the transfer of all data of host `source` for host `destination`, as one message.
 
     `gpus`: GPUs per host. GPU `destination` modulo `gpus` of the source host first collects the
-    data of its host in a scratch buffer, sorted by receiver. It sends them to GPU `source` modulo
-    `gpus` of the destination host, which copies each part to the output of its receiver. So pairs
-    of hosts are spread over the GPUs. Raises `ValueError` if a required slot is empty.
+    data of its host in its scratch buffer ("to node", destination). Chunk g * `gpus` + n of it
+    is that of sender n for receiver g (numbers within the hosts). All `gpus`^2 chunks are sent
+    as one message to GPU `source` modulo `gpus` of the destination host, into its scratch
+    buffer ("from node", source). This GPU copies `gpus` chunks to each receiver's output, at
+    chunk `source` * `gpus`.
+
+    So pairs of hosts are spread over the GPUs. Raises `ValueError` if the first slot of a
+    required part is empty, and `IndexError` for a rank or slot out of range.
     """
     # The pairs of hosts are distributed over the GPUs.
     out = source * gpus + destination % gpus

@@ -77,12 +77,21 @@ class Proxies:
 def lagging_proxies(plan: Plan) -> Proxies:
     """Number the port channels on which a thread block may continue before its puts are complete.
 
-    The proxy of such a channel, a thread of the host that executes its puts, then reads the sources
-    late (lags). A channel (rank, id) does not lag if after every put on it the block flushes it
-    before the block ends or executes another kind of operation. Only further puts and signals on
-    port channels and nops may precede the flush. A flush operation waits for as many of its
-    channels as it has entries in dst_buff. Numbers are in the order in which channels are found to
-    lag. Also returns the number of every item (channel or semaphore) of an operation, -1 for none.
+    The proxy of a channel is a thread of the host that executes its puts. On such a channel it
+    may read the sources late (it lags). The operations of each thread block are followed in
+    order:
+
+    - A put (data operation on port channels) makes its channels (rank, id) pending. An
+      operation on port channels that also flushes by itself makes all its channels complete
+      instead.
+    - A flush makes its first channels complete, as many as it has entries in dst_buff.
+    - A signal on port channels and a nop change nothing.
+    - Before any other operation, and at the end of the block, all pending channels lag.
+
+    Channels are numbered from 0 in the order in which they are found to lag; those found
+    together in the order of their puts. The result also has the number for every item (channel
+    or semaphore) of an operation, -1 for none (`_proxies_of_items`). `plan` may contain unknown
+    operations.
     """
     table, items = plan.operations, plan.items
     if not (table.channel_type == _PORT).any():
@@ -151,11 +160,16 @@ def program_of(
 ) -> Program:
     """Build the arrays that the simulation kernel executes, from a plan and its cells.
 
-    All ranges must be inside their buffers. A move is a group of ranges of an operation with
-    equally many cells: the sources are added and written to the destinations. Moves are numbered
-    over all operations, consecutively within each. Reads and writes are sorted by move, then in the
-    order of the plan. An array `..._first` has one entry more than there are groups: group k has
-    the entries [k] to [k + 1] - 1. `flushes` is set only for operations on port channels.
+    All ranges must be inside their buffers (not checked). A move is a group of ranges of an
+    operation with equally many cells: the sources are added and written to the destinations.
+    Moves are numbered over all operations, consecutively within each. Reads and writes are
+    sorted by move, then in the order of `ranges`. An array `..._first` has one entry more than
+    there are groups: group k has the entries from [k] to [k + 1] - 1.
+
+    `flushes` is 1 only for operations on port channels that flush. `read_is_packet` is that of
+    the range, but 0 for a `ppkt` on port channels, whose proxy copies packets without waiting
+    for their flags. `write_proxy` is the lagging channel that writes the range, -1 for none.
+    The arguments are not changed.
     """
     table = plan.operations
     rows = len(table)
@@ -245,16 +259,19 @@ def ranges_of(
 ) -> Ranges:
     """Translate all ranges of a plan to cells of memory, at the addresses of the executor.
 
-    A cell is the largest part of a chunk of which all ranges consist. The result has one row per
-    range and rank: a range of a switch channel occurs once for every member of its group. If an
-    operation is divided among thread blocks, its range is this block's part.
+    A chunk has `memory.cells_per_chunk` cells. The result has one row per range and rank,
+    sorted by range: a range of a switch channel occurs once for every member of its group
+    (`owners`). Buffer and index are those of `as_executed`. If an operation is divided among
+    thread blocks, its row is the part of its block: `part` of `parts` equal ones.
 
-    - base: first cell in memory. The scratch of a rank has its plain form first (all halves), then
-      its packet form; a range of packets in scratch is in the packet form.
-    - shift: cells that are added to `base` in odd launches. It is half of the scratch if the plan
-      has double scratch, and the range is in scratch and holds packets or is a local range of an
-      operation that is not on port channels. Otherwise it is 0.
-    - move: position k of the range if the operation copies source k to destination k, otherwise 0.
+    - base: first cell in memory. The scratch of a rank has its plain form first (all halves),
+      then its packet form. A range of packets in scratch is in the packet form.
+    - shift: cells that are added to `base` in odd launches: `memory.half` of the rank if the
+      plan has double scratch, the range is in scratch, and one of two conditions holds. The
+      range holds packets, or it is a local range of an operation that is not on port channels.
+      Otherwise 0.
+    - move: position of the range among the sources, or destinations, if the operation copies
+      source k to destination k; otherwise 0.
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
@@ -386,10 +403,15 @@ def _packets(plan: Plan) -> UInt8Array:
 def counters_of(plan: Plan) -> Counters:
     """Number the counters that operations increment and await: signals of channels, and semaphores.
 
-    For each channel type, the j-th channel of rank a to rank b is paired with the j-th channel of
-    rank b to rank a. Counters are numbered in the order of their first use. An item (channel or
-    semaphore of an operation) has the counter -1 if its operation uses none or its channel has no
-    partner. The result also has the name, the awaiting rank and the initial value of each counter.
+    For each channel type, the j-th channel of rank a to rank b is paired with the j-th channel
+    of rank b to rank a. Each pair has one counter per direction: a wait uses the counter from
+    the peer, other operations the counter to the peer. A semaphore belongs to the executing
+    rank. Counters are numbered from 0 in the order of their first use.
+
+    `of_item`: the counter of each item (channel or semaphore of an operation). It is -1 if the
+    operation uses none, and if its channel has no partner or leads to its own rank. `targets`:
+    the rank that awaits each counter; for a semaphore its rank. `initial`: the declared value
+    of a semaphore, 0 for a channel. `names`: texts such as `semaphore 0 of rank 1`.
     """
     pairing = _Pairing(plan)
     table, items = plan.operations, plan.items

@@ -58,11 +58,17 @@ def parse_exact_rate(bandwidth_bytes_per_s: float) -> Fraction:
 def find_host_network(topology: Topology, host_of: Int64Array) -> HostNetwork:
     """Find the network cards of hosts on a topology: one card per host, with a total rate.
 
-    The rate out is the sum of all links from the host to other nodes, the rate in the sum of the
-    links to it. A switch that is linked only to the devices of one host belongs to this host. The
-    latency is the largest of all links between hosts and other nodes. `host_of`: host of every NPU,
-    -1 if it is not used. Raises `InputError`: `mesh-too-large` for more devices than NPUs,
-    `disconnected` for a host without such a link.
+    `host_of`: host of the first NPUs of the topology, -1 for an NPU that is not used. A switch
+    belongs to a host if all NPUs with a link to it do; switches linked to it do not matter. All
+    other nodes belong to no host. Links within a host are ignored.
+
+    The rate out of a host is the exact sum, in bytes/s, of its links to nodes that do not
+    belong to it; the rate in is that of the links from such nodes. The latency is the largest
+    of all links of the topology except those within a host, also of links between two switches;
+    0 without such links.
+
+    Raises `InputError`: `mesh-too-large` if `host_of` has more entries than the topology has
+    NPUs, then `disconnected` for the lowest host without a link out or without a link in.
     """
     if len(host_of) > topology.num_npus:
         raise InputError(
@@ -173,12 +179,18 @@ def build_host_tasks(
     network: HostNetwork,
     work: Mapping[int, Fraction] | None = None,
 ) -> HostTasks:
-    """Build the tasks for network cards: the boxes that must cross between hosts, in their order.
+    """Build the tasks for network cards: one per box that must cross between hosts, in their order.
 
-    The receiving hosts of a task are those that need its box and do not have it; boxes without such
-    a host or without bytes have no task. `work`: how many times the busiest card carries the box,
-    by unit task, 1 by default; durations are multiplied by it. Times are in ticks: the largest time
-    of which all durations, release and due times are integer multiples.
+    A unit task becomes a task if its box has bytes and a host needs it that does not have it
+    (`find_needing_hosts`). `senders` of the task are all hosts that have the box, `receivers`
+    the hosts that need it. The duration from a sender is bytes x work / rate; the rate is the
+    lowest of the sender's rate out and the rates in of all receivers. The latency is not
+    included.
+
+    `work`: how many times the busiest card carries the box, by unit task; 1 for unit tasks that
+    it lacks. `moves`: their release and due times become those of their unit tasks. Times are
+    integers in ticks. A tick is the longest time of which all durations, release and due times
+    are multiples; it is 1 s without tasks. Raises `KeyError` for a host that `network` lacks.
     """
     work = {} if work is None else work
     needs = find_needing_hosts(tasks)
@@ -268,10 +280,17 @@ _INSTANT_BYTES_PER_S = 9e17
 def build_ideal_topology(units: UnitTasks, network: HostNetwork) -> Topology:
     """Build a topology that behaves as an ideal network, for simulators.
 
-    Every NPU is linked to the switch of its host at `_INSTANT_BYTES_PER_S`, and every host's switch
-    to a central switch, the last node, at the rate of all cards of the host together. A message
-    between hosts thus passes the sending host's cards, with the latency, then the receiving host's
-    cards. NPUs without a host share a switch of their own, with the rates of some host.
+    The nodes are the NPUs, then one switch per different host, ascending, then the central
+    switch. NPUs without a host (-1) count as one more host, which comes first. Links lead in
+    both directions:
+
+    - between an NPU and the switch of its host: `_INSTANT_BYTES_PER_S`, no latency
+    - from the switch of a host to the central switch: rate out x cards, latency of the network
+    - from the central switch to the switch of a host: rate in x cards, no latency
+
+    Rates are bytes/s. A host that `network` lacks has the rates of the first host of `network`,
+    which must have one. A message between hosts thus passes the cards of the sender, with the
+    latency, then those of the receiver.
     """
     num_npus = len(units.host_of)
     hosts = sorted(set(units.host_of.tolist()))
