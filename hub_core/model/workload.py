@@ -141,14 +141,18 @@ class NodeColumns(RankTable):
         """Build the table of nodes from columns whose rows may be in any order.
 
         Rows are grouped by rank and keep their order within it. `rank` and `kind` are required
-        (else `KeyError`); other missing columns get defaults, and `identity` the position of the
-        row within its rank. `data`, `control`: pairs (parent rows, child rows) of dependencies, as
-        indices of the given rows; the parents of a node keep the given order. A parent may be after
+        (else `KeyError`). A missing `identity` becomes the position of the row within its rank,
+        from 0. Other missing columns get `NODE_DEFAULTS`: 0 for `tag` and `on_host`, -1 for all
+        others.
+
+        `data`, `control`: pairs (parent rows, child rows) of dependencies, as indices of the given
+        rows; the parents of a node keep the given order, also repeated ones. A parent may be after
         its child, and cycles are not checked. Takes linear time, plus a sort if rows or children
         are not in order.
 
-        Raises `InputError`, which names `file`, for columns of different lengths, values out of
-        range (`rank-range` for ranks), and dependencies on missing nodes (`dangling`) or between
+        Raises `InputError`, which names `file`, in this order: for a column of another length than
+        `rank` or with values out of range, for ranks outside of 0..num_ranks - 1 (`rank-range`),
+        then for data and after that control dependencies on missing nodes (`dangling`) or between
         ranks (`crossing-dependency`).
         """
         rows = len(np.asarray(columns["rank"]))
@@ -220,9 +224,13 @@ class Workload(NotebookDisplay):
     def _check_counts(self) -> None:
         """Raise `InputError` (`invalid-counts`) for the first node whose counts do not fit it.
 
-        Only uneven collectives may have counts. They must have one entry per rank, or per pair of
-        ranks, of the node's group, and their sum must be the node's bytes. Nodes without counts are
-        correct.
+        Nodes without counts (-1) are correct. For a node with counts these rules are checked in
+        this order; the first node, by row, that violates one is named in the error:
+
+        - It is a collective all-to-all, all-gather or reduce-scatter.
+        - All-to-all has counts per pair of ranks, the others have counts per rank.
+        - The counts are for as many ranks as the node's group has (group -1: all ranks of the job).
+        - The sum of the counts is the node's bytes.
         """
         nodes = self.nodes
         rows = np.flatnonzero(nodes.counts >= 0)
@@ -321,11 +329,15 @@ def full_buffer_bytes(kind: CollectiveKind, node_bytes: int, num_ranks: int) -> 
 def _edges(
     edges: tuple[npt.ArrayLike, npt.ArrayLike], position: Int64Array, rank: Array, file: str | None
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the parents of every row as a CSR table (indptr, indices), in the given order.
+    """Return the parents of every row as a CSR table (indptr, indices): int64 arrays.
 
-    `edges`: (parents, children) as numbers of the rows that the caller gave. `position`: the row of
-    the table for each of these. Raises `InputError` for a row that does not exist (`dangling`) and
-    for an edge between ranks (`crossing-dependency`).
+    `edges`: (parents, children) of equal length, as numbers of the rows that the caller gave.
+    `position`: the row of the table for each of these numbers. `rank`: by row of the table. The
+    parents of a row, as rows of the table, keep the order of `edges`; repeated ones stay. Without
+    edges all lists are empty.
+
+    Raises `InputError` (`dangling`) for the first edge with a row that does not exist. If there is
+    none, raises `InputError` (`crossing-dependency`) for the first edge between ranks.
     """
     sides = [np.asarray(side, np.int64) for side in edges]
     is_missing = [(side < 0) | (side >= len(rank)) for side in sides]

@@ -134,9 +134,10 @@ class _Counts:
     def result(self, name: str) -> TraceSurvey:
         """Return the survey of all nodes that were counted so far; `name` is that of the trace.
 
-        Types and uses of attributes are in ascending order. The metadata are the version and the
-        attributes of the first file, as texts; a text longer than 80 characters is cut. An
-        attribute that is named `version` replaces the version.
+        Types are in ascending order, uses of attributes by type of node, name and kind. The dialect
+        is determined as in `survey`. The metadata are `version` and the attributes of the first
+        file, as texts. A text longer than 80 characters is cut there, and `... (N characters)` with
+        its full length N is added. An attribute that is named `version` replaces the version.
         """
         attributes = self._metadata.attributes
         shown = {key: _format_value(value) for key, value in attributes.items()}
@@ -187,11 +188,12 @@ def _format_value(value: AttributeValue) -> str:
 
 
 def print_survey(survey: TraceSurvey, as_json: bool) -> None:
-    """Print a survey as text, or as the JSON report `collhub/report-survey-1`.
+    """Print a survey to standard output as text, or as the JSON report `collhub/report-survey-1`.
 
-    The text has the name, dialect, ranks, nodes by type, dependencies, metadata, and a table of the
-    attributes with the type of the node, the kind of value (`none` without one) and the number of
-    uses; no table without attributes. A note on stderr says that the input is a trace of a
+    With `as_json` only the report is printed. The text has the name, dialect, ranks, nodes by type,
+    dependencies and metadata. A table of the attributes follows, in the order of the survey, with
+    the type of the node, the kind of value (`none` without one) and the number of uses; no table
+    without attributes. After the text, a note on stderr says that the input is a trace of a
     workload.
     """
     if as_json:

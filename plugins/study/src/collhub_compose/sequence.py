@@ -74,12 +74,20 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
 def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
     """Compose two algorithms so that the second one starts from the result of the first.
 
-    Both get units of a common size, by the first rank with data on both sides. Neither is changed
-    if they fit together. Otherwise copies are added to the first, then to the second, then to both,
-    so that they work out of place (`make_out_of_place`); the first of these with which the result
-    can be called in some mode, in place or not, is taken. The last always can. Raises `UsageError`
-    and `InputError` of `check_seam`, `find_common_op`, `compose_contracts`, `find_common_bytes`,
-    and `UsageError` (`no-result`) of the copies.
+    First the units of both are divided, so that OUTPUT of the first and INPUT of the second have
+    equally many. The lowest rank with data in both decides: their least common multiple. Then the
+    two are joined (`_join_pair`) unchanged. If no mode of calls is possible, copies are added
+    (`make_out_of_place`): to the first, then to the second, then to both. The first of these
+    variants with which the result can be called in some mode is taken. The last one always can.
+
+    The provenance is `sequential`. Raises, in this order:
+
+    - `UsageError` (`seam`): the first lacks data that the second needs (`check_seam`)
+    - `UsageError` (`reduce-op`): both reduce, with different operators or both by average
+    - `InputError`: the contract of the result has more than 2^24 rows
+    - `UsageError` (`no-result`): copies are needed, but not possible without expected results
+    - `InputError` (`too-large`): 2^61 units of memory or more
+    - `UsageError` (`seam`): the sizes in bytes of the two do not fit (`find_common_bytes`)
     """
     # All errors first, then the joint contract, then the placement of the data in between.
     first, second = _rescale_to_common_units(first, second)
@@ -107,9 +115,16 @@ def _join_pair(
 ) -> Algorithm | None:
     """Join two algorithms to one with the given contract; None if no mode of calls is possible.
 
-    The data between the two is stored in OUTPUT or in SCRATCH after that of the parts, as
-    `place_seam` decides. The parts share their scratch: each rank has the larger of both sizes.
-    Source lines are kept only if both parts come from one source.
+    The steps of the second follow those of the first on every rank. There is no barrier: steps of
+    the second wait only for conflicting accesses of the first (`join_in_sequence`). Each part gets
+    separate channels and lanes. The data between the two is stored in OUTPUT, or in SCRATCH after
+    that of the parts, as `place_seam` decides for each rank. The parts share their scratch: each
+    rank has the larger of both sizes, plus the data between them if that is in SCRATCH. The
+    collective is a standard one if the contract permits it (`find_collective`), with the modes that
+    `place_seam` finds. Source lines are kept only if both parts come from one source.
+
+    Raises `InputError` (`too-large`) if ranks times units of a collective without a contract exceed
+    2^25, and for 2^61 units of memory or more.
     """
     first_part, second_part = PlacedPart.of(first), PlacedPart.of(second)
     outer = BufferUsage(

@@ -556,11 +556,17 @@ def _classify_times(
 ) -> _TimeClasses:
     """Find the classes of instructions with equal times; the last eight results are cached.
 
-    Instructions are in one class if they have the same: whether the path crosses nodes, share of
-    the transfer (sends all, receives a part), known duration of a local step (-1 for messages),
-    and number of units. Of messages in switches, only the instruction with a `switched_work` of
-    1 takes time. The row of an instruction is that of its send, otherwise of its receive,
-    otherwise of its local step; a class has the row of its last instruction as example.
+    The row of an instruction is that of its send, otherwise of its receive, otherwise of its local
+    step. Two instructions are in one class if these four values are equal:
+
+    - whether the path of the row crosses nodes (`is_network`, 0 or 1)
+    - the share of the transfer: `_ENTIRE` with a send, otherwise `_RECEIVING`; for a message in a
+      switch (`switched_work` of 0 or 1) instead `_ENTIRE` if it is 1, `_NOTHING` if it is 0
+    - the known duration of a local step in ns, -1 for messages and for unknown durations
+    - the number of units of the row
+
+    Classes are numbered from 0, ascending by these values in this order. `row` of a class is that
+    of its last instruction. Without instructions there are no classes.
     """
     row = np.where(instructions.send >= 0, instructions.send, instructions.receive)
     local = np.full(len(instructions), -1, np.int64)

@@ -310,14 +310,18 @@ def _compare_seeds(
     outputs: dict[str, str | None],
     as_json: bool,
 ) -> int:
-    """Compare for every seed of `--seeds`, and print the range of times of all candidates.
+    """Compare for every seed of `--seeds`; print median, minimum and maximum time by candidate.
 
-    Prints JSON with `as_json`, otherwise a table of the candidates that have a time; then one line
-    per distinct failure, with its seeds unless it occurred for all of them.
+    Prints JSON with `as_json`, otherwise a table of the candidates that have a time for some seed,
+    in the order of `SeedTimes.list_bands`. Then reports, in both cases, one line per distinct
+    failure, with its seeds unless it occurred for all of them.
 
-    Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError` for
-    `outputs` that are not None, for invalid seeds, for a job or counts that do not depend on the
-    seed, and, for a collective, for variations of the network and measured files.
+    Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError`,
+    first for `outputs` that are not None and, for a collective, for variations of the network and
+    measured files; of several the alphabetically first option is named. Then it is raised for
+    invalid seeds, for a job or counts that do not depend on the seed, and for options that
+    `compare` refuses without `--seeds`. `HubError` for a job, counts or network of one seed ends
+    the comparison.
     """
     from collhub_tuning import seed_bands as bands
 

@@ -224,12 +224,17 @@ def orient_links(
 
     Returns the directed network with capacities times the scale, and the scale. The scale is
     `min_scale` (default: the denominator of the rate), or twice that if a switch has an odd
-    capacity to halve. All compute nodes are then reached from `order[0]` at the rate (rounded down
-    at the scale). Different orders of the compute nodes may give different trees. The capacity into
-    every node is lowered in reversed `order` as far as every set of nodes allows, with one minimum
-    cut each; one flow then divides the links (Frank 1980). Raises `InputError` if `order` does not
-    contain every compute node once, (`scale`) if the scale is too small for the rate, and
-    (`not-duplex`) for links that differ by direction.
+    capacity to halve. The unit of the network is that of `graph` divided by the scale. For every
+    pair of opposite arcs, the two new capacities add up to scale times the capacity of the link.
+
+    All compute nodes are then reached from `order[0]` at the rate (rounded down at the scale).
+    Different orders of the compute nodes may give different trees. The capacity into every node is
+    lowered in reversed `order` as far as every set of nodes allows, with one minimum cut each; one
+    flow then divides the links (Frank 1980).
+
+    Raises `InputError`, in this order: if `order` does not contain every compute node once;
+    `not-duplex` for links that differ by direction; `scale` if the scale is below 1 or the rate
+    times the scale is below 1; `capacities` if scaled capacities add up to 2^60 or more.
     """
     if sorted(order) != list(range(graph.num_compute)):
         raise InputError("the order must name every compute node once")
@@ -297,11 +302,16 @@ def _build_packing(
 ) -> AllReducePacking:
     """Build the packing of trees of an all-reduce for one random orientation of the links.
 
-    `seed` decides the orientation and the root of the search. Capacities are multiplied by
-    `min_scale`, or twice that, to get integers. Switches are replaced by direct links. The
-    weights of the trees add up to strength times scale, rounded down. A tree is used in both
-    directions; the network of the result therefore has the reverse of every direct link. Trees
-    are rerooted at their centres, where they have minimum depth, and sorted, wide ones first.
+    `seed` decides the order of the compute nodes for `orient_links`, whose first node is the root
+    of the search, and the search of trees. Capacities are multiplied by the scale: `min_scale`, or
+    twice that if a switch has an odd capacity to halve. The weights of the trees add up to strength
+    times scale, rounded down. With switches, these are replaced by direct links, and the network of
+    the result has the reverse of every direct link. Without switches it has the links of `graph`,
+    each direction with its scaled capacity.
+
+    A tree is used in both directions. Trees are rerooted at their centres, where they have minimum
+    depth, and sorted: larger weight first, then lower depth, root and arcs. Errors are those of
+    `orient_links`.
     """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)
@@ -346,11 +356,13 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:
     """Choose how much capacity is directed into each node, so that trees from the first node fit.
 
-    `order`: the compute nodes, the root of the trees first; capacities of the last nodes are
-    lowered first. A set of nodes without the root needs the capacity of the links inside it plus
-    `total`. As this function of sets is supermodular, lowering node by node leads to an integer
-    solution (Frank 1980). A switch gets half of its capacity, rounded down. Returns int64[nodes],
-    in units of 1 / `scale`.
+    `order`: the compute nodes, the root of the trees first. `total`: weight of the trees. Returns
+    int64[nodes], in units of 1 / `scale`. A switch gets half of its capacity, rounded down. A
+    compute node starts with the capacity of all its links. In reversed `order`, so that the root is
+    last, each is lowered as far as every set of nodes that contains it allows. A set needs the
+    capacity of the links inside it, and without the root also `total`. As this function of sets is
+    supermodular, lowering node by node leads to an integer solution (Frank 1980). Raises
+    `InputError` (`capacities`) if scaled capacities add up to 2^60 or more.
     """
     touching = _compute_touching(links, scale)
     # Half of a switch's capacity is directed into it.
@@ -385,10 +397,12 @@ def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
 def _divide_links(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array) -> Int64Array:
     """Divide the capacity of each link, so that `arriving` leads into each node.
 
-    `capacity`: by link. Returns the capacity from `low` to `high` of every link; the rest is that
-    from `high` to `low`. It starts with equal halves and computes one flow from nodes with too much
-    incoming capacity to nodes with too little: turning capacity from (u to v) into (v to u) moves
-    it from the capacity into v to that into u.
+    `capacity`: int64 by link; `arriving`: int64[nodes], as of `_compute_arriving`. Returns the
+    capacity from `low` to `high` of every link; the rest is that from `high` to `low`. It starts
+    with equal halves (the smaller one from `low` to `high`) and computes one flow from nodes with
+    too much incoming capacity to nodes with too little: turning capacity from (u to v) into (v to
+    u) moves it from the capacity into v to that into u. `AssertionError` if no division lowers the
+    incoming capacity of every node to `arriving`.
     """
     up = capacity // 2
     # Compute the capacity into every node minus `arriving`.

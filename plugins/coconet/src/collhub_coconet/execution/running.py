@@ -136,10 +136,15 @@ def execute_and_compare(before: Program, flat: FlatProgram, seed: int = 0) -> Ex
     """Execute a flat program on random arguments, and compare it with its original program.
 
     First `flat.program` is compared with `before` by `compare`. Then every value of the execution
-    is compared with a simulation of `flat.program`. A reduction over ranks, which adds in another
-    order, must be within 4 eps p max|terms|, and the execution continues with the expected value;
-    all other values must be equal bit by bit. `seed` determines the arguments and the order of
-    nodes. Raises `InputError` if a node reads data that are not available.
+    is compared with a simulation of `flat.program`. A float reduction over ranks, which adds in
+    another order, must be within 4 eps p max|terms|, for p ranks of a group and the contributions
+    of these ranks as terms. The execution continues with the expected value. All other values must
+    be equal bit by bit. `seed` determines the arguments and the order of nodes.
+
+    Deviations raise no error: `differences` of the result has those of the first comparison, then
+    those of the execution. Raises `InputError` (`mesh`) for a mesh of several axes, `InputError`
+    (`deadlock`) if nodes wait for each other, and `InputError` if a node reads data that are not
+    available or if layouts do not fit the ranks.
     """
     program, binding = flat.program, flat.binding
     comparison = compare(before, program, binding, seed)
@@ -164,10 +169,19 @@ def execute(
 ) -> Execution:
     """Execute the nodes one by one, in a random order that dependencies and messages permit.
 
-    `arguments`: one array per rank, by name. `expected`: a run of the same program with which every
-    value is compared. `order`: rows in order, instead of the random order by `seed`. Raises
-    `InputError` (`mesh`) for a mesh of several axes, and `InputError` for reads of data that are
-    not available or already overwritten, which means that a dependency is missing.
+    `arguments`: one array per rank, by name. `order`: rows in order, instead of the random order by
+    `seed` (`draw_order`). The result has the values of all operations, one array per rank of group
+    0, and the number of executed nodes.
+
+    `expected`: a run of the same program. Every value is compared with it: float reductions over
+    ranks within a bound (`_ExecutionState._check_reduction`), after which the expected value is
+    used; all other values bit by bit. Deviations are listed in `differences` of the result and
+    raise no error. Without `expected`, `differences` and `errors` are empty.
+
+    Raises `InputError` (`mesh`) for a mesh of several axes, `InputError` (`deadlock`) if nodes wait
+    for each other, and `InputError` for reads of data that are not available or already
+    overwritten, which means that a dependency is missing. `KeyError` for a missing argument, and
+    for an `order` with a receive before its send.
     """
     if len(flat.program.mesh) > 1:
         message = f"the mesh of {flat.program.name} has several axes: its graph is only timed"

@@ -175,10 +175,14 @@ class HubAlgorithms:
     def find_network(self, members: tuple[int, ...], protocol: str) -> Topology:
         """Return the part of the network that some ranks use, with the rates of a protocol.
 
-        `members`: NPUs; if they are as many as the network has, the result is the entire network.
-        `protocol`: name of an entry of `PROTOCOLS`; another one raises `KeyError`. If the members
-        are not connected among themselves, such as those of an axis of a mesh, the result has links
-        between all pairs, with the rates of the slowest link of the entire network. Cached.
+        `members`: NPUs. If there are as many as in the network, the result is the entire network
+        with its numbers, whatever their order. Otherwise NPU `members[i]` has number i, and the
+        switches are kept. If these members are not connected among themselves, such as those of an
+        axis of a mesh, the result has links between all pairs, with the rates of the slowest link
+        of the entire network. The rates are then those of the protocol (`change_protocol`).
+        `protocol`: name of an entry of `PROTOCOLS`; another one raises `KeyError`. Raises
+        `UsageError` for an NPU that does not exist or is listed twice, unless the result is the
+        entire network. Cached by `members`.
         """
         if members not in self._networks:
             network = self.topology
@@ -197,12 +201,21 @@ class HubAlgorithms:
     def _build_offers(self, demand: Demand) -> Iterator[OfferedAlgorithm]:
         """Build the algorithms that fit a collective, and yield each with its times by protocol.
 
-        Algorithms are tried in the order of `_sort_names`. As soon as the best time is within 1 %
-        of the smallest proven bound of all protocols, the remaining ones are omitted as proven.
-        Also omitted are an algorithm that fails (as proven, unless a limit of work was reached),
-        and one of more than `MAX_STEPS` steps (not proven). All omissions are stored in
-        `self.omissions` with the reason. An algorithm without a time in any protocol is skipped
-        without a record.
+        Algorithms are tried in the order of `_sort_names`, and each by these rules:
+
+        - If the best time so far is at most `_CLOSE_RATIO` times the smallest bound over all
+          protocols (0 s without a bound), this and all further algorithms are omitted as proven,
+          and the search ends.
+        - If building or timing it raises `HubError`, it is omitted with the message as reason; it
+          counts as proven unless the code is `limit-reached`.
+        - If it has more than `MAX_STEPS` steps, it is omitted as not proven, and its time is
+          ignored.
+        - If it has no time in any protocol, it is skipped without a record.
+        - Otherwise it is yielded. Its times lack protocols whose bound is above the best time
+          before.
+
+        Omissions are stored in `self.omissions`. Errors of the bounds and the network are passed
+        on.
         """
         members = range(len(demand.members))
         call = Call(demand.kind, members, demand.root, demand.size_bytes, demand.counts)
@@ -365,7 +378,11 @@ def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
 
 
 def _is_connected(network: Topology) -> bool:
-    """Check whether routes lead from NPU 0 to all NPUs and back; switches may forward."""
+    """Return whether links lead from NPU 0 to all NPUs, and from all NPUs to NPU 0.
+
+    Data may pass through other NPUs and through switches. Switches themselves need not be reached.
+    True for a network of one NPU.
+    """
     for sources, targets in (
         (network.source, network.destination),
         (network.destination, network.source),
