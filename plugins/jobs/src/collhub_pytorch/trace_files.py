@@ -265,8 +265,8 @@ class JsonStream:
                 error.msg.startswith("Unterminated string")
                 or any(word.startswith(rest) for word in _LITERALS)
                 or _NUMBER_END.fullmatch(rest) is not None
-                # Four digits follow the position.
-                or ("\\u" in error.msg and len(rest) < _ESCAPE_LENGTH)
+                # At the position is the `u`, which four digits follow.
+                or ("\\u" in error.msg and len(rest) <= _ESCAPE_LENGTH)
             )
             return self._syntax_error(error.pos, not (is_cut and self._is_over))
         except RecursionError:
