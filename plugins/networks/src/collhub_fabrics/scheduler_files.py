@@ -9,7 +9,7 @@ with a backslash is continued, and Slurm ignores LinkSpeed; and the models in To
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from collhub_networks import NetworkFindings, Value, document_of
@@ -252,8 +252,8 @@ def read_topograph(
 
     A block is a list of hosts (`_build_block`). A switch that only blocks name is a leaf if another
     switch lists it. In older models, switches may list hosts themselves, and hosts in `nodes` may
-    name their NVLink domain; then they must be at a switch (otherwise `KeyError`). Hosts, cables
-    and bandwidths follow from `options` (`SwitchTree.plan`).
+    name their NVLink domain; then a switch must list them. Hosts, cables and bandwidths follow from
+    `options` (`SwitchTree.plan`).
 
     - Groups: the member `nvlink` of a block, each of its annotations and each of its labels give a
       domain with a key and a name. All hosts with the same domain are a group `KEY NAME`, in the
@@ -278,7 +278,7 @@ def read_topograph(
         leaf = value["switch"].text()
         if any(leaf in switch.switches for switch in list(switches.values())):
             switches.setdefault(leaf, TreeSwitch())
-    blocks = [*_generate_blocks(root, switches), *_generate_host_domains(root)]
+    blocks = [*_generate_blocks(root, switches), *_generate_host_domains(root, switches)]
     findings = NetworkFindings()
     plan = SwitchTree(source.name, switches).plan(options)
     groups: dict[str, list[str]] = {}
@@ -381,10 +381,16 @@ def _build_block(
     return _Block(tuple(hosts), (*nvlink, *annotations, *labels), widest[1])
 
 
-def _generate_host_domains(root: Value) -> Iterator[_Block]:
-    """Yield a block for every host of the object `nodes` that names its NVLink domain itself."""
+def _generate_host_domains(root: Value, switches: Mapping[str, TreeSwitch]) -> Iterator[_Block]:
+    """Yield a block for every host of the object `nodes` that names its NVLink domain itself.
+
+    Raises `InputError` (`invalid-fabric`) for such a host that no switch lists.
+    """
+    known = {host for switch in switches.values() for host in switch.hosts}
     for name, value in _generate_named(root, "nodes"):
         for key, domain in _read_texts(value.get("attributes") or value, "nvlink"):
+            if name not in known:
+                value.fail(f"host {name!r} is at no switch", "list it in `nodes` of its switch")
             yield _Block((name,), ((key, domain),), domain)
 
 

@@ -189,6 +189,10 @@ def test_hosts_that_switches_list_themselves_may_name_their_nvlink_domain() -> N
     older["capacity_blocks"]["c3"] = {"nodes": ["I99"]}
     with pytest.raises(InputError, match="no switch has this block"):
         model(older, bandwidth="50GB/s")
+    del older["capacity_blocks"]["c3"]
+    older["nodes"]["I99"] = {"nvlink": "nvl1"}
+    with pytest.raises(InputError, match="host 'I99' is at no switch"):
+        model(older, bandwidth="50GB/s")
 
 
 def test_older_form_of_lists_is_the_same_network() -> None:
