@@ -30,12 +30,18 @@ def join_in_sequence(
 ) -> StepTable:
     """Concatenate the steps of algorithms that run one after another, with the needed dependencies.
 
-    The regions of all parts must already be in the buffers of `collective`. There is no barrier. A
-    step gets a data dependency on a step of an earlier part if both access a unit, one of them
-    writes it, and no conflicting access of it is between them. Memory is shared as in any of the
-    modes (in place, out of place) that the collective supports. Each part gets its own channels and
-    lanes. `scratch_units`: int64[num_ranks], total scratch. Raises `InputError` (`too-large`) for
-    2^61 units of memory or more.
+    On every rank the steps of a part precede those of the next one, and keep their order and
+    dependencies. The regions of all parts must already be in the buffers of `collective`. Each part
+    gets separate channels and lanes: both are shifted above the largest ones of the parts before;
+    lane -1 and the channels of local steps stay.
+
+    There is no barrier. A step gets a data dependency on a step of an earlier part if both access a
+    unit, one of them writes it, and no conflicting access of it is between them. Memory is shared
+    as in any of the modes (in place, out of place) that the collective supports. Steps that can
+    never run get none. `scratch_units`: int64[num_ranks], total scratch.
+
+    There must be at least one part. Raises `InputError` (`too-large`) for 2^61 units of memory or
+    more, and for more than `MAX_ACCESSES` overlapping accesses.
     """
     # There is no barrier: a step waits only for those steps of earlier parts that touch the same
     # units, one of the two writing, in a mode that the collective claims. Such pairs are found on
@@ -172,8 +178,11 @@ def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Ar
 
     The two access the same unit of memory, at least one of them writes, and no conflicting access
     is between them. Memory is shared as in each mode (in place, out of place) that the collective
-    supports, so a pair may occur twice. `position`: position of each row in an execution order.
-    `part_of`: part of each row. Raises `InputError` if addresses are too large.
+    supports. The pairs of calls in place come first, each mode in the order of
+    `adjacent_conflicts`; a pair may occur several times. `position`: position of each row in an
+    execution order, -1 for rows that never run, which are in no pair. `part_of`: part of each row;
+    the part of the earlier row is lower. Raises `InputError` (`too-large`) for 2^61 units of memory
+    or more, and for more than `MAX_ACCESSES` overlapping accesses.
     """
     collective = algorithm.collective
     _check_memory(algorithm)

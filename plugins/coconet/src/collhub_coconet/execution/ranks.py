@@ -215,8 +215,11 @@ def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Return for every rank its block along the new sliced dimension.
 
-    The blocks of each subgroup of ranks are joined along the dimension that was sliced before, and
-    cut along `operation.dimension` (default 0).
+    In each subgroup of `run.subgroups`, the operands of its ranks are joined in its order, along
+    the dimension that was sliced on the axis of the operation. From the joined array each rank
+    takes the part of the result along `operation.dimension` (default 0) that belongs to it
+    (`run.bounds`). All other dimensions stay complete. A rank in no subgroup keeps its operand. The
+    values of the run are not changed.
     """
     name, dimension = operation.reads[0], operation.dimension or 0
     values = run.values[name]
@@ -238,10 +241,11 @@ def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_all_to_all_v(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Return the values of an AllToAllV by rank: received rows, then rows of zeros.
 
-    The table of counts (sender, receiver) gives the number of rows that a rank sends to each rank
-    of its subgroup; they are consecutive rows of its operand, in the order of the receivers. A rank
-    receives rows in the order of the senders, itself included. Ranks outside the subgroups keep
-    their operand. The values of the run are not changed.
+    The table of counts (sender, receiver), both by position in the subgroup, gives the number of
+    rows that a rank sends to each rank of its subgroup. They are consecutive rows of its operand,
+    in the order of the receivers. A rank receives rows in the order of the senders, itself
+    included. Zeros follow until the array has the shape of the result. Ranks outside the subgroups
+    keep their operand. The values of the run are not changed.
     """
     values = run.values[operation.reads[0]]
     result = list(values)

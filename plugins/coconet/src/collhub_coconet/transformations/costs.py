@@ -202,14 +202,21 @@ def _is_stored(program: Program, operation: Operation, inside: set[str]) -> bool
 
 
 def count_operations(program: Program, operation: Operation, binding: Binding) -> int:
-    """Count the arithmetic operations on the rank with the longest block.
+    """Count the arithmetic operations of an operation on the rank with the longest block.
 
-    - A contraction counts 2 per multiplication.
+    Elements are those of the longest block of a rank. The first rule that applies decides:
+
+    - A contraction counts 2 per multiplication, which is 2 x elements of the result x terms of a
+      sum. If the first operand is sliced along the summed dimension, the terms are those of a rank,
+      rounded up.
     - A reduction to a scalar or of rows, a top-k and a Scatter count 1 per element of the last
       operand.
+    - An opaque operation counts its declared work, divided by the ranks that slice its result and
+      rounded up.
     - A pointwise operation counts 1 per element of its result.
-    - An opaque operation counts its declared work, divided by the ranks that slice its result.
     - All other kinds count 0.
+
+    Raises `InputError` (`symbol`) for a symbol without a number.
     """
     if operation.kind in CONTRACTIONS:
         # Count the multiplications of a contraction on a rank with the longest block.

@@ -220,8 +220,13 @@ def _text(name: str, content: Callable[[], str]) -> Artifact:
 def _losses(algorithm: Algorithm) -> Iterator[Loss]:
     """Yield the properties of an algorithm that the program does not have, as losses.
 
-    In this order: properties of the collective, columns of steps that differ from their default,
-    dependencies (always, because levels replace them), and extensions.
+    The order is:
+
+    - those of `_losses_of_collective`, such as COMPUTE steps
+    - the columns of steps `channel`, `lane`, `duration_ns` and `source_line`, each if some value
+      differs from the default of the column
+    - `data and control dependencies`: always, because levels replace them
+    - `extensions`, if the algorithm has any, with their names in ascending order
     """
     yield from _losses_of_collective(algorithm)
     for feature, consequence in _LOST_COLUMNS:
@@ -415,9 +420,13 @@ def makefile_part(names: LibraryNames) -> str:
 def manifest(names: LibraryNames, ranks: int, root: int | None, reduces: bool) -> str:
     """Return the text of `collhub.json`, for programs that load the library.
 
-    It has the name, collective, ranks, root (null for None), whether the program reduces data, the
-    library files for CUDA and for the CPU, and the names of the functions. The text ends with a
-    line feed.
+    It is a JSON object with an indent of 2, which ends with a line feed. Its keys, in this order:
+
+    - `format`: `collhub-nccl-library`; `version`: 1
+    - `name`, `collective` (kind), `num_ranks`, `root` (null for None)
+    - `reduces`: whether the program reduces data
+    - `library`: `cuda` is `libLIBRARY.so`, `cpu` is `libLIBRARY_double.so`
+    - `functions`: the names of the functions, as in `names.functions`
     """
     document = {
         "format": "collhub-nccl-library",
