@@ -32,13 +32,14 @@ def join_in_sequence(
 
     On every rank the steps of a part precede those of the next one, and keep their order and
     dependencies. The regions of all parts must already be in the buffers of `collective`. Each part
-    gets separate channels and lanes: both are shifted above the largest ones of the parts before;
-    lane -1 and the channels of local steps stay.
+    gets separate channels and lanes. Channels of messages are shifted above the largest one of all
+    previous parts, lanes above the largest one on the same rank. Channels of local steps and the
+    lane -1 stay.
 
     There is no barrier. A step gets a data dependency on a step of an earlier part if both access a
     unit, one of them writes it, and no conflicting access of it is between them. Memory is shared
     as in any of the modes (in place, out of place) that the collective supports. Steps that can
-    never run get none. `scratch_units`: int64[num_ranks], total scratch.
+    never run get no new dependency. `scratch_units`: int64[num_ranks], total scratch.
 
     There must be at least one part. Raises `InputError` (`too-large`) for 2^61 units of memory or
     more, and for more than `MAX_ACCESSES` overlapping accesses.

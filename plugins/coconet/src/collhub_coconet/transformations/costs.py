@@ -206,13 +206,14 @@ def count_operations(program: Program, operation: Operation, binding: Binding) -
 
     Elements are those of the longest block of a rank. The first rule that applies decides:
 
-    - A contraction counts 2 per multiplication, which is 2 x elements of the result x terms of a
-      sum. If the first operand is sliced along the summed dimension, the terms are those of a rank,
+    - A contraction counts 2 per multiplication: 2 x elements of the result x terms of a sum. The
+      terms are the size of the summed dimension, for a convolution times the positions of the
+      kernel. If the first operand is sliced along that dimension, they are divided by the ranks,
       rounded up.
     - A reduction to a scalar or of rows, a top-k and a Scatter count 1 per element of the last
       operand.
     - An opaque operation counts its declared work, divided by the ranks that slice its result and
-      rounded up.
+      rounded up; 0 without declared work.
     - A pointwise operation counts 1 per element of its result.
     - All other kinds count 0.
 
