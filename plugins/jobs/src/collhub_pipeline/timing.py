@@ -290,10 +290,17 @@ def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
 def _find_missing(schedule: Schedule, run: Run, operation: Operation) -> Key:
     """Return the key of the first unfinished pass that a given pass needs.
 
-    The key is (is backward, direction, stage, unit). Examined are, in this order: of a gradient its
-    forward pass, the gradient of the next stage and of the next token slice; of a forward pass that
-    of the previous stage and of the previous slice. For a weight gradient it is always its input
-    gradient. `operation` must be a pass that cannot start, otherwise `StopIteration` is raised.
+    A key is (is backward, direction, stage, unit); a unit is a microbatch or a token slice. The
+    needed passes are, in this order:
+    - Of a backward or input-gradient pass: the forward pass of the same stage and unit; the
+      backward pass of the same unit at the next stage; the backward pass of the next slice at the
+      same stage.
+    - Of a forward pass: the forward pass of the same unit at the previous stage; the forward pass
+      of the previous slice at the same stage.
+
+    Passes beyond the first or last stage, or beyond the slices of a microbatch, are omitted. For a
+    weight gradient the result is always its input gradient, finished or not. Raises `StopIteration`
+    if all needed passes are finished (`run.finished`).
     """
     kind, direction, stage, unit = operation
     slices, last = schedule.slices, len(schedule.device_of[direction]) - 1
@@ -324,12 +331,19 @@ def greedy(
 ) -> Schedule:
     """Build a schedule by starting, again and again, the pass that can start first.
 
+    `passes`: all passes, in any order. A pass can start when the passes that it needs have been
+    chosen, their results have arrived after the transfers in `times`, and its device is free. Among
+    passes with equal start, the smallest of these decides, in this order: kind (backward or input
+    gradient, then forward, then weight gradient), microbatch, direction, device, stage.
+
     `most_held`: maximum number of stored activations by direction and stage. A stage stores an
-    activation from the choice of a forward pass until that of its weight gradient or full
-    backward pass; a forward pass is not started while its stage stores the maximum. Among
-    passes with equal start, backward passes precede forward passes and those precede weight
-    gradients; then the lowest microbatch, direction, device and stage decide. Raises
-    `UsageError` (`memory`) if no pass can start. Cost: number of passes squared / devices.
+    activation from the choice of a forward pass until that of its weight gradient or full backward
+    pass. A forward pass is not started while its stage stores the maximum.
+
+    The result has the orders of all devices from 0 to the highest one in `device_of`, without token
+    slices; a device without passes has an empty order. Raises `UsageError` (`memory`) if passes
+    remain of which none can start, also if they need a pass that is not in `passes`. Cost: number
+    of passes squared / devices.
     """
     run = Run(Schedule(name, device_of, ()), times)
     devices = 1 + max(max(row) for row in device_of)
@@ -367,12 +381,16 @@ def greedy(
 def compute_period(schedule: Schedule, times: Durations) -> Time:
     """Return the time per step if steps follow each other without a flush.
 
-    A device starts its next step when it has completed its passes, and a channel starts its
-    transfers after those of the previous step. The order is equal in all steps, so the steps reach
-    a period: the maximum cycle mean of the longest paths from the start to the end of a step,
-    between all devices and channels. Cost: (devices + channels) x passes + (devices + channels)^3
-    (Karp, Discrete Mathematics 23, 1978). Raises `UsageError` (`deadlock`) if passes wait for each
-    other.
+    All steps have the same order. A device starts the next step when it has completed its passes of
+    this step, without waiting for other devices. A channel transfers the results of the next step
+    after those of this step. After some steps the times repeat with a period of one or more steps;
+    the result is the duration of the period divided by its number of steps.
+
+    It is exact, in the unit of `times`: an int if it is whole, else a Fraction; 0 without passes.
+    It is computed as a maximum cycle mean. The edge weights are the longest paths from the start to
+    the end of a step, between all devices and channels. Cost: (devices + channels) x passes +
+    (devices + channels)^3 (Karp, Discrete Mathematics 23, 1978). Raises `UsageError` (`deadlock`)
+    if passes wait for each other.
     """
     reference = Run(schedule, times)
     execute(reference, [0] * schedule.num_devices)
@@ -393,11 +411,12 @@ def compute_period(schedule: Schedule, times: Durations) -> Time:
 
 
 def _find_cycle_mean(paths: Sequence[Sequence[Time]], far: int) -> Time:
-    """Return the maximum mean weight of a cycle in a graph, exactly (int, else Fraction).
+    """Return the maximum mean weight of a cycle in a graph, exactly (int if whole, else Fraction).
 
-    `paths`: weight of the edge from row to column; entries of at most `far` are no edges. The
-    mean is the weight of a cycle divided by the number of its edges (Karp's algorithm). Raises
-    `ValueError` for a graph without a cycle.
+    `paths`: square table of exact numbers; the entry in row i and column j is the weight of the
+    edge from i to j. Entries of at most `far` are no edges. An edge from a node to itself is a
+    cycle. The mean is the weight of a cycle divided by the number of its edges (Karp's algorithm).
+    Raises `ValueError` for a graph without a cycle or without nodes.
     """
     nodes = range(len(paths))
     walks: list[list[Time | None]] = [[0 for _ in nodes]]

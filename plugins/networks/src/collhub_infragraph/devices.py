@@ -31,10 +31,14 @@ class Step:
     ) -> range:
         """Return the indices of the parts of a component that the brackets of this name select.
 
-        `count`: number of parts. Missing or empty brackets select all. Slices are those of Python,
-        such as `0:2`, `::2` or `::-1`; a single index may be negative. Raises `InputError` at
-        `endpoint` for an index that does not exist, a text that is not a slice, a step of 0, and a
-        slice that selects no index.
+        `count`: number of parts; indices are 0 to `count` - 1. Missing or empty brackets select
+        all. A number selects one part; a negative one counts from the end, so `[-1]` is the last
+        part. Slices are those of Python, such as `0:2`, `::2` or `::-1` (descending); their limits
+        may exceed the count. Blanks around numbers are ignored.
+
+        Raises `InputError` at `endpoint` for a number that is no index, and for a slice that
+        selects no index or has the step 0. It is also raised for any other text, including numbers
+        of more than 9 digits and more than two colons.
         """
         text = self.slice_text.strip()
         parts = [part.strip() for part in text.split(":")]
@@ -61,9 +65,13 @@ class Step:
 def parse_endpoint(endpoint: Value) -> list[Step]:
     """Parse an endpoint such as `nic[0:2].port` to steps: names with the content of their brackets.
 
-    Names are separated by points. Blanks around names are dropped. The content of the brackets is
-    kept as text, "" without brackets. Raises `InputError` at the endpoint for an empty text or
-    name, for nested or several brackets, and for characters between a bracket and the next point.
+    The example gives `Step("nic", "0:2")` and `Step("port", "")`. Names are separated by points.
+    Blanks around names are dropped; a name of blanks becomes "". The content of the brackets is
+    kept as text and not checked; "" without brackets. An integer as endpoint is converted to text.
+
+    Raises `InputError` at the endpoint for an empty text, for another type than text or integer,
+    and for an empty name, as in `a..b` or `a.`. It is also raised for nested, several or unclosed
+    brackets, and for characters (also blanks) between a bracket and the next point.
     """
     text = endpoint.text()
     steps: list[Step] = []
@@ -132,9 +140,14 @@ class Device:
     ) -> None:
         """Append a component of `count` parts to the device, with all their vertices and edges.
 
-        With `inner`, each part is a copy of this device: its vertices get the prefix
-        `name.number.`, and its edges are copied. Without `inner`, a part is one vertex
-        `name.number` of the given kind. The name must be new; this is not checked.
+        Parts are numbered from 0, and the new vertices follow the existing ones, part by part. With
+        `inner`, each part is a copy of this device: its vertices have the names
+        `NAME.NUMBER.INNER_NAME` and their kinds in `inner`. Its edges are copied with the numbers
+        of the new vertices and the same row of the link; `kind` is ignored. Without `inner`, a part
+        is one vertex `NAME.NUMBER` of the given kind.
+
+        Changes `components`, `names`, `kinds` and `edges`. The name must be new; this is not
+        checked.
         """
         first = self.size
         self.components[name] = Component(first, count, inner)
@@ -161,10 +174,14 @@ class Device:
     ) -> Int64Array:
         """Return the numbers of the device's vertices that a path of names with brackets selects.
 
-        `steps`: the names. Each selects parts of a component; all but the last must select devices,
-        in which the next name is looked up. The result is int64, in the order of nested loops with
-        the first name outermost. Raises `InputError` at `endpoint` for a component or index that
-        does not exist, for a path that ends at a device, and for further names after a vertex.
+        `steps`: the names, at least one. Each selects parts of a component (`Step.select`). All but
+        the last must be components that consist of devices, in which the next name is looked up.
+        The result is int64, numbered from 0 in this device. It is in the order of nested loops with
+        the first name outermost, each in the order of its slice: `nic[0:2].port` gives all ports of
+        `nic` 0, then those of `nic` 1.
+
+        Raises `InputError` at `endpoint` for an unknown component, for brackets that `Step.select`
+        refuses, for a path that ends at a device, and for further names after a vertex.
         """
         step = steps[0]
         component = self.components.get(step.name)
@@ -209,9 +226,13 @@ class DeviceList:
         """Return the device of a name; it is expanded on first use and then cached.
 
         Expanded means that all its components, nested devices and edges are listed as vertices and
-        pairs of vertices. The result is shared. Raises `InputError` at `endpoint` for an unknown
-        name, for devices that contain one another, and for nesting of more than 17 levels. Errors
-        within the device are raised at their own path.
+        pairs of vertices. All callers get the same object.
+
+        Raises `InputError` at `endpoint` for an unknown name, for a device that contains itself,
+        also through other devices, and for more than 17 nested levels. Defects in the entry of the
+        device (components, edges, nested devices) raise `InputError` at their own path. After an
+        error the list must not be used again: the devices that were being expanded count as open,
+        so that a further request reports that they contain themselves.
         """
         if name in self._devices:
             return self._devices[name]
@@ -241,11 +262,15 @@ class DeviceList:
     ) -> None:
         """Append a component of the document to a device, after checking its kind, name and size.
 
-        A component of the kind `device` consists of copies of the device with the component's name;
-        the kind `custom` is replaced by its `type`, if it has one. Raises `InputError` for an
-        unknown kind, a repeated name, a count outside of 1 to `MAX_NODES` (2^20), and if the device
-        would get more than `MAX_NODES` vertices or the component more than `MAX_LINKS` (2^24)
-        edges.
+        The entry `choice` is the kind, one of `_KINDS`. A component of the kind `device` consists
+        of `count` copies of the device with the component's name. Any other component has `count`
+        vertices of its kind; for `custom` it is replaced by `type` in the entry `custom`, if that
+        entry exists.
+
+        Raises `InputError` at the entry concerned, in this order: for a missing name or kind, an
+        unknown kind, a repeated name, a count outside of 1 to `MAX_NODES` (2^20), and errors of
+        `get_device`. Last are the limits: the device may have at most `MAX_NODES` vertices, and the
+        copies of the component together at most `MAX_LINKS` (2^24) edges.
         """
         name, kind = component["name"].text(), component["choice"].text()
         if kind not in _KINDS:

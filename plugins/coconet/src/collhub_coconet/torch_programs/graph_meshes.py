@@ -68,14 +68,22 @@ def find_mesh(
     """Return the mesh of ranks of a captured graph, with the axes of each process group.
 
     The user may give `num_ranks`, `sizes` (ranks by axis name, the slowest axis first) and `groups`
-    (axis names by the name of a process group); None uses the facts of the graph. Without sizes, a
-    graph with at most one distinct group has one axis without a name (no names in the result), and
-    a default number of ranks if none is known; for several groups, axes are derived from their
-    ranks. Only groups that collectives use are in the result.
+    (axis names by the name of a process group). Used groups are those that collectives name; only
+    they are keys of `axes_of`. Groups with the same recorded ranks count as one; a group without
+    recorded ranks is different from all others. The mesh is the first of these:
+    1. The axes in `sizes`, or without them the device mesh that the graph recorded.
+    2. With at most one different used group: one axis without a name (`names` is empty). Its size
+       is the number of ranks of the group, else the last `group_size` of a collective, else
+       `num_ranks`, else `DEFAULT_RANKS` (4). All used groups have the axes (0,).
+    3. The axes that `derive_axes` derives from the ranks of the used groups.
 
-    Raises `InputError` for several groups whose ranks are unknown, for a group that does not extend
-    along axes of the mesh, for numbers that the graph contradicts, and for fewer than 2 or more
-    than `MAX_RANKS` (65536) ranks.
+    In 1 and 3 a group has the axes that `groups` names, as ascending positions, else those of
+    `_find_axes`.
+
+    Raises `InputError` in these cases: used groups without recorded ranks, except with a mesh of 1
+    and axes in `groups`; an axis in `groups` that the mesh lacks; ranks that do not extend along
+    axes; a `num_ranks` or `group_size` that contradicts the mesh; fewer than 2 or more than
+    `MAX_RANKS` (65536) ranks.
     """
     used = {
         str(node.arguments["group_name"]): node
@@ -117,10 +125,15 @@ def find_mesh(
 def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset[int]]:
     """Return, by name of a value, the mesh axes that slice it, as far as collectives show it.
 
-    Values are related if one is the wait for the other, or if an operator has a single result with
-    the shape of an operand whose slices it keeps. If one value of such a set is the result of a
-    reduce-scatter along some axes, or the operand of an all-gather, these axes slice all values of
-    the set; several collectives add up. Scalars and values without sliced axes have no entry.
+    Axes are positions in the mesh. These values are related, also through other values:
+    - the operand and the result of a wait (`wait_tensor`)
+    - the single result of another operator that is not a collective, and each operand that this
+      operator allows to be sliced (`describe_node`), if both have the same shape
+
+    The results of a reduce-scatter and the operands of an all-gather are sliced along the axes of
+    the collective (`find_group_axes`), and so are all values related to them. If several
+    collectives concern related values, all their axes count. Scalars and values that are not sliced
+    have no entry. Entries are in the order of `graph.tensors`.
     """
     number_of = {name: number for number, name in enumerate(graph.tensors)}
     related: list[tuple[str, str]] = []
@@ -191,12 +204,17 @@ def _check_count(graph: CapturedGraph, number: int) -> None:
 
 
 def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tuple[int, ...]:
-    """Return the positions of the mesh axes along which the ranks of a group differ.
+    """Return the positions of the mesh axes along which the ranks of a group differ, ascending.
 
-    `sizes`: ranks by axis name; `name`: a key of `graph.groups`. Ranks are taken relative to the
-    copy of the mesh that contains the lowest one, and must be those of one subgroup, in ascending
-    order. The fewest axes are tried first, then earlier axes. Raises `InputError` (`groups`) if
-    no axes fit.
+    `sizes`: ranks by axis name, the slowest axis first; `name`: a key of `graph.groups`. A mesh of
+    n ranks may be repeated: copy k has the ranks k n to (k + 1) n - 1. The ranks of the group are
+    reduced by the first rank of the copy with the lowest rank of the group. They must then be
+    exactly, in ascending order, a set of ranks that differ only on some axes. On the mesh 2 x 2,
+    ranks 0, 1 give (1,), ranks 4, 6 give (0,), and ranks 0, 1, 2, 3 give (0, 1).
+
+    Combinations of one axis are tried first, then of two and so on, each in the order of the axes.
+    Raises `InputError` (`groups`) if none fits, for example for an empty group, or a group of one
+    rank in a mesh without an axis of size 1.
     """
     ranks = graph.groups[name]
     binding = Binding.of_mesh(tuple(sizes.values()), {})

@@ -83,17 +83,21 @@ def costs(program: Program, binding: Binding) -> Costs:
 def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) -> int:
     """Count the bytes that a rank sends for an operation with a ring algorithm.
 
-    With p ranks and a complete tensor of n bytes, a rank sends:
+    p is the number of ranks, and n the bytes of the complete result of the operation. The first
+    rule that applies decides:
+    1. AllGatherV and ReduceScatterV: p - 1 times the bytes of the largest part. AllToAllV: the
+       maximum, over all ranks, of the bytes that a rank sends to other ranks.
+    2. On a mesh of several axes: `_count_mesh_bytes`.
+    3. Send: the bytes of the result on one rank, for blocks of unequal length the longest.
+    4. Norm, Sum and Max (reductions to a scalar): 2 floor(n (p - 1) / p) if the operand is sliced,
+       else 0.
+    5. AllReduce: 2 floor(n (p - 1) / p).
+    6. AllToAll: floor(n (p - 1) / p) / p, rounded down.
+    7. Other collectives (AllGather, ReduceScatter, Broadcast, Reduce): floor(n (p - 1) / p).
+    8. Computations: 0.
 
-    - n (p - 1) / p for a collective, rounded down;
-    - twice that for an AllReduce, and for a reduction of a sliced operand to a scalar;
-    - 1 / p of that for an AllToAll;
-    - for an uneven collective the bytes of the rank that sends the most, with p - 1 times the
-      largest part for an AllGatherV and a ReduceScatterV;
-    - the bytes of its part for a Send;
-    - 0 for a computation.
-
-    On a mesh of several axes `_count_mesh_bytes` applies instead.
+    Raises `InputError` for a symbol without a number (`symbol`), and if the counts of an uneven
+    collective have more than 2^62 bytes (`size`).
     """
     tensor = program.types[operation.name]
     if operation.kind in UNEVEN_COLLECTIVES:
@@ -155,16 +159,20 @@ def count_memory_bytes(
 ) -> int:
     """Count the bytes of memory that operations of one kernel read and write on a rank.
 
-    A value has the bytes of its part on a rank. Each distinct operand from outside the kernel is
-    read once, also by collectives. Each result that is an output, the new value of a state, or read
-    outside the kernel is written once; the other values stay in registers. Views move no memory; a
-    view in the kernel is read from memory by its readers. A Gather reads as many bytes as its
-    result has, and its indices. An Index does not read its operand. If the kernel has opaque
-    operations, only their declared traffic counts, divided by the ranks that slice their results
-    and rounded up.
+    A value has the bytes of its part on a rank, for blocks of unequal length the longest. If the
+    kernel has opaque operations, only they count: for each, its declared traffic (None is 0)
+    divided by the ranks that slice its result, rounded up. Otherwise the result is the sum of:
+    - Reads: each distinct operand that is not computed in the kernel, once, also if collectives
+      read it. A view (Slice, Reshape, Part) in the kernel counts as an operand from memory.
+    - Gathers: each reads as many bytes as its result has, and its indices; its first operand does
+      not count. The first operand of an Index does not count either. Both count if another
+      operation of the kernel reads them.
+    - Writes: each result that is an output, the new value of a state (Update), or read outside the
+      kernel, once. All other results stay in registers.
 
-    `same_kernel`: names of further operations of the kernel. Their own traffic is not counted;
-    values that are exchanged with them stay in registers.
+    Views read and write no memory themselves. An empty kernel gives 0. `same_kernel`: names of
+    further operations of the kernel. Their own traffic is not counted; values exchanged with them
+    stay in registers. Raises `InputError` (`symbol`) for a symbol without a number.
     """
     opaque = [operation for operation in kernel if operation.kind is Kind.OPAQUE]
     if opaque:

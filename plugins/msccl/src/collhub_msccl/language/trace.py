@@ -234,9 +234,12 @@ def list_instructions(
 def _build_instructions(operation: tuple[int, ...], names: BufferNames) -> list[Op]:
     """Build the instructions of one operation, given as a row of `OPERATION_FIELDS`.
 
-    A copy or reduction within a rank is one instruction, with the operation's send block. A message
-    is a send on the source rank, then a receive on the destination rank, which copies or reduces,
-    with the receive block. `names`: names of the buffers of every rank by number.
+    - If source and destination rank are equal: one `copy` or `reduce` with the send block.
+    - Otherwise two: a `send` on the source rank with the send block, then on the destination rank a
+      `recv` (of a copy) or `recv_reduce_copy` (of a reduction) with the receive block.
+
+    All instructions have the same source, destination, channel and line. `names`: for each rank,
+    the buffers by their number. Raises `KeyError` for a number without buffer.
     """
     # In the order of `OPERATION_FIELDS`.
     (
@@ -295,12 +298,19 @@ def find_kind(collective: Collective) -> str:
 def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> TracedContract:
     """Build the contract of a collective that is defined only by its `check` method.
 
-    A contract has the ranks with input data, and the required result. `initial`: buffers of every
-    rank before the first operation; a rank counts if its input has any data then. If `check`
-    accepts the final buffers of the program, their outputs are the required result: one row (rank,
-    index, source rank, source index) per chunk in a slot. If `check` returns None, the result is
-    None (undefined). Raises `ValueError` if it returns another false value, or if a slot outside of
-    `Buffer.input` has data initially.
+    `initial`: buffers of every rank before the first operation. `defined` has one boolean per rank:
+    whether any slot of its input is not None. `expected` depends on `check`, which is called once
+    on the finished program:
+    - True (or another true value): the final outputs are the required result. There is one row
+      (rank, index, source rank, source index) per chunk, by rank, by index, then in the order of
+      the sum. Repeated chunks of a sum give repeated rows; empty slots give none. The source is the
+      input slot where the chunk was initially (`_find_origins`).
+    - None: `expected` is None (undefined).
+    - Another false value: `ValueError` is raised.
+
+    Errors of `check` pass through. Raises `ValueError` of `_find_origins` for data that is
+    initially in an output slot, and `KeyError` if a final output has a chunk that was in no input
+    slot.
     """
     origins = _find_origins(program.collective, initial)
     defined = [any(value is not None for value in buffers[Buffer.input]) for buffers in initial]
