@@ -48,15 +48,15 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
 
     Comments and a byte order mark are removed, and Windows line ends are converted; line numbers
     stay. A block is `rank R { ... }` with one statement per line. Blocks must have the ranks 0, 1,
-    ... in this order; blocks after rank N - 1 are accepted too. A block may be empty.
+    ... N - 1 in this order. A block may be empty.
 
     Raises `InputError` for the first of these errors, with its line:
 
     - `too-large`, without a line: more than `MAX_BYTES` (4 GiB)
     - `goal-syntax`: a comment `/*` anywhere in the file is not closed
     - the head is missing or wrong (`_parse_head`)
-    - block by block: another rank than the next one (`goal-ranks`), then errors of its statements
-      (`_ScheduleColumns.add`)
+    - block by block: another rank than the next one, or one above N - 1 (`goal-ranks`), then
+      errors of its statements (`_ScheduleColumns.add`)
     - `goal-syntax`: something else than blanks follows the last block
     - `goal-ranks`: fewer than N blocks
     """
@@ -84,6 +84,14 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
                 "goal-ranks",
                 f"found rank {rank}, expected rank {ranks}",
                 "list all ranks in ascending order",
+            )
+        if rank >= num_ranks:
+            _fail(
+                file,
+                line,
+                "goal-ranks",
+                f"rank {rank} is not in 0..{num_ranks - 1}, the ranks of `num_ranks {num_ranks}`",
+                "correct `num_ranks`, or remove the block",
             )
         columns.add(ranks, block[2], line)
         line += text.count(b"\n", block.start(2), block.end())

@@ -240,6 +240,7 @@ def test_crossing_irequires_are_followed_once_per_pair() -> None:
         ("rank 0 {\n}\n", 1, "num_ranks N was expected"),
         ("num_ranks 0\n", 1, "not in 1"),
         ("num_ranks 2\nrank 1 {\n}\n", 2, "expected rank 0"),
+        ("num_ranks 1\nrank 0 {\n}\nrank 1 {\n}\n", 4, r"rank 1 is not in 0\.\.0"),
         ("num_ranks 2\nrank 0 {\n}\n", 3, "1 of 2 ranks"),
         ("num_ranks 1\nrank 0 {\ncalc 5\nsend 8 to 0\n}\n", 4, "is not a statement"),
         ("num_ranks 1\nrank 0 {\ncalc 5 // no\n}\n", 3, "is not a statement"),
