@@ -214,17 +214,25 @@ def read_topology(
 ) -> Topology:
     """Build the topology that a text such as `torus:4x4`, or a file, describes.
 
-    `-` is standard input. With `format`, the name of a reader, the text is always a file. Without
-    `format`, the text is a topology text in these cases: its start up to `:`, `?` or `*` is the
-    name of a builder (even if a file has this name); or no file has the path and the path does not
-    look like one (no `/`, no suffix of a reader). All other texts are files.
+    How the text is interpreted; the first rule that applies decides:
 
-    Options of the reader may follow the name of an existing file, as in
-    `machine.xml?profile=h100&nodes=2`; `options` take precedence over them. Changes are made in
-    this order, independent of their order in the text: `npus=0-3` selects NPUs, `degrade=5-6=0.5`
-    slows links down, `without=3-4` removes links. Node numbers are those after the selection. The
-    name of a topology of a file with any option or change is the text, and so is that of a topology
-    text with `without` or `degrade`. Raises `HubError`.
+    1. With `format`, the name of a reader, it is a file. `-` is standard input.
+    2. It is a topology text if its start up to `:`, `?` or `*` is the name of a builder, even if a
+       file has this name.
+    3. It is a file if a file has this path, or if it contains `/` or has a suffix of a reader.
+    4. Otherwise it is a topology text.
+
+    `options` of the reader are ignored for a topology text. They may also follow the name of an
+    existing file, as in `machine.xml?profile=h100&nodes=2`; equal names in `options` take
+    precedence. Changes follow in the same place, and are applied in this order: `npus=0-3` (of a
+    file) selects NPUs, `degrade=5-6=0.5` slows links down, `without=3-4` removes links. Node
+    numbers of links are those after the selection. No `?` is split off if a file has the entire
+    text as its path.
+
+    The name of the topology is the text, if it has `without` or `degrade`, or is a file with
+    options after `?`. Otherwise the reader or builder names it. `report` gets warnings about the
+    file. Raises `HubError` for invalid texts, options and changes, and for files that cannot be
+    read.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()

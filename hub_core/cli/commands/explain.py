@@ -35,7 +35,8 @@ def explain(session: Session, /, rule: str | None, as_json: bool) -> None:
     """Print meaning, cause, cure and an example of RULE, or list all rules.
 
     RULE is the identifier of a finding: in brackets at the end of its line, `code` in --json,
-    `ruleId` in SARIF. Different checks may use one identifier; each has its own page.
+    `ruleId` in SARIF. Different checks may use one identifier; each has its own page. The list is
+    in alphabetical order. An unknown RULE is an error, which names the closest identifier.
     """
     # Imported here: the help of the command needs no plugins.
     from hub_core.pipeline.core_rules import collect_rules

@@ -57,20 +57,24 @@ def trace_critical_path(
     start: Int64Array,
     end: Int64Array,
 ) -> list[PathNode]:
-    """Find the path of nodes that determined the last end, in order of time; empty if no row ends.
+    """Return the nodes that determined the last end, in order of time; empty if no row ends.
 
-    `table`: nodes of a job or steps of an algorithm. `partner`: by row, the row whose start it may
-    wait for, as from `job_partners`, or the row itself. `start`, `end`: int64 by row in ns, -1 for
-    never.
+    `table`: nodes of a job or steps of an algorithm. By row: `partner`, the row whose start it may
+    wait for, as from `job_partners`, or the row itself; `is_receive`; `start` and `end`, int64 in
+    ns, -1 for never.
 
-    The search begins at the row with the latest end (the lowest row of several) and goes backwards.
-    For each row, `_Search.cause` gives the row whose start determined its end: the send of a
-    receive, the member of a collective that began last (possibly on another rank), or the row
-    itself. This cause, with its start and the end of the row, is one node of the path; the row
-    itself, if it is another one, is not in the path. The search continues with the row whose end
-    allowed the cause to begin (`_Search.before`), and ends if there is none or it was visited.
-    Finally the begin of each node is moved to the latest end before it, so that no time is counted
-    twice (`_remove_overlaps`).
+    The search begins at the row with the latest end (the lowest row of several) and goes backwards:
+
+    1. `_Search.cause` gives the cause of the row: the row whose start determined its end. It is the
+       send of a receive, the member of a collective that began last, or the row itself.
+    2. The cause becomes a node of the path, from its own start to the end of the row. If the cause
+       is another row, the row itself is not in the path.
+    3. The search continues with the row whose end allowed the cause to begin (`_Search.before`).
+       Rows and causes that were visited are skipped. The search stops if there is no such row.
+
+    Finally nodes that overlap are cut, so that no time counts twice: a node begins at the latest
+    end of the nodes before it, or at its own start if that is later. A node that ended before that
+    has duration 0 (`_remove_overlaps`).
     """
     if not len(end) or int(end.max()) < 0:
         return []
@@ -136,15 +140,16 @@ class _Search:
         return partner if self._start[partner] > self._start[row] else row
 
     def before(self, row: int, seen: set[int]) -> int:
-        """Return the node whose end allowed this one to begin; -1 if there is none.
+        """Return the row whose end allowed a row to begin; -1 if there is none.
 
-        The rules are, in this order:
+        "Parent" is the data or control dependency of the row that ended last, the first listed of
+        several with equal ends. The first rule that applies decides:
 
-        - The parent (data or control dependency) that ended last, the first listed of several, if
-          it ended exactly when this node began and is not in `seen`.
-        - The node of the same rank that ended last until this node began, because it occupied the
-          slot. Nodes in `seen` are skipped.
-        - That parent, unless it is in `seen`.
+        1. The parent, if it ended exactly when the row began and is not in `seen`.
+        2. The row of the same rank that ended last, at the latest when this row began: it occupied
+           the slot. Rows in `seen` are skipped. Of rows with equal ends, the highest one is taken.
+        3. The parent, whenever it ended, unless it is in `seen`.
+        4. Otherwise -1.
         """
         nodes, began = self._nodes, self._start[row]
         parents = np.concatenate(

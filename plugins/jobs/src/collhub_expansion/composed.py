@@ -144,11 +144,17 @@ def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
     """Compose the algorithms of phases to one collective of all ranks on a grid.
 
-    Each phase runs in one dimension (`level`) of the grid, in all groups of ranks along it;
-    ranks are numbered with the lowest dimension fastest. Phases run one after the other, each
-    on the output of the previous one. Local copies are added where a phase needs another order
-    of the data. The collective has as many units as ranks; at the end its result is copied to
-    OUTPUT. The result is not verified here: the caller chooses phases that add up to `kind`.
+    The grid has one dimension per distinct `level` of the phases. Its size is the number of `npus`
+    of the phase (of the last one, if several have this level). Ranks are numbered with the lowest
+    dimension fastest: on a 2 x 3 grid, ranks 0 and 1 differ in dimension 0.
+
+    Phases run one after the other, each on the output of the previous one, in all groups of ranks
+    along their dimension. Copies without duration are added where a phase needs another order of
+    the data. Every rank begins with all units of its input, in an all-gather with one unit. The
+    collective has as many units as ranks. At the end each rank copies its result to OUTPUT.
+
+    The result is not verified here: the caller chooses phases that together perform `kind`. Raises
+    `ValueError` for a reduce-scatter in a dimension along which the data are already scattered.
     """
     sizes = {phase.level: len(phase.npus) for phase in phases}
     levels = sorted(sizes, reverse=True)
@@ -215,15 +221,22 @@ def _run(
     stride: int,
     units: int,
 ) -> tuple[Buffer, int]:
-    """Add the steps of a phase on all ranks; return the location of its output.
+    """Add the steps of a phase on all ranks; return (buffer, first unit) of its output.
 
-    `location`: (buffer, first unit) of the input, which has `units` units. The groups of the phase
-    have ranks at distance `stride`. The output, in a new region of the scratch buffer, has `units`
-    units for an all-reduce or all-to-all, times the size of the group for an all-gather, divided by
-    the size for a reduce-scatter. The units of the algorithm are scaled to these by an integer
-    factor; a remainder is not checked. Channels are multiplied by `_MAX_PHASES` and increased by
-    `phase_index`, so that messages of different phases do not match. Steps of NPUs outside
-    `phase.npus` are left out.
+    `location`: (buffer, first unit) of the input, which has `units` units. The ranks of a group of
+    the phase are `stride` apart: rank r has position r // `stride` modulo the number of
+    `phase.npus`, and executes the steps of the NPU at this position. Steps of NPUs outside
+    `phase.npus` are left out, as are dependencies on them.
+
+    The output is a new region of SCRATCH. It has `units` units for an all-reduce or all-to-all,
+    times the size of the group for an all-gather, divided by it for a reduce-scatter. A second new
+    region replaces the algorithm's own scratch buffer. Counts and offsets of the algorithm are
+    multiplied by its full buffer in units of the phase, divided by its own number of units. A
+    remainder is not checked.
+
+    The steps run after all previous steps of their rank, and a barrier follows them (`_Steps.add`).
+    Channel c becomes c x `_MAX_PHASES` + `phase_index`, so that messages of different phases do not
+    match.
     """
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)

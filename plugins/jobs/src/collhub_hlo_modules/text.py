@@ -129,10 +129,21 @@ class StatementReader:
     def __iter__(self) -> Iterator[Statement]:
         """Yield the statements in the order of the text, each joined to one line.
 
-        The kinds are `module`, `computation` (its head), `instruction`, and `end` of a computation.
-        Empty lines, comments with `//`, and tables outside of computations are skipped. Raises
-        `InputError` with the line for any other text, and with the code `cut` if the text ends
-        within a computation.
+        A statement has the number of its first line, from 1. By the start of a line, without
+        surrounding space, the first rule that applies decides:
+
+        1. Empty lines and lines that begin with `//` are skipped. Outside of computations so are
+           tables: lines that begin with a digit, `FileNames`, `FunctionNames`, `FileLocations` or
+           `StackFrames`.
+        2. `HloModule` outside of a computation: `module`.
+        3. `}` within a computation: `end`, with the entire line as text.
+        4. A name that is followed by `(` or `{`, after an optional `ENTRY`, outside of a
+           computation: `computation`, its head up to `{`.
+        5. `name =` within a computation: `instruction`.
+        6. Any other line raises `InputError` (`hlo`) with its line.
+
+        Also raises `InputError` with the code `cut` if the text ends within a computation, and the
+        errors of `_join`. The stream is read once; an empty file yields nothing.
         """
         is_inside = False
         while (text := self._take_line()) is not None:
@@ -177,10 +188,17 @@ class StatementReader:
     def _join(self, text: str, end: str) -> str:
         """Append following lines until the statement is complete, and return it as one line.
 
-        It is complete if its brackets are balanced and `_is_complete` is true. `end`: bracket that
-        remains open, `{` for the head of a computation, otherwise `""`. Comments `/* */` are
-        removed. Raises `InputError` for a file that ends within the statement (`cut`), a bracket
-        that was not opened, a computation without `{`, and more than 2^24 characters.
+        `text`: its first line. `end`: bracket that remains open, `{` for the head of a computation,
+        otherwise `""`. It is complete if no other bracket is open and `_is_complete` is true. Lines
+        are joined by one space, then comments `/* */` are removed. Brackets in strings do not
+        count.
+
+        Raises `InputError` with the first line of the statement:
+
+        - `cut`: the file ends before the statement is complete.
+        - `hlo`: with `{`, a following line begins with `}`; or more brackets are closed than
+          opened.
+        - `too-large`: the statement, or one line, has more than 2^24 characters.
         """
         start, parts, size, depth = self._line, [text], len(text), _count_open(text)
         while depth > len(end) or not self._is_complete(parts, end):

@@ -265,12 +265,19 @@ def format_pass(operation: Operation) -> str:
 
 
 def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
-    """Describe passes that wait for each other; `reached`: passes that each device has run.
+    """Return a text with the passes that wait for each other, for the error of a deadlock.
 
-    The chain starts at the first device that cannot continue, and leads to the device of the pass
-    that is waited for. It ends at a device that is already in the chain: then the text has the
-    passes of the cycle, separated by commas. If it ends at a device without further passes, the
-    text has the entire chain, followed by "(which never runs)".
+    `reached`: number of passes that each device has run; at least one device must have passes left.
+    The chain begins at the lowest such device. Its next pass waits for the first missing pass of
+    `_find_missing`, whose device is the next one of the chain. The chain stops in two cases:
+
+    - The next device is already in the chain. The text has only the entries from this device on,
+      separated by ", ".
+    - The next device has no passes left. The text has all entries, separated by " -> ", and "
+      (which never runs)" at the end.
+
+    An entry is `1B0 on device 1 waits for 1F0` (stage, letter, micro-batch or slice). The missing
+    pass is always written as forward (F) or backward (B), also if it is an input gradient (I).
     """
     device = next(at for at, order in enumerate(schedule.orders) if reached[at] < len(order))
     chain: list[tuple[int, str]] = []

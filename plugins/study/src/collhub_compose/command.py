@@ -172,10 +172,18 @@ def _read_parts(
 def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
     """Compose algorithms in sequence, and apply the options of the command to the result.
 
-    First the result is distributed over `instances` copies (interleaved or not). With `embed`, it
-    then runs on the given `ranks` of that many ranks, by default on ranks 0, 1, 2, ... Without
-    `embed`, its ranks are renumbered if `ranks` is given. Raises the `UsageError` and `InputError`
-    of these operations, also without parts.
+    The steps are, in this order:
+
+    1. `sequential`: each algorithm runs on the output of the previous one.
+    2. `replicate`: the data are distributed over `instances` copies, with `interleaved` round
+       robin. With 1 the algorithm is only checked.
+    3. With `embed` = N: rank r of the result runs on rank `ranks[r]` of N ranks. Without `ranks`,
+       or if it is empty, rank r runs on rank r.
+    4. Without `embed`, but with `ranks`: rank r is renumbered to `ranks[r]`.
+
+    Raises `UsageError` without algorithms, if one does not fit the previous one, for invalid or
+    repeated ranks and too large results. Raises `InputError` for algorithms that these operations
+    cannot process, such as timing-only ones.
     """
     # Imported here, since the help of a command needs no numpy.
     from collhub_compose.ranks import embed, relabel
@@ -218,10 +226,11 @@ def _has_source_lines(algorithm: Algorithm) -> bool:
 
 
 def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
-    """Create the report for `--json` from the outcome of a composition.
+    """Return the report for `--json` from the outcome of a composition.
 
-    It has the inputs with their formats, in order; the collective and number of steps of the
-    result; and the paths and losses of the written files.
+    It has, in order of the command line, the name and format of every input. It also has the format
+    of the output; kind, root, ranks, units and modes of the composed collective; the number of
+    steps of all ranks together; the paths of the written files as texts, and the losses.
     """
     from collhub_compose.compose_record import ComposedSource, ComposeReport
     from hub_core.reports import list_losses

@@ -68,17 +68,25 @@ def build_world(
     *,
     records_transmissions: bool = False,
 ) -> tuple[SimulatedWorld, int]:
-    """Build the state of the simulation at its start: nodes, routes, times and empty queues.
+    """Build the initial state of a simulation: nodes, routes, times and empty queues.
 
-    A `SimulatedWorld` is the set of all arrays that the kernel changes; it serves one run. The
-    second result is the number of events of a run in which every node runs: one per node, and two
-    per link of the route of every SEND.
+    Returns the `SimulatedWorld`, the arrays that the kernel changes in one run, and a number of
+    events: one per node, plus two per link of the route of every SEND. `groups` do not change it.
+    An empty table of nodes is valid.
 
-    `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank. `channel`: int64 by node, by default
-    0; modulo the number of planes it is the plane of a message. `groups`: multicasts and sums in
+    `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank. `channel`: int64 by node, None for
+    0; modulo the number of planes it selects the plane of a SEND. `groups`: multicasts and sums in
     switches, by steps. With `records_transmissions` there is room to record one transmission per
-    message and link. Raises `InputError` for traces that cannot be simulated, with the location
-    that `locate` returns, for pairs without a path, and for times or tables that are too large.
+    message and link, otherwise for none.
+
+    Raises `InputError`, in this order:
+
+    - `topology-too-small`: fewer NPUs than ranks. `too-large`: too many nodes on a rank.
+    - `peer-range`, `self-message`, `negative-size`: first invalid message, at `locate(row)`.
+    - `dangling`: a dependency on a node that its rank does not have.
+    - A pair without a path, or `too-large`: too large a table of times.
+    - `too-large`: 2^31 or more nodes or hops. `too-long`: the sum of all durations and of all
+      messages' times over their routes may exceed 146 years.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)

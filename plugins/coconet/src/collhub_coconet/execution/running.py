@@ -252,12 +252,20 @@ class _ExecutionState:
     # --- nodes ---
 
     def step(self, row: int) -> None:
-        """Execute the node of a row: a computation, a node of a collective, or one side of a Send.
+        """Execute the node in a row of `flat.workload`, and return nothing.
 
-        The sending side stores the elements of its chunk in `self.mail`; the receiving side removes
-        them and writes them on its rank. Rows must be in an order that respects the dependencies:
-        raises `InputError` if data are not available yet, and `KeyError` for the receive of a Send
-        that was not executed.
+        By the part of the flat program to which the row belongs:
+
+        - Segment: compute its operations, for the tile of the row if it is divided into tiles.
+        - Collective: execute one node of its algorithm (`CollectiveRun.step`).
+        - Send, sending side: read the elements of its chunk, and store them in `self.mail`.
+        - Send, receiving side: remove the elements from `self.mail`, and write them on its rank.
+
+        Rows must be executed in an order that respects the dependencies. Otherwise raises
+        `InputError` (`not-there`): data that are read were not yet written, were already
+        overwritten by a later step of a collective, or the message of a collective was not sent.
+        Raises `KeyError` for the receive of a Send that was not sent, and for a missing partial
+        scalar.
         """
         nodes = self.flat.workload.nodes
         part = self.flat.parts[self.flat.part[row]]
@@ -286,10 +294,15 @@ class _ExecutionState:
     def _compute(self, part: Segment, item: int, rank: int) -> None:
         """Compute the operations of a segment on a rank, for one tile or for all of its elements.
 
-        `item`: number of the tile; ignored if the segment is not divided into tiles. Results are
-        written in the order of the operations; views, which have no values of their own, are
-        skipped. If the segment is partial, its last operation reduces a slice to a scalar: the part
-        of this rank is stored in `self.partials`, not written.
+        `rank`: rank of the job. `item`: index in `part.tiles`, ignored if the segment has no tiles.
+        The operations are computed and written to `self.values` in their order. Views, which have
+        no values of their own, are skipped. Elements that the rank does not have, because the
+        result is sliced, are not computed.
+
+        If the segment is partial, its last operation reduces a slice to a scalar. The contribution
+        of this rank is stored in `self.partials[operation name, rank]`, and not written to the
+        values. Raises `InputError` (`not-there`) if an element of an operand was not yet written on
+        the rank.
         """
         binding = self.flat.binding
         for operation in part.operations:
@@ -312,12 +325,15 @@ class _ExecutionState:
             self.values.write(operation.name, rank, elements, values)
 
     def _find_run(self, number: int, part: CollectiveRuns | RowRuns, piece: int) -> CollectiveRun:
-        """Return the state of one piece of a collective, which is created by the first call.
+        """Return the state of one piece of a collective; the first call for a piece creates it.
 
-        A collective runs its algorithm once per piece, an equal share of the data. `number`:
-        position of the collective `part` in the parts of the flat program; `piece`: number of the
-        piece. States are cached in `self.runs` by (number, piece); all share `self.mail`, the
-        messages in transit.
+        A collective runs its algorithm once per piece, for a fraction of the data. `number`: index
+        of `part` in the parts of the flat program; `piece`: number of the piece from 0. Later calls
+        with the same (number, piece) return the same object, which is cached in `self.runs`.
+
+        A new state has no data: its steps read the operands later, when they are executed. All
+        states use `self.mail` for messages in transit. For an uneven collective (`RowRuns`) the
+        creation also writes `self.units[number]`.
         """
         key = number, piece
         if key not in self.runs:
@@ -415,17 +431,22 @@ class _ExecutionState:
     ) -> Array:
         """Compare a reduced chunk with the expected values, and return the expected ones.
 
-        `elements`: flat indices of the chunk in the result; `values`: floats. The expected values
-        must exist. Values with equal bits have the relative error 0. Otherwise it is the largest
-        difference of an element divided by the bound 4 x float precision x ranks of a group x T. T
-        is the largest magnitude among all elements of this chunk that the ranks of the group
-        contribute (for a scalar, the largest contribution of a complete block). Two values that are
-        both not finite do not differ. With a bound of 0 the error is infinite, or NaN without a
-        difference. `self.errors` keeps the largest relative error by name of the operation.
+        `elements`: flat indices of the chunk in the complete result; `values`: their floats.
+        `self.expected_values` must exist. All NaNs count as equal. If all bits are equal, the
+        relative error is 0. Otherwise it is the largest difference of an element, divided by the
+        bound 4 x eps x R x T. Two values that are both not finite have the difference 0.
 
-        A text is added to `self.differences` if the error is above 1 or NaN, and for any difference
-        in bits of a reduction that does not round (neither sum nor product). No exception is
-        raised.
+        - eps: distance from 1 to the next number of the type of `values`. R: ranks of a group.
+        - T: largest magnitude of the expected operand at these elements, on all ranks of the group.
+          For a scalar it is the largest contribution of a complete block (`find_largest_term`).
+
+        With a bound of 0 the relative error is infinite, or NaN if the difference is 0. It is NaN
+        too if only one of two values is NaN. `self.errors[operation name]` keeps the largest
+        relative error of all calls; a NaN does not change it, and counts 0 if it is the first.
+
+        A text is added to `self.differences` if the relative error is above 1 or NaN. For a
+        reduction that does not round (neither sum nor product, such as max) any difference in bits
+        adds one. A deviation raises no exception.
         """
         assert self.expected_values is not None
         expected = self.expected_values.read(operation.name, rank, elements)

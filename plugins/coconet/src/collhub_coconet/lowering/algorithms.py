@@ -206,11 +206,15 @@ class Algorithms:
         return algorithm
 
     def _synthesize(self, call: Call, name: str, choice: Choice) -> Algorithm:
-        """Synthesize an algorithm on the part of the network that the group uses.
+        """Synthesize an algorithm for a call with the synthesizer `name`, and return it.
 
-        If the NPUs of the group are not connected among themselves, the algorithm is that of a
-        network in which all pairs are linked; its messages are routed over other NPUs. Raises
-        `HubError` of the synthesizer.
+        The network is the sub-network of `call.members`; if they are as many as the NPUs of the
+        topology, it is the topology itself. Of `choice` only the options are used. The algorithm is
+        for a full buffer of `call.size_bytes`, and is not verified here.
+
+        If the sub-network is disconnected (code `disconnected`), the algorithm is synthesized for
+        `fully-connected:N` with N members instead. Its messages are routed over other NPUs. Raises
+        `HubError` of the synthesizer in all other cases, also for a disconnected complete topology.
         """
         network, size = self._topology, call.size_bytes
         options, registry = choice.options, self._registry
@@ -233,18 +237,23 @@ class Algorithms:
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
     """Count the bytes of the full buffer on which the algorithm of an operation works.
 
-    R is the number of ranks that take part (along the operation's axes of the mesh).
+    The first rule that matches decides. R is the number of ranks that communicate: the product of
+    the sizes of the operation's mesh axes. "Bytes of a rank" are those of its block if the tensor
+    is sliced, else of the complete tensor. Blocks may differ in length; the longest one counts.
 
-    - An operation that is no communication, that is a reduction to a scalar, which an all-reduce
-      completes: the result of a rank.
-    - Uneven collectives (AllToAllV, ReduceScatterV, ...): the sum of their counts in bytes.
-    - ReduceScatter: R times the result of a rank. AllGather: R times the operand of a rank.
-    - AllToAll along axes of a mesh: the operand of a rank, rounded up to a multiple of R bytes.
-    - AllToAll otherwise: the operand of a rank, with the sliced dimension of the result rounded up
-      to a multiple of R.
-    - Other collectives: the operand of a rank.
+    1. No communication (a reduction to a scalar, completed by an all-reduce): the result's bytes of
+       a rank.
+    2. Uneven collectives (AllToAllV, ReduceScatterV, ...): the sum of all counts, in bytes.
+    3. ReduceScatter: R times the result's bytes of a rank.
+    4. AllGather: R times the operand's bytes of a rank.
+    5. AllToAll with a result that is sliced along mesh axes: the operand's bytes of a rank, rounded
+       up to a multiple of R.
+    6. Other AllToAll: the operand's bytes of a rank, where the length of the dimension along which
+       the result is sliced is rounded up to a multiple of R. With R = 4, length 6 counts as 8.
+    7. Other collectives: the operand's bytes of a rank.
 
-    The blocks of ranks may differ in length; each counts as the longest.
+    Raises `InputError` for a symbol without a number (`symbol`), for invalid counts
+    (`invalid-counts`), and for counts of more than 2^62 bytes (`size`).
     """
     kind = program.types[operation.name]
     ranks = count_ranks(program, binding, operation)
@@ -395,13 +404,18 @@ def _find_addresses(
 def _find_versions(
     algorithm: Algorithm, source: Int64Array, destination: Int64Array, total: int
 ) -> tuple[Accesses, Int64Array]:
-    """Find which write each read of an algorithm sees, and the last write to every address.
+    """Find the write whose value each read of an algorithm sees, and the last write per address.
 
-    `source`, `destination`: first address by step, negative for none; a REDUCE also reads its
-    destination. `total`: number of addresses. A version is the row of the step that wrote it,
-    or `INITIAL` before any. Steps count in the order of rows, the reads of a step before its
-    writes. Returns the reads (row, address, version), sorted by address, then row; and
-    int64[total], the last version of every address.
+    `source`, `destination`: first address by step, negative for none. A step reads `count`
+    consecutive addresses from its source, and writes as many from its destination. A REDUCE also
+    reads its destination. `total`: number of addresses.
+
+    A version is the row of the step that wrote the address last, or `INITIAL` (-1) before any
+    write. Steps count in ascending rows, and the reads of a step before its writes: a read in row 5
+    sees the last write in rows 0 to 4.
+
+    Returns the reads (row, address, version; one entry per step and address) sorted by address,
+    then row, and the last version of every address as int64[`total`].
     """
     steps = algorithm.steps
     reductions = np.flatnonzero(steps.is_kind(StepKind.REDUCE))
@@ -431,9 +445,14 @@ def _map_buffer_units(
 ) -> Int64Array:
     """Map each address of INPUT or OUTPUT to its unit of the full buffer: int64[`total`].
 
-    Other addresses have -1. `base`: first address by rank and buffer. If a rank has only its part
-    of the full buffer, the units of rank r begin at r x units per rank. The parts of an uneven
-    collective have no common full buffer: its units are numbered on all ranks, rank after rank.
+    Addresses outside of `buffer` have -1. `base`: first address by rank and buffer. Units ascend
+    with the addresses of a rank, and begin at:
+
+    - In an uneven collective: the sum of the sizes of this buffer on the lower ranks. Its ranks
+      have no common full buffer.
+    - Otherwise r x units per rank for rank r, if the buffer has only the part of its rank. An
+      example is the INPUT of an all-gather.
+    - Otherwise 0: every rank has the full buffer.
     """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     is_input = buffer is Buffer.INPUT
@@ -452,11 +471,12 @@ def _map_buffer_units(
 
 
 def _compute_levels(template: Template) -> Int64Array:
-    """Return the level of every node of a template: the longest path to it, messages included.
+    """Return the level of every node of a template: int64 by node, in the order of the nodes.
 
-    Levels are int64 counts of edges from a node without predecessors, which has level 0, in the
-    order of the nodes. Edges are data and control dependencies, and one from every send to its
-    receive: the one with the same sender, receiver and message number.
+    The level is the number of edges of the longest path to the node; a node without predecessors
+    has level 0. Edges are the data dependencies, the control dependencies, and one from every send
+    to its receive. A send and its receive have the same sender, receiver and message number. Every
+    send must have exactly one receive, and the graph no cycle: neither is checked.
     """
     position = group_of_entry(template.first)
     sends = np.flatnonzero(template.kind == NodeKind.SEND)

@@ -178,18 +178,25 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
 
 
 def _explain_evidence(context: CommandContext, request: _Request) -> int:
-    """Compare logs and files of measured times with the model, and print the result.
+    """Compare logs and files of measured times with the model, print the result and return DONE.
 
-    A file is read as measured times if it is no tuning log and some reader of measurements
-    recognizes it. All other files are read as tuning logs. The machine is that of `--machine`
-    or `--topology`. Without either, it is inferred from each log; measured times need one of
-    them. `--ranks` replaces the ranks of a log, and then `--nodes` its nodes; `--nodes` without
-    `--ranks` has no effect.
+    Disagreeing findings do not change the result. A file holds measured times if it is no tuning
+    log and the signature of a reader of measurements occurs in it. All other files are read as
+    tuning logs. The machine is that of `--machine` or `--topology`. Without them it is inferred
+    from each log.
 
-    With `--json`, one report is printed. Otherwise one table per log is printed, then one of
-    all measured calls. Returns `ExitCode.DONE` even if findings disagree. Raises `UsageError`
-    if `--collective`, `--size` or `--tuner` is given, and for measured times without a machine.
-    Raises `InputError` (`unknown-machine`) for a log that does not identify one.
+    `--ranks` replaces the ranks of each log, and with it `--nodes` (if given) the nodes. `--nodes`
+    without `--ranks` has no effect, nor has either on measured times. `--nccl-version` replaces the
+    version of the logs. `--env`, `--dtype` and `--registered` are ignored; `--search` is too,
+    unless a machine is given.
+
+    With `--json`, one report is printed. Otherwise, for each log in the order of the options, one
+    line with its communicator, a table and its notes; last one table of all measured calls.
+
+    Raises `UsageError` for `--collective`, `--size` or `--tuner`, for an unknown version, machine
+    or number of ranks, and for measured times without `--machine` and `--topology`. Raises
+    `InputError` for a file that cannot be read (`unreadable-input`), for one without tuning lines
+    (`no-tuning-lines`), and for a log that fits no known machine (`unknown-machine`).
     """
     from collhub_machine_profiles.nccl_constants import parse_version
 
@@ -313,12 +320,21 @@ class _Machine:
         return named
 
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
-        """Return the communicator of these ranks and nodes on this machine.
+        """Return the communicator of these ranks and nodes on this machine; set `version_source`.
 
-        The version of NCCL is the first that is known of: `--version` of the command ("given"),
-        `logged` unless it is "" ("of the log"), the profile ("of the profile"), the default
-        ("default"). Sets `version_source` to the text in brackets. `find_communicator` finds ranks
-        or nodes that are None from the topology and the GPU.
+        The version of NCCL is the first that is available; the text in brackets becomes
+        `version_source`:
+
+        1. `--nccl-version` of the command ("given").
+        2. `logged`, the version of a log, unless it is "" ("of the log").
+        3. The version of the profile's library ("of the profile"). If this library is not NCCL, the
+           version is nevertheless `DEFAULT_VERSION`.
+        4. `DEFAULT_VERSION` ("default"; the attribute is then not changed).
+
+        If both `ranks` and `nodes` are None, they are those of the topology, without one a full
+        node. With only `ranks`, the nodes are the minimum that they fill; with only `nodes`, these
+        are full. Raises `UsageError` for an unknown version, and as `find_communicator` for ranks
+        and nodes that the machine does not have.
         """
         from collhub_machine_profiles.nccl_baseline import find_communicator, nccl_version_of
         from collhub_machine_profiles.nccl_constants import parse_version
@@ -342,10 +358,15 @@ class _Machine:
     def expected_us(self, call: ExplainedCall) -> tuple[float, str] | None:
         """Return the time of a call in us by the machine's profile, with the name of the method.
 
-        If settings or a tuner change NCCL's choice, the profile's model gives the time ("model").
-        Otherwise `expected_time` uses the profile's table or model. The result is None without a
-        profile, for a call without a choice, with `--search`, and if the profile cannot predict the
-        call.
+        The first rule that applies decides:
+
+        1. None: without a profile, if the call has no choice, or with `--search`.
+        2. The choice of the call differs from that of the same call without settings, tuner and
+           registered buffers: the time of the profile's model for this choice, with "model". None
+           if the profile does not model the call, or the algorithm is not ring, nvls or p2p.
+        3. Otherwise the prediction of `expected_time` from tables or model of the profile, with the
+           name of its method. It is for `--nccl-version`, without this option for any version. None
+           if the profile has no prediction.
         """
         from collhub_machine_profiles.nccl_baseline import (
             expected_time,
@@ -377,12 +398,15 @@ class _Machine:
 
 
 def _with_search(gpu: Gpu, search: str | None) -> Gpu:
-    """Return the GPU with the channels and speed of `--search`, a text such as `12x30`.
+    """Return a copy of the GPU with the channels and speed of `--search`, a text such as `12x30`.
 
-    The text means the number of channels that NCCL's search found and the GB/s of each. The number
-    of channels for collectives becomes twice as large, but at most `MAX_COLLECTIVE_CHANNELS`.
-    Without the option (None), the GPU is returned unchanged. Raises `UsageError` for a text of
-    another form, and if either number is 0.
+    `12x30` means that NCCL's search found 12 channels of 30 GB/s each: `search_channels` becomes
+    12, `channel_speed` 30.0, and `channels` (of collectives) 24. `channels` is twice the first
+    number, but at most `MAX_COLLECTIVE_CHANNELS`. All other fields are kept.
+
+    None returns the given GPU. The text has 1 or 2 digits, `x`, and 1 to 4 digits, after which a
+    point and 1 to 4 digits are permitted. Raises `UsageError` for other texts, and if a number is
+    0.
     """
     from collhub_machine_profiles.nccl_costs import MAX_COLLECTIVE_CHANNELS
 
@@ -402,10 +426,12 @@ def _with_search(gpu: Gpu, search: str | None) -> Gpu:
 
 
 def _read_tuner(context: CommandContext, file: str | None) -> Sequence[TunerRule] | None:
-    """Return the rules of a tuner configuration as the example tuner interprets them.
+    """Return the rules of a tuner configuration, in the order of the file; None without a file.
 
-    The result is None without a file. All findings are reported to `context`; errors are reported
-    as warnings, because the tuner runs in spite of them.
+    The rules are those that NCCL's example tuner applies, so invalid lines that it accepts give
+    rules too. A file without rules gives an empty list. All findings are reported to `context`;
+    errors as warnings, because the tuner runs in spite of them. Raises `InputError`
+    (`unreadable-input`) if the file cannot be read.
     """
     from collhub_nccl.tuner.read import read_rules
 

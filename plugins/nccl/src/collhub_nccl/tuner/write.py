@@ -253,15 +253,23 @@ def _find_slower_sizes(
     rule: TunerRule,
     sizes: Sequence[int],
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, size), in bytes, where NCCL's own choice is faster than a tuned rule.
+    """Yield (first, last, size) for the ranges of sizes in which NCCL's own choice beats a rule.
 
-    `first` to `last` is the full range of one of NCCL's own choices that uses another
-    algorithm; the last range has no upper limit. Times are those of the machine's profile (its
-    measured constants). They are compared at the ends of the range's common part with the rule
-    (from 1 byte to `_LARGEST_COMPARED`, 1 GiB) and at those of `sizes` in it. `size` is the
-    first at which the rule is slower; ranges without one are omitted. Yields no range for an
-    unknown machine (None), without a profile, and for several nodes, for which there is no
-    model of a given choice. The rule's algorithm and protocol must be possible there.
+    All sizes are in bytes, the ranges ascend, and both ends are included. Each of NCCL's own
+    choices has a range, of which the last one ends at `LARGEST`. Choices with the algorithm of the
+    rule are skipped. For every other one, the two times by the machine's profile are compared at
+    these sizes, ascending:
+
+    - the first and the last size of the range that are in `rule.sizes`, in any case from 1 byte to
+      `_LARGEST_COMPARED` (1 GiB);
+    - those of `sizes` between them.
+
+    The first size at which the time of the rule is longer is `size`, and the full range is yielded.
+    Equal times, and sizes for which the profile has not both times, do not count.
+
+    Nothing is yielded without a communicator, network or profile, and for several nodes, because no
+    model has the time of a given choice there. The rule's algorithm and protocol must be among
+    `list_alternatives`; otherwise raises `ValueError`.
     """
     if communicator is None or selection.network is None or communicator.nodes > 1:
         return
@@ -335,15 +343,19 @@ def _build_nccl_lines(communicator: Communicator, tuned: Sequence[TunerRule]) ->
 def _build_default_lines(ll_below: int) -> Iterator[str]:
     """Yield lines that cover all sizes of all collectives, for every communicator.
 
-    Of the lines that NCCL allows, the first that fits decides, so NVLS is skipped on machines
-    without it. The lines leave the number of channels to NCCL, but must name an algorithm and a
-    protocol. Both follow NCCL's cost model:
-    - protocol: LL below `ll_below` bytes, else Simple
-    - algorithm of all-reduce on one node: NVLS from `_NVLS_FROM` (and `ll_below`) bytes, else a
-      ring
-    - algorithm of all-reduce on several nodes: rings from `_RINGS_FROM` (and `ll_below`) bytes,
-      else trees
-    - algorithm of other collectives: a ring
+    A line is as of `_format_line`: collective, first and last size in bytes, algorithm, protocol,
+    channels, nodes and ranks, separated by commas. NCCL's number of channels is kept, and any
+    number of ranks matches. NCCL takes the first matching line that it can use, so NVLS is skipped
+    on machines without it. With N = max(`_NVLS_FROM`, `ll_below`) and R = max(`_RINGS_FROM`,
+    `ll_below`) the lines are, in this order:
+
+    1. All-reduce on one node: nvls simple from N bytes on; ring ll below `ll_below`; ring simple
+       from there on.
+    2. All-reduce on any number of nodes: tree ll below `ll_below`, tree simple from there to R - 1.
+    3. All collectives in the order of `COLLECTIVES`, on any number of nodes: ring ll below
+       `ll_below`, and ring simple from there on. Of all-reduce only ring simple from R on.
+
+    Lines without sizes are left out, such as those of ll if `ll_below` is 0.
     """
     reduce, one_node = CollectiveKind.ALL_REDUCE, (1, 1)
     nvls_from, rings_from = max(_NVLS_FROM, ll_below), max(_RINGS_FROM, ll_below)
