@@ -69,20 +69,25 @@ class Devices:
 def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
     """Return the groups of ranks of a collective, each in the order of its ids.
 
-    The ids in `replica_groups` have one of three meanings:
+    The rank of (replica, partition) is replica * partitions + partition. The ids in
+    `replica_groups` have one of three meanings:
 
     - Ranks, with a channel and `use_global_device_ids`, except for the opcodes of
       `_PARTITION_OPERATIONS` (such as all-to-all). The groups are used as they are.
-    - Partitions, with a channel and an opcode of `_PARTITION_OPERATIONS`. The result has all groups
-      for replica 0, then all groups for replica 1, and so on.
+    - Partitions, with a channel and an opcode of `_PARTITION_OPERATIONS`. The result has all
+      groups for replica 0, then all groups for replica 1, and so on.
     - Replicas, in all other cases. Without a channel the result has all groups for partition 0,
-      then all groups for partition 1, and so on. With a channel each group is returned once, with
-      all partitions of its replicas, replica by replica.
+      then all groups for partition 1, and so on. With a channel each group is returned once,
+      with all partitions of its replicas, replica by replica.
 
-    A channel is a `channel_id` above 0. Missing or empty groups mean one group of all ids. Raises
-    `ValueError` with the reason for ids that are out of range, repeated or missing (only a
-    `collective-broadcast` may miss some), for empty groups of ranks, for `use_global_device_ids`
-    without a channel, and for text that is no list of groups.
+    A channel is a `channel_id` above 0. Missing or empty groups mean one group of all ids; for
+    ids that are ranks they are an error. Raises `ValueError` with the reason, in this order:
+
+    1. a `channel_id` that is no integer, and `use_global_device_ids` without a channel
+    2. text that is no list of groups, iota or mesh (`parse_groups`)
+    3. empty groups of ranks
+    4. ids that are out of range, repeated or missing (only a `collective-broadcast` may miss
+       some)
     """
     is_flat, columns = _mode(opcode, attributes, devices)
     text = attributes.get("replica_groups", "{}")
@@ -130,10 +135,16 @@ def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: D
 def parse_groups(text: str, count: int) -> Groups:
     """Parse groups of ids, written as lists, iota or mesh; () for `{}`.
 
-    `count`: number of ids, which every iota and mesh must have. A list has groups of ids in braces,
-    separated by commas: `{{0,1},{2,3}}`. An iota `[groups, size]<=...` must have `groups` groups of
-    `size` ids. Empty groups of a list are dropped; its ids are not checked for duplicates or an
-    upper limit. Raises `ValueError` for other text and for wrong numbers of ids or groups.
+    `count`: number of ids, which every iota and mesh must have.
+
+    - A list has groups of ids in braces, separated by commas: `{{0,1},{2,3}}`. Empty groups are
+      dropped. Ids are not checked for duplicates or an upper limit.
+    - An iota `[2,2]<=[4]` has 2 groups of 2 ids: ((0, 1), (2, 3)). The ids are reshaped to the
+      sizes after `<=` and transposed by `T(...)`, if given. They are then cut into groups in
+      this order.
+    - For a mesh see `_mesh_groups`.
+
+    Raises `ValueError` for other text and for wrong numbers of ids or groups.
     """
     text = text.strip()
     if match := _IOTA.match(text):
@@ -223,10 +234,14 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
     """Return the groups of devices along the named axes of a mesh.
 
     A group contains the devices that differ in the named axes only, with the last named axis
-    fastest; groups follow the order of the other axes, the last one fastest. `match`: axes with
-    sizes, device ids in the order of the mesh (0, 1, ... without them), and named axes. Raises
-    `ValueError` for unknown or duplicate axes, and for a mesh with a number of devices other than
-    `count`.
+    fastest. Groups follow the order of the other axes, the last one fastest. If only a sub-axis
+    is named, the other factors of its axis count as other axes (`_split_axes`). Without named
+    axes every device is a group.
+
+    `match`: of `_MESH`, with the axes and their sizes, the device ids in the order of the mesh
+    (0, 1, ... without them), and the named axes. `text`: for errors. Raises `ValueError` for
+    malformed, unknown or duplicate axes, for a mesh with another number of devices than
+    `count`, for device ids that are no permutation, and for more than 32 factors.
     """
     axes = {}
     for part in filter(str.strip, match[1].split(",")):
@@ -330,15 +345,18 @@ def _product(sizes: tuple[int, ...]) -> int:
 def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], count: int) -> str:
     """Return the placement of a tensor on a mesh, such as `R`, `S(0)` or `(S(0), R)`.
 
-    `sharding`: text of the HLO sharding; `devices`: device of each rank of the mesh; `sizes`: ranks
-    along its axes, the slowest first; `count`: devices of the module. A replicated sharding gives
-    `R` for any mesh. Otherwise a mesh of one axis has one placement, a mesh of several axes a tuple
-    of one per axis; axes that shard the same dimension nest in the order of the axes. A dimension
-    in which all ranks of the mesh have one common block counts as complete. Of several combinations
-    the first one is returned: axes in order, for each R first and then the dimensions ascending.
+    `sharding`: text of the HLO sharding; `devices`: device of each rank of the mesh; `sizes`:
+    ranks along its axes, the slowest first; `count`: devices of the module.
 
-    `""` for a missing sharding, a tuple, devices that do not fit `sizes` or `count`, shardings that
-    no placement describes, and more than `_MAX_CHOICES` (4096) combinations.
+    A replicated sharding gives `R` for any mesh. Otherwise a mesh of one axis has one
+    placement, a mesh of several axes a tuple of one per axis. Axes that shard the same
+    dimension nest in the order of the axes. A dimension in which all ranks of the mesh have one
+    common block counts as complete. Of several combinations the first one is returned: axes in
+    order, for each R first and then the dimensions ascending.
+
+    `""` for a missing sharding, a tuple, devices that do not fit `sizes` or `count`, shardings
+    that no placement describes, and more than `_MAX_CHOICES` (4096) combinations. Raises
+    `ValueError` for an empty number in the sizes of the dimensions, as in `devices=[2,,2]`.
     """
     text = sharding.strip()
     if text.startswith("{{"):
@@ -371,11 +389,14 @@ def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], 
 def _parse_tiles(text: str, count: int) -> Int64Array | None:
     """Return the block of the tensor on every device: int64[devices, dimensions].
 
-    `text`: HLO sharding; `count`: number of devices. Row d has the block number of device d in
-    each dimension, from 0. Trailing dimensions that only replicate are left out. None (without an
-    exception) for shardings that are no tiles, have dimensions with another meaning (such as
-    `manual`) or only replicated ones, or do not list each device once, and for more than 2^16
-    devices.
+    `text`: HLO sharding, such as `devices=[2,2]<=[4]`; `count`: number of devices. Row d has
+    the block number of device d in each dimension, from 0. Trailing dimensions that only
+    replicate are left out.
+
+    None for shardings that are no tiles, have dimensions with another meaning (such as
+    `manual`) or only replicated ones, or do not list each device once. None also for more than
+    2^16 devices. Raises `ValueError` for an empty number in the sizes of the dimensions, as in
+    `devices=[2,,2]`.
     """
     match = _TILES.search(text)
     if match is None or not 0 < count <= _MAX_DEVICES:

@@ -230,10 +230,14 @@ def _to_latency(value: Value, seconds: Decimal) -> float:
 def parse_node_link_edge(value: Value) -> LinkKind:
     """Parse the link of an edge in a node-link graph, with quantities such as `400 Gbps`.
 
-    The name is the text `link`, "" if it is absent. Bandwidths are in `GBps` or `Gbps`, latencies
+    Returns name, bandwidth in bytes/s, latency in s and `flaw`; owner "" and no plane. The name
+    is the text `link`, "" if it is absent. Bandwidths are texts in `GBps` or `Gbps`, latencies
     in `ms`, `us` or `ns`; a missing value is None. A bandwidth in `GT/s` or `GTps` is None, and
-    `flaw` says that the lanes are unknown. Raises `InputError` for other units and for values out
-    of range.
+    `flaw` says that the lanes are unknown; otherwise `flaw` is "".
+
+    Raises `InputError` for another unit and for text that is no number with a unit. Bandwidths
+    must be above 0 and below 1e18 bytes/s, latencies at least 0 and below 1e9 s; other values
+    raise it too.
     """
     name = value.text_of("link", "")
     rate, flaw = None, ""

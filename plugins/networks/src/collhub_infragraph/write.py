@@ -55,11 +55,17 @@ _CONSEQUENCES = {
 def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
     """Write a topology as one JSON document, which is also YAML (writer of `infragraph`).
 
-    First the document is built without annotations and read back. If that gives the same network,
-    it is written. Otherwise annotations are added, in the form of InfraGraph's `get_graph` with
-    attributes of the hub; properties that are lost even so are reported as losses. With the option
-    `annotations=false`, the document without annotations is always written, and everything that it
-    loses is reported.
+    Returns one artifact without a file name, and the losses. First the document is built
+    without annotations and read back. If that gives the same network, it is written, without
+    losses. Otherwise the option `annotations` decides:
+
+    - true: annotations are added, in the form of InfraGraph's `get_graph` with attributes of
+      the hub. Properties that are lost even so are reported.
+    - false: the document without annotations is written, and every property that it loses is
+      reported.
+
+    There is one loss per property (`_CONSEQUENCES`). If the reader refuses the document, the
+    only loss is `readable`, with the reason; the document is written nevertheless.
     """
     # The smallest document that gives the topology back: tools drop attributes that they do not
     # know.
@@ -275,9 +281,12 @@ class _DocumentBuilder:
     def _add_strand(self, strand: _Strand) -> None:
         """Append an edge of the network to the document, with its annotation and its link.
 
-        Edges with equal bandwidth, latency and plane share a link, which is added at its first use.
-        Links are named `link-0`, `link-1` and so on. The annotation of the edge has the positions
-        of its two links in the network.
+        The edge leads from the strand's first node (`ep1`) to its second one (`ep2`). It ends
+        at the cores of both nodes; if it is parallel to other edges, at the next unused port of
+        each. Edges with equal bandwidth, latency and plane share a link, which is added at its
+        first use. Links are named `link-0`, `link-1` and so on. The annotation of the edge has
+        the rows of its forward and reverse link in the network: `12,40`, or `12,` without a
+        reverse link.
         """
         values = (strand.bandwidth_bytes_per_s, strand.latency_s, strand.plane)
         link = self._links.setdefault(values, f"link-{len(self._links)}")

@@ -59,14 +59,23 @@ def check_streams(
 ) -> CheckReport:
     """Check a proof of streams and return the report of the valid proof.
 
-    The steps, in this order: labels; links and moves; streams; the makespan, which must be the time
-    of the busiest link; the bound, which must be what the stated weights of links prove; their
-    relation; the messages of the algorithm. The verdict tells by how many percent the streams may
-    be longer than the best schedule. Names, method, hosts and, without a topology, the network are
-    listed as not proved.
+    Raises `FlawError` for the first flaw, in this order of the checks:
 
-    Raises `FlawError` for the first flaw, and `KeyError`, `TypeError` or `ValueError` for a
-    malformed document.
+    1. The labels (`check_labels`), the links and moves (`_read_claim`), and the streams.
+    2. The makespan must be the exact time of the busiest link.
+    3. The weights of links must be valid (`_read_weights`). The kind of the bound must be
+       `links`, or `nothing` without deliveries. Its seconds must be those that the weights
+       prove.
+    4. The makespan must not be below the bound, and must equal it if the document has `proof`
+       "bound".
+    5. The messages of the algorithm must send the bytes of the streams.
+
+    If the makespan equals the bound, the verdict is that no schedule is faster. Otherwise it
+    tells by how many percent the streams may be longer than the best schedule. Names of
+    tensors, method, hosts and, without a topology, the network are listed as not proved.
+
+    Raises `KeyError`, `TypeError` or `ValueError` for a malformed document. Raises `InputError`
+    for moves that do not parse, links that no network has, and devices without a path.
     """
     check_labels(document)
     claim = _read_claim(document, topology)
@@ -104,11 +113,17 @@ def check_streams(
 
 
 def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _StreamClaim:
-    """Read the moves, links and streams of a proof of streams.
+    """Read the moves, links and streams of a proof of streams, and group the moves into deliveries.
 
-    Routes are those of `topology` if it is given, otherwise of the links that the proof states.
-    Raises `FlawError`: `form` for release or due times, `topology` if the stated links differ from
-    those of `topology`. Raises `KeyError`, `TypeError` or `ValueError` for malformed fields.
+    Routes are those of `topology` if it is given, otherwise of the links that the proof
+    contains. `fabric.devices` are all senders and receivers of the moves.
+
+    Raises `FlawError`: `form` for release or due times, wrong hosts, and malformed numbers of
+    links or streams; `topology` if node numbers or links of the proof differ from those of
+    `topology`. Links are compared in order, by ends, bandwidth and plane, not by latency.
+    Raises `KeyError`, `TypeError` or `ValueError` for fields that are missing or of another
+    form. Raises `InputError` for moves that do not parse, links that no network has, and
+    devices without a path.
     """
     moves = [
         parse_move_object(cast("Mapping[str, JsonValue]", entry))
@@ -129,10 +144,16 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
 
 
 def _read_network(document: Mapping[str, JsonValue]) -> Topology:
-    """Read the network that a proof of streams states, with latencies of 0.
+    """Read the network that a proof of streams contains; all latencies are 0.
 
-    Raises `FlawError` ("form") for an end of a link that is no number of a node and a rate that is
-    no finite number of bytes/s, and `InputError` for links that no network has.
+    The document has the numbers `npus` and `nodes`, and `links` as three lists: sources,
+    destinations and rates in bytes/s. Links keep their order.
+
+    Raises `FlawError` (`form`) for an end of a link that is no integer from 0 to `nodes` - 1,
+    and for a rate that is no finite number from 0 on. It also does so for a number of nodes or
+    NPUs that is no integer from 0 on. Raises `KeyError` for a missing field, `TypeError` for
+    another value than a list, `ValueError` if `links` is not three lists, and `InputError` for
+    links that no network has.
     """
     node_count = require_integer(document["nodes"], "nodes", 0)
     sources, destinations, rates = map(require_list, require_list(document["links"]))
@@ -204,10 +225,15 @@ def _read_streams(document: Mapping[str, JsonValue], delivery_count: int) -> Ite
 def _check_streams(claim: _StreamClaim) -> None:
     """Check that streams bring every byte of each delivery to all receivers, once.
 
-    The edges of a stream are followed in their order; at first only the senders of the delivery
-    hold it. Raises `FlawError`: `sender` if an edge starts at a device that does not hold the
-    delivery yet or ends at an unknown device, `receivers` if a stream does not reach all receivers,
-    `coverage` if the parts of a delivery have gaps or overlap.
+    Streams are checked in order, and the edges of each in order. A stream starts at the senders
+    of its delivery; the end of an edge then holds the stream too. Raises `FlawError` for the
+    first flaw:
+
+    - `sender`: an edge starts at a device that does not hold the stream yet, or ends at a
+      device that is no sender or receiver of any move.
+    - `receivers`: a stream does not reach all receivers of its delivery.
+    - `coverage`, after all streams: the parts of a delivery, fractions of it, do not fill 0 to
+      1 without gaps and overlaps. A delivery without streams has a gap.
     """
     parts: list[list[Interval]] = [[] for _ in claim.deliveries]
     for stream in claim.streams:
@@ -254,9 +280,12 @@ def _read_weights(claim: _StreamClaim) -> dict[int, int]:
 def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
     """Check that the algorithm sends the bytes of the streams, and only between their devices.
 
-    For every edge, the SENDs must have at least the bytes of the streams over it. One unit less is
-    allowed for every box in each stream's part, because boxes are divided at unit boundaries.
-    Raises `FlawError` (`traffic`).
+    Rank r is device r. For every edge (source, destination), the SENDs from source to
+    destination must have at least the bytes of all streams over this edge; more is allowed. One
+    unit (bytes of the collective / units) less is allowed for every box in each stream's part,
+    because boxes are divided at unit boundaries. Raises `FlawError` (`traffic`), first for a
+    SEND between two devices that no stream has as an edge, then for the first edge with too few
+    bytes.
     """
     unit = Fraction(algorithm.collective_bytes or 0, algorithm.collective.unit_count)
     required: dict[tuple[int, int], Fraction] = {}

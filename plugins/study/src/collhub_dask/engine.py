@@ -35,10 +35,20 @@ _CURE = "check the address, or leave it out for a cluster on this machine"
 def start(request: EngineRequest, options: DaskOptions) -> Executor:
     """Start the executor of a Dask cluster: of the given scheduler, or of a new one on this host.
 
-    Log messages of Dask are suppressed until the executor is shut down. If tasks have a timeout,
-    workers need a nanny that can stop them. Raises `PluginError` (`no-dask`) if Dask is not
-    installed. Raises `UsageError` if the scheduler is given together with workers or memory, if it
-    cannot be reached, or if a worker is unsuitable.
+    Log messages of Dask are suppressed until the executor is shut down. Waits up to
+    `_CONNECT_S` seconds for a first worker, and checks all workers that have answered by then.
+    If an error is raised, everything that was started is closed.
+
+    Raises `PluginError` (`no-dask`) if `distributed` or `cryptography` is not installed. Raises
+    `UsageError`, in this order:
+
+    1. The scheduler is given together with the options `workers` or `memory`.
+    2. The scheduler is not trusted or cannot be reached (`_create_client`).
+    3. The scheduler has other package versions than this process, or no worker has answered.
+    4. A worker has other package versions, or has no nanny although tasks have a timeout. A
+       nanny is a process that can stop its worker.
+
+    Raises `BrokenExecutor` if the scheduler is lost during the checks.
     """
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
@@ -73,12 +83,17 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
 def _create_client(
     request: EngineRequest, options: DaskOptions, setting: ExitStack
 ) -> tuple[Client, Restart]:
-    """Create a client and a function that restarts workers.
+    """Create a client, and a function that restarts the workers with the given addresses.
 
-    Without a scheduler in the options, a cluster on this host is started, which `setting` closes.
-    It has as many workers as requested, but not more than the option `workers` (default: the number
-    of CPUs). A given scheduler must be trusted and answer within `_CONNECT_S` seconds; otherwise
-    `UsageError` is raised. Warnings of Dask about versions are suppressed.
+    Without a scheduler in the options, a cluster on this host is started, which `setting`
+    closes. It has as many workers as `request` wants, but not more than the option `workers`
+    (default: the number of CPUs). Each has the memory limit of the option `memory`. The client
+    is not closed by `setting`.
+
+    Otherwise the client is of the given scheduler. Raises `UsageError` (`insecure-scheduler`)
+    if it is on another host, without TLS and without the option `insecure`. Then raises
+    `UsageError` if no scheduler answers within `_CONNECT_S` seconds. Warnings of Dask about
+    versions are suppressed.
     """
     from distributed import Client
     from distributed.versions import VersionMismatchWarning

@@ -143,9 +143,10 @@ class _ModuleWriter:
     def write(self) -> str:
         """Return the text of the module: description, tables, runtime functions, and `step`.
 
-        `step` returns the outputs of the program, followed by the new states that are not outputs.
-        Losses are added to `losses`. Call it once. Raises `InputError` for a program that a module
-        cannot run.
+        `step` returns the outputs of the program by name, followed by the new states (values of
+        `UPDATE` operations) that are not outputs. Losses are added to `losses`. Call it once.
+        Raises `InputError` for a program that a module cannot run (`_check`), and for an
+        operation without a form in PyTorch.
         """
         program, binding = self.program, self.bound.binding
         self._check()
@@ -216,13 +217,18 @@ class _ModuleWriter:
                 raise self._refuse(f"{name:.60} is no name in Python", "rename the value")
 
     def _describe(self) -> str:
-        """Return the docstring of the module, with its quotes.
+        """Return the docstring of the module as Python text, with its triple quotes.
 
-        It has the name of the program (at most 100 characters), the number of ranks, and the
-        transformations in the history, without the capture (`none` if there are none). For each
-        record with predicted times before and after, a line has the times after and before in ms.
-        The last line describes how to call `step`. Backslashes and triple quotes are removed from
-        the text.
+        The lines, in this order:
+
+        - `One step of 'NAME' on N ranks.`, with at most 100 characters for the quoted name
+        - the transformations of the history, except the capture: `Transformations: a, b.`, or
+          `none`
+        - for each record of the history with integers for the time before and after (predicted,
+          in ns): `Predicted time: 1.5 ms, 2 ms before.`
+        - how to call `step`
+
+        Backslashes and triple quotes are removed from the text.
         """
         lines = [
             f'"""One step of {self.program.name!r:.100} on {self.bound.binding.num_ranks} ranks.'
@@ -241,9 +247,11 @@ class _ModuleWriter:
     def _format_step(self, outputs: Sequence[str]) -> str:
         """Return the text of the function `step`, which contains the statements in `_lines`.
 
-        The written function takes the parts of the arguments on this rank, and returns the values
-        in `outputs` by name. Its `device_` is that of the first argument, `cpu` without arguments.
-        With a mesh of several axes it makes the process groups first.
+        The written function is `step(arguments, group=None)`. `arguments` has the part of each
+        argument on this rank by name; each becomes a variable. The function returns the values
+        in `outputs` by name, in this order. Its `device_` is that of the first argument, "cpu"
+        without arguments. With a mesh of several axes it makes the process groups before the
+        statements.
         """
         device = next(iter(self.program.declared), None)
         lines = [
@@ -264,11 +272,18 @@ class _ModuleWriter:
         """Write all operations, such that collectives start early and their readers wait late.
 
         An operation is ready if all its operands are written. Of the ready operations,
-        communications come first, then computations that do not depend on a collective in flight,
-        then the others; ties follow the program order. A bucket of the program is written when all
-        its members are ready. Small all-reduces are collected in an open bucket until `_must_flush`
-        closes it. Waits for results that are still pending come last. Changes `_lines` and
-        `_pending`.
+        communications come first, then computations, then delayed computations. A computation
+        is delayed if an operand is the pending result of a communication, or the result of a
+        delayed operation. Ties follow the order of `Program.kernels`.
+
+        - A bucket of the program is written when all its members are ready.
+        - A small all-reduce (`_fits_bucket`) joins an open bucket. This bucket is written when
+          `_must_flush` requires it for the next operation, or when no operation is ready.
+        - Every other operation is written by itself.
+
+        Waits for results that are still pending come last, in the same order. Changes `_lines`
+        and `_pending`, which is not emptied by the last waits. Raises `InputError` for an
+        operation without a form in PyTorch.
         """
         order = {
             operation.name: number
@@ -402,10 +417,11 @@ class _ModuleWriter:
     def _write_operation(self, operation: Operation) -> None:
         """Write the statements of one operation, after waits for its pending operands.
 
-        The result of a communication is then pending, that is, in flight until a statement waits
-        for it. A product and its all-reduce that overlap in chunks are an exception: the call with
-        the product writes no statement, and the call with the all-reduce writes both, with a result
-        that is complete. Raises `InputError` for an operation without a form in PyTorch.
+        The result of a communication is then pending, that is, in flight until a statement
+        waits for it. Members of a chain in `_chunked` are an exception: the call with the last
+        member writes the chain in chunks (`_write_chunks`), with a result that is complete.
+        Calls with the other members write nothing. Raises `InputError` for an operation without
+        a form in PyTorch.
         """
         chain = self._chunked.get(operation.name)
         if chain is not None:
@@ -465,9 +481,15 @@ class _ModuleWriter:
     ) -> bool:
         """Check whether a product and its all-reduce can be cut into chunks along a dimension.
 
-        `distance` is the number of the dimension from the end, where 1 is the last. The product
-        must be a MatMul that is not an output and whose only reader is the all-reduce. The
-        dimension must be a row dimension of the product with at least `CHUNKS` elements. Returns
+        `distance`: number of the dimension of the product from the end, 1 for the last. True if
+        all of this holds:
+
+        - `product` is a MatMul, and `reduction` is an all-reduce.
+        - The product is no output of the program, and one operation reads it. Whether this is
+          `reduction` is not checked.
+        - The dimension is any but the last one (a row dimension), and the complete product has
+          at least `CHUNKS` elements along it.
+
         False if the product or the reduction is None.
         """
         if product is None or reduction is None or product.kind is not Kind.MATMUL:
@@ -487,10 +509,15 @@ class _ModuleWriter:
     def _can_chunk_rows(self, members: Sequence[Operation]) -> bool:
         """Check whether a chain is written as exchanges of chunks of rows around a loop.
 
-        The first and the last member are AllToAllVs along the same axes, and the last one reads the
-        blocks of rows that the first one delivers. The others are products and pointwise
-        operations of values of the chain with values that have no rows, such as weights. No value
-        but the last one is an output or is read outside of the chain.
+        `members`: operations of the chain, at least two. True if all of this holds:
+
+        - The first and the last member are AllToAllVs along the same axes. The last one reads
+          the blocks of rows that the first one delivers.
+        - No value but the last one is an output or is read outside of the chain.
+        - The members between them are MatMuls and pointwise operations, but no Dropout. The
+          second operand of a MatMul is from outside of the chain. Operands of a pointwise
+          operation from outside have no rows, or one row for all.
+        - The first member reads no value of the chain.
         """
         first, *inner, last = members
         names = {operation.name for operation in members}
@@ -519,10 +546,14 @@ class _ModuleWriter:
         return set(members[0].reads).isdisjoint(names)
 
     def _write_row_chunks(self, members: Sequence[Operation]) -> None:
-        """Write a chain of two exchanges of rows in `CHUNKS` chunks of the rows of every pair.
+        """Write a chain of two exchanges of rows, cut into `CHUNKS` chunks of rows.
 
-        All chunks of the first exchange are started; each is computed when it has arrived, and
-        returned while the next one is computed. The result is complete, not pending.
+        `members`: a chain that `_can_chunk_rows` accepts. The rows of every pair of ranks are
+        cut. Waits for pending values from outside of the chain come first. Then all chunks of
+        the first exchange are started. Each chunk is computed when it has arrived, and returned
+        while the next one is computed. The result is complete, not pending. Changes `_lines`,
+        and `_pending` by the waits. Raises `InputError` for a computation without a form in
+        PyTorch.
         """
         names = {operation.name for operation in members}
         reads = (read for operation in members for read in operation.reads)
@@ -548,13 +579,15 @@ class _ModuleWriter:
         ]
 
     def _write_chunks(self, operation: Operation, chain: Chain) -> None:
-        """Write a chain in `CHUNKS` chunks; `operation` is one of its members.
+        """Write a chain in `CHUNKS` chunks if `operation` is its last member, else nothing.
 
-        It is a product and its all-reduce, or see `_write_row_chunks`.
+        `chain`: a chain in `_chunked`. If it begins with an AllToAllV, `_write_row_chunks`
+        writes it. Otherwise it is a matrix product and its all-reduce: after waits for the
+        operands of the product, its first operand is cut along the dimension of the chain. Each
+        chunk is reduced while the next one is multiplied, and the results are concatenated. The
+        result is complete, not pending.
 
-        Each chunk is reduced while the next one is multiplied. The result is complete, not pending.
-        All statements are written for the all-reduce; a call with the product writes nothing.
-        Raises `InputError` for a reduction that PyTorch lacks.
+        Raises `InputError` for a reduction or a computation that PyTorch lacks.
         """
         if self.program.by_name[chain.members[0]].kind is Kind.ALL_TO_ALL_V:
             if operation.name == chain.members[-1]:
@@ -600,12 +633,17 @@ class _ModuleWriter:
     def _write_call(self, operation: Operation, call: Mapping[str, object]) -> None:
         """Append the call of an operator of PyTorch to the lines of the module.
 
-        The result is assigned to the name of the operation. If the operator has several results,
-        they are assigned to `<name>_results`, and the one with the index `output` (default 0) to
-        the name. Arguments in `keywords` are passed by name. Operators that create tensors get the
-        device of the arguments, and views become their reshaping counterparts. Raises `InputError`
-        for an incomplete call, a forbidden operator or namespace, and an argument with an invalid
-        name or value.
+        `call`: `operator`, such as `aten.add.Tensor`; `arguments` by name, in order;
+        `keywords`, names of the arguments that are passed by name; `results`, number of results
+        (default 1). One result is assigned to the name of the operation. Several are assigned
+        to `NAME_results`, and the one with the index `output` (default 0) to the name.
+
+        Operators that create tensors (`_FACTORIES`) get `device_` as device. `aten.view` and
+        `aten._unsafe_view` become `aten.reshape.default`, because a view may need a copy.
+
+        Raises `InputError` without a valid operator, arguments or keywords, for an operator in
+        `_FORBIDDEN` or a namespace in `_FORBIDDEN_NAMESPACES`, and for an argument with an
+        invalid name or value. Raises `ValueError` for an `output` that is no integer.
         """
         name, operator = operation.name, call.get("operator")
         arguments, keywords = call.get("arguments"), call.get("keywords")
@@ -637,11 +675,16 @@ class _ModuleWriter:
         self._lines.append(f"{name} = {name}_results[{int(str(output))}]")
 
     def _format_value(self, operation: Operation, value: object) -> str:
-        """Format an argument of an operator as a Python expression.
+        """Format an argument of an operator, a value of JSON, as a Python expression.
 
-        It may be a number, string, bool, None, element type (`torch.<name>`), the position of an
-        operand in `operation.reads`, or a list of these. Raises `InputError` for any other
-        argument, such as a position that does not exist.
+        - a list: a list of the formatted entries, at any depth
+        - `{"operand": i}`: the name of operand i of `operation.reads`, from 0
+        - `{"float": text}`: a number such as "1e-5"; `float('inf')` for "inf", and so for
+          "-inf", "nan"
+        - `{"element": name}`: an element type, `torch.NAME`
+        - a number, text, boolean or None: its `repr`
+
+        Raises `InputError` for any other argument, such as an operand that does not exist.
         """
         if isinstance(value, list):
             return f"[{', '.join(self._format_value(operation, entry) for entry in value)}]"
@@ -752,8 +795,10 @@ class _ModuleWriter:
     def _format_expression(self, operation: Operation) -> str:
         """Return a computation as an expression of PyTorch.
 
-        Raises `InputError` for a contraction or any other kind that has no form in PyTorch, and for
-        a row reduction that PyTorch lacks.
+        A reduction to a scalar also waits for its all-reduce, if axes slice the operand. An
+        update gives its new value. Raises `InputError` for a convolution or any other kind that
+        has no form in PyTorch, for a row reduction that PyTorch lacks, and for a scatter into
+        blocks of unequal length.
         """
         kind = operation.kind
         if kind in REDUCTIONS_TO_SCALARS:
