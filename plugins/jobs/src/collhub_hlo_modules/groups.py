@@ -355,8 +355,8 @@ def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], 
     order, for each R first and then the dimensions ascending.
 
     `""` for a missing sharding, a tuple, devices that do not fit `sizes` or `count`, shardings
-    that no placement describes, and more than `_MAX_CHOICES` (4096) combinations. Raises
-    `ValueError` for an empty number in the sizes of the dimensions, as in `devices=[2,,2]`.
+    that no placement describes, empty numbers (`devices=[2,,2]`), and more than `_MAX_CHOICES`
+    (4096) combinations.
     """
     text = sharding.strip()
     if text.startswith("{{"):
@@ -395,13 +395,15 @@ def _parse_tiles(text: str, count: int) -> Int64Array | None:
 
     None for shardings that are no tiles, have dimensions with another meaning (such as
     `manual`) or only replicated ones, or do not list each device once. None also for more than
-    2^16 devices. Raises `ValueError` for an empty number in the sizes of the dimensions, as in
-    `devices=[2,,2]`.
+    2^16 devices, and for an empty number, as in `devices=[2,,2]`.
     """
     match = _TILES.search(text)
     if match is None or not 0 < count <= _MAX_DEVICES:
         return None
-    dims = parse_integers(match[1])
+    try:
+        dims = parse_integers(match[1])
+    except ValueError:
+        return None
     kinds = _KINDS.search(match[5])
     words = [word.strip() for word in kinds[1].split(",")] if kinds else []
     copies = len(words) or int("last_tile_dim_replicate" in match[5])

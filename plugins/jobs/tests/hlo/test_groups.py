@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from collhub_hlo_modules.groups import Devices, Groups, find_groups, find_pairs, parse_groups
+from collhub_hlo_modules.groups import (
+    Devices,
+    Groups,
+    find_groups,
+    find_pairs,
+    find_placement,
+    parse_groups,
+)
 
 ODD_EVEN = ((0, 2, 4, 6), (1, 3, 5, 7))
 FAR = ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -125,3 +132,11 @@ def test_pairs_name_partitions_with_a_channel_and_replicas_without() -> None:
 def test_wrong_pairs_are_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         find_pairs(text, "collective-permute", {"channel_id": "1"}, Devices(1, 3))
+
+
+@pytest.mark.parametrize(
+    ("sharding", "placement"),
+    [("{devices=[2,2]0,1,2,3}", "(S(0), S(1))"), ("{devices=[2,,2]0,1,2,3}", "")],
+)
+def test_a_sharding_with_an_empty_number_has_no_placement(sharding: str, placement: str) -> None:
+    assert find_placement(sharding, range(4), (2, 2), 4) == placement
