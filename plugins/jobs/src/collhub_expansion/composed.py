@@ -270,9 +270,15 @@ def _shift_steps(
 ) -> Columns:
     """Return the columns of selected steps with scaled units, and with buffers moved to new bases.
 
-    `row`: selected rows of `table`; `bases`: new (buffer, first unit) of input, output and scratch;
-    `scale`: factor of counts and offsets. Unused sides keep the buffer UNKNOWN. The caller adds the
-    columns for ranks, peers and channels.
+    `row`: selected rows of `table`, which give the order of the result; `bases`: new (buffer, first
+    unit) of the buffers INPUT, OUTPUT and SCRATCH, in this order. The result has these columns:
+    - `kind`, `duration_ns` and `lane`: unchanged.
+    - `count`: the count times `scale`.
+    - `src_buffer`, `dst_buffer`: the new buffer; UNKNOWN remains UNKNOWN.
+    - `src_offset`, `dst_offset`: the offset times `scale`, plus the first unit of the new buffer;
+      for UNKNOWN plus 0.
+
+    The caller adds the columns for ranks, peers and channels.
     """
     names = ("kind", "duration_ns", "lane")
     columns: Columns = {name: getattr(table, name)[row] for name in names}
@@ -339,13 +345,16 @@ def _simulate_queues(
 ) -> dict[int, list[int]]:
     """Simulate the queues of all dimensions, and return the phases of each in their start order.
 
-    The rules are those of ASTRA-sim (`proceed_to_next_vnet_baseline`). Stream s has the phases s x
-    n to s x n + n - 1, with n = len(levels); phase p runs in dimension `levels[p % n]` and takes
-    `times[p % n]` ns. All streams are queued at their first dimension at time 0, in order. A
-    dimension runs at most `at_once` phases at a time, first come, first served. Phases that end at
-    the same time are handled in the order of their start. When a phase ends, its successor is
-    queued first, then the dimension that it left starts its next phase, then the dimension that it
-    enters.
+    The result maps each distinct dimension in `levels` to the numbers of its phases. Stream s has
+    the phases s x n to s x n + n - 1, with n = len(levels); phase p runs in dimension `levels[p %
+    n]` and takes `times[p % n]` ns. Without streams the lists are empty. `levels` must not be
+    empty.
+
+    The rules are those of ASTRA-sim (`proceed_to_next_vnet_baseline`). At time 0 the first phases
+    of all streams are queued, in order. A dimension runs at most `at_once` phases at a time, first
+    come, first served. Phases that end at the same time are handled in the order of their start.
+    When a phase ends, the next phase of its stream is queued in its dimension. Then the dimension
+    of the ended phase starts phases from its queue, then the dimension of the queued phase.
     """
     steps = len(levels)
     waiting: dict[int, deque[int]] = {level: deque() for level in levels}

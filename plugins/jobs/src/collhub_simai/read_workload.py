@@ -139,11 +139,19 @@ class _Words:
 def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
     """Parse a workload file: the policy with its values, the number of rows, and the layers.
 
-    The first line begins with one of `POLICIES`, followed by `key: number` pairs. The second
-    has only the number of rows, 1 to 2^20. Then every line that is not empty is a row, with at
-    least 12 words, 13 with the policy `HYBRID_CUSTOMIZED`. Surplus words after a row, or lines
-    after the last row, are ignored with a note; only the first 20 notes are kept. Raises
-    `InputError` with the line of the first invalid word, and for missing words or rows.
+    The first line begins with one of `POLICIES`; `_parse_values` reads the `key: number` pairs
+    after it. The second line has only the number of rows, 1 to 2^20. Then there is one line per
+    row, with at least 12 words, 13 with the policy `HYBRID_CUSTOMIZED`. Empty lines are ignored
+    everywhere. Words of a row, from 1: 1 is the name; 3, 6, 9 and 12 are times in ns. 4, 7 and 10
+    are communications with their sizes in bytes in 5, 8 and 11. Words 2 and 13 are ignored.
+
+    Surplus words of a row (one note per row) and words after the last row (one note) are ignored.
+    `notes` of the result has the first 20 notes, in the order of the file.
+
+    Raises `InputError` (`simai`) for the first defect: an unknown policy, also in an empty file; an
+    invalid value or number of rows; a row with too few words, also because the file ends; an
+    invalid number or communication. Its line is that of the defect, at the end of the file the last
+    line.
     """
     words = _Words(stream, file)
     head = words.next_line()
@@ -219,10 +227,16 @@ def _communication(
 ) -> Communication | None:
     """Parse a word such as `ALLTOALL_EP`; None for no communication.
 
-    `size`: bytes; `role`: of the group if the word has no suffix. `_EP` selects the expert group,
-    `_DP_EP` that of expert data. None for `NONE`, for a known kind of size 0, and for the kind
-    `_SHADOWED`, which has no effect in the original reader (a note is added to `notes`). Raises
-    `InputError` for other words.
+    `size`: bytes. The word is a kind and possibly a suffix: `_EP` selects the expert group,
+    `_DP_EP` that of expert data; without a suffix the group is that of `role`. The first rule that
+    applies decides:
+    1. None for `NONE`, with any size.
+    2. None for a kind in `_KINDS` with size 0, with any suffix.
+    3. None for the kind `_SHADOWED`, which has no effect in the original reader; a note is added to
+       `notes`.
+    4. `InputError` (`simai`, at the current line of `source`) for any other word that is no kind in
+       `_KINDS`, such as `NONE_EP`.
+    5. The communication with its kind, role and size.
     """
     match = _COMMUNICATION.match(text)
     word = match[1] if match else ""
@@ -308,11 +322,15 @@ def _num_collectives(text: WorkloadText, roles: Sequence[str]) -> int:
 def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
     """Return the groups of tensor, data, expert and expert-data: int64[groups, size] each.
 
-    With the policy `MODEL` and no degree of tensor parallelism, it is that of all GPUs.
-    Ranks are numbered with tensor parallelism fastest, then data, then pipeline stages. An
-    expert group has `ep` consecutive data-parallel ranks (of one tensor position), a group of
-    expert data the ranks at one position of all these expert groups. Raises `InputError`
-    (`simai`, line 1) if tensor x pp does not divide the GPUs, or ep the data-parallel ranks.
+    The keys are `ROLES`. The rank with tensor position t, data position d and stage s has the
+    number t + T (d + D s). T is `model_parallel_NPU_group` (with the policy `MODEL` and without
+    this value: all GPUs), S is `pp`, E is `ep`, each 1 if missing or 0; D is GPUs / (T S).
+    - tensor: ranks that differ only in t; data: ranks that differ only in d.
+    - expert: ranks with the same t and s, and E consecutive d from a multiple of E.
+    - expert-data: ranks with the same t and s, and the same d modulo E; D / E ranks.
+
+    Members ascend, and groups ascend by their first member. Raises `InputError` (`simai`, line 1)
+    if T S does not divide the GPUs or exceeds them, and then if E does not divide D.
     """
     tensor, stages = text.value(_TENSOR_KEY), text.value("pp")
     if text.policy == "MODEL" and _TENSOR_KEY not in text.values:

@@ -46,8 +46,13 @@ def require_torch() -> None:
 def run_in_processes(request: LevelledRequest, options: TorchOptions) -> ExecutionResult:
     """Run a levelled request in a program that imports torch once and forks all ranks.
 
-    The options `device` and `batch` are passed on. Raises `InputError` if a rank fails or the time
-    limit passes, and `PluginError` if software is missing.
+    Returns when all ranks have finished: the outputs by rank, the seconds of the repeats, and the
+    step times if the request wants them. `options`: device of the data (`cpu` or `cuda`), and
+    whether messages of a level start as one batch.
+
+    Raises `InputError` if a rank exits early, or if `request.timeout_s` (seconds, with the start of
+    the program) has elapsed. Raises `PluginError` if a rank reports missing software or GPUs, or if
+    the program cannot be started, and `UsageError` if the temporary folder cannot be written.
     """
 
     def command(folder: Path) -> list[str]:

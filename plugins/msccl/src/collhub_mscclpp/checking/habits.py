@@ -32,13 +32,19 @@ def check_habits(
 ) -> None:
     """Warn of operations whose effect differs from what their members in the plan say.
 
-    - `put-sources`: a memory put has a source in another buffer than its first source; one warning
-      per source.
-    - `get-indices`: the two sides of a range of a get have different indices.
-    - `memory-signal`: an operation that moves data and signals uses a memory channel.
+    - `put-sources`: a `put` or `ppkt` over memory channels has a source in another buffer than its
+      first source; one warning per such source.
+    - `get-indices`: the source and the destination at the same position of a `get` have different
+      indices.
+    - `memory-signal`: an operation that moves data and then signals (`pws`, `pwsf`) uses a memory
+      channel.
     - `flush-count`: a flush lists fewer entries in dst_buff than it has channels.
     - `alignment`: the plan has ranges and `buffer_alignment` is not a multiple of 16; one warning,
-      at the first range.
+      at the operation of the first range.
+
+    The warnings are added to `findings`: first the first two codes, in the order of the ranges,
+    then the next two in the order of the operations, then `alignment`. Unknown operations are
+    skipped.
     """
     table, operands = plan.operations, plan.operands
     first_of: dict[int, int] = {}
@@ -86,11 +92,15 @@ def check_habits(
 def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
     """Warn of relaxed signals that may arrive before data which was stored before them.
 
-    A relaxed signal does not order the stores of its thread block. Affected are plain stores over
-    memory channels to the memory of the signalled rank by earlier operations of the block, or by
-    the signalling operation. A release operation in between (`_RELEASES`, such as a signal or
-    barrier) orders all stores before it. Packets are not considered, because their flags order
-    them, and neither are port channels. There is one `relaxed-signal` per operation and peer.
+    A relaxed signal (`rlxsignal`) does not order the stores of its thread block. The warning
+    `relaxed-signal` is added to `findings` if both of these hold for a signalled rank:
+    - An earlier operation of the block stores plain data (no packets, whose flags order them) in
+      the memory of this rank over a memory channel. Stores over port channels are ignored.
+    - There is no release operation (`_RELEASES`: `signal`, `sem_release`, `barrier`) of the block
+      between the store and the signal. A release orders all stores before it, to any rank.
+
+    The channel of the signal itself may be of either type. There is one warning per relaxed signal
+    and signalled rank, in the order of the operations, then of the ranks.
     """
     table, items = plan.operations, plan.items
     stored: dict[int, set[int]] = {}
@@ -168,12 +178,15 @@ def check_scratch(
     """Report packets outside scratch or without space, and scratch used by packets and plain data.
 
     A packet is data with flags, for which the reader waits; it takes twice the space of its data.
-    Findings, at most one per operation for the first two codes:
-
-    - `packet-buffer`: packets in another buffer than scratch
-    - `packet-room`: packets beyond the scratch of one launch, which is doubled in plans of protocol
-      LL; with double scratch, a launch has half of it
+    Errors are added to `findings` in this order:
+    - `packet-buffer`: an operation has packets in another buffer than scratch; one per operation.
+    - `packet-room`: packets end beyond the scratch of one launch; one per operation. The position
+      and the size of packets count twice. A rank has `memory.half` cells per launch, twice that in
+      plans of protocol LL.
     - `scratch-forms`: packets where plain data is stored; one per range of packets
+      (`_check_mixture`).
+
+    The first two codes are sorted by operation. `ranges`: those of the first launch.
     """
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]
@@ -203,11 +216,15 @@ def _check_mixture(
     is_packet: BoolArray,
     findings: PlanFindings,
 ) -> None:
-    """Report packets in cells of scratch that plain data uses too, as `scratch-forms`.
+    """Report packets in cells of scratch that plain data uses too, as error `scratch-forms`.
 
-    `is_plain`, `is_packet`: masks of the ranges in scratch. Packets need twice the space of their
-    data, so cell k as a packet occupies the cells 2k and 2k + 1 as plain data. There is one finding
-    per range of packets.
+    `is_plain`, `is_packet`: masks of the rows of `ranges` that are in scratch. Cells count from the
+    start of the plain form, or of the packet form, of the scratch of a rank. Packets need twice the
+    space of their data: cell k as a packet occupies the cells 2k and 2k + 1 as plain data. A packet
+    conflicts with any plain range of the same rank, read or written by any operation.
+
+    There is one error per row of packets that conflicts, in the order of `ranges`, at the operation
+    of the packets.
     """
     base = memory.layout.base[:, Buffer.SCRATCH]
     room = int(2 * memory.half.max(initial=0)) + 1
@@ -230,11 +247,13 @@ def check_overlaps(
     ranges: Ranges,
     findings: PlanFindings,
 ) -> None:
-    """Report operations that read and write ranges that overlap partly.
+    """Report operations that read and write ranges that overlap partly, as error `overlap`.
 
-    The threads of an operation access its elements without an order. Only the sources and
-    destinations of the same move are compared, and ranges that begin at the same cell are
-    permitted. There is at most one finding `overlap` per operation.
+    The threads of an operation access its elements without an order. Only sources and destinations
+    of the same move are compared. If an operation copies source k to destination k, each such pair
+    is a move; otherwise the entire operation is one move. All ranges of a move have equal sizes.
+    Ranges that begin at the same cell are permitted. There is at most one error per operation,
+    sorted by operation.
     """
     operation = plan.operands.operation[ranges.operand]
     key = operation * (int(ranges.move.max(initial=0)) + 1) + ranges.move
@@ -341,18 +360,20 @@ class _Accesses:
 
 
 def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> None:
-    """Report operations before which a block barrier is missing.
+    """Report operations before which a block barrier is missing, as error `missing-nop`.
 
-    A barrier is a nop or another operation at which all threads meet. It is needed in three places:
+    A barrier is a `nop` or `barrier`; an unknown operation counts as one. It is needed in three
+    places within a thread block:
+    - between a wait or acquire and a later data operation, except if thread 0 executes both
+      (`_check_data`)
+    - between a data operation and a later signal or release, except if both use port channels
+    - between two data operations that use the same data, at least one of which writes, except if
+      packets order them (`_Access.conflicts`)
 
-    - between a wait or acquire and an operation on data
-    - between an operation on data and the signal or release that announces it, except if both use
-      port channels
-    - between two operations on the same data, at least one of which writes
-
-    Each `missing-nop` is at the later operation. The earlier ones of the same kind (waits, or
-    operations on data) are then not reported again. Thread blocks are examined separately. An
-    unknown operation counts as a barrier.
+    The error is at the later operation, at most one per operation, in the order of the plan. The
+    earlier waits, or the earlier data operations, are then forgotten: later operations are not
+    reported because of them. A data operation with a missing barrier after a wait is not compared
+    with earlier data. Flushes and pipelines have no effect.
     """
     table = plan.operations
     accesses = _Accesses(plan, ranges)
@@ -392,11 +413,16 @@ def _check_data(
 ) -> None:
     """Report a data operation without a barrier after a wait or a conflicting operation.
 
-    There is at most one `missing-nop`: about the last wait since the last barrier, otherwise about
-    the latest earlier data operation that conflicts. A wait is no defect if thread 0 executes both:
-    the operation uses a single port channel, and every wait has one item. `items`: number of
-    channels or semaphores of every operation. The reported waits or data operations are removed
-    from `unmet`.
+    `row`: the data operation. `unmet`: waits and data operations of its thread block since the last
+    barrier. `items`: number of channels or semaphores of every operation. At most one error
+    `missing-nop` is added to `findings`:
+    1. If there are waits, the error is about the last one. Exception: thread 0 executes all of them
+       and the operation. This holds if the operation is on port channels with at most one item, and
+       each wait has at most one item.
+    2. Otherwise, the error is about the latest data operation that conflicts (`_Access.conflicts`).
+
+    After an error of 1 all waits are removed from `unmet`, after one of 2 all data operations. The
+    caller adds `row` itself.
     """
     is_port = plan.operations.channel_type[row] == _PORT
     # Thread 0 executes both the wait and the request of a single channel.

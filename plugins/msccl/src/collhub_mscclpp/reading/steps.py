@@ -36,12 +36,16 @@ class PlaceTable:
 
 
 def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
-    """Locate all ranges of one launch in the buffers of the algorithm.
+    """Locate all ranges of the first launch in the buffers of the algorithm.
 
-    Returns one place per row of `ranges`, with offsets in cells, and the scratch units of each
-    rank, int64[ranks]. The scratch of a rank has a region for plain data if any range of the rank
-    stores plain data there, then a region of equal size for packets (data with flags) if any range
-    stores packets. The second halves of double scratch are omitted.
+    `places` of the result has one place per row of `ranges`: rank, buffer, offset in the buffer in
+    cells, and the number of the first cell in `memory`. `scratch_units` are the cells of scratch of
+    each rank, int64[ranks].
+
+    The scratch of a rank first has a region for plain data, then one for packets (data with flags),
+    each of `memory.half` cells. A region exists only if a range of the rank is in scratch and has
+    data of this kind. A rank without such ranges has 0 cells. The second halves of double scratch
+    are omitted.
     """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1
@@ -119,11 +123,14 @@ class StepList:
         lanes: tuple[int, int],
         operand: Place | None = None,
     ) -> tuple[int, int]:
-        """Add a send and its receive of `cells` cells; return the rows of both.
+        """Append a send and its receive of `cells` cells; return the rows of both, counted from 0.
 
-        `source`, `target`: ranges on the sending and the receiving rank. `operand`: a range of the
-        receiving rank to which the data is added, giving the sum in `target`; if None, the data is
-        stored in `target`. `lanes`: thread block of the send and of the receive, -1 for none.
+        `source`, `target`: ranges on the sending and the receiving rank, whose ranks are the peers
+        of each other. The receive is a RECV that stores the data in `target`. With `operand`, a
+        range of the receiving rank, it is a RECV_REDUCE that stores the sum of operand and data in
+        `target`. `lanes`: thread blocks of the send and of the receive, -1 for none. The two rows
+        are consecutive and have the same channel and the source line `self.line`. Dependencies are
+        not added.
         """
         sent = self._add(
             StepKind.SEND,
@@ -178,10 +185,13 @@ class StepList:
     def _find_dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
         """Find the pairs of steps that access the same memory, at least one of them writing.
 
-        Returns two int64 arrays of equal length: earlier steps and later steps. Only the last write
-        and the reads since then count for each cell. Pairs may occur repeatedly. `columns`: the
-        step columns, of which `count` is used. The arrays first have room for 4 pairs per step; if
-        that does not suffice, the search is repeated.
+        Returns two int64 arrays of equal length: the rows of earlier steps and of later steps,
+        sorted by later step. For each cell, a step that reads or writes it depends on the last
+        earlier step that writes it. A step that writes it also depends on all steps that read it
+        since then. Pairs may occur repeatedly; a step does not depend on itself.
+
+        `columns`: the step columns, of which `count` is used. The arrays first have room for 4
+        pairs per step; if that does not suffice, the search is repeated.
         """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies
@@ -214,9 +224,11 @@ class StepList:
     ) -> int:
         """Append a step and return its row, counted from 0.
 
-        A side without a range (None) is UNKNOWN with offset 0. `cells`: count of the step.
-        `values`: further columns, such as `peer`, which take precedence over all others. Columns
-        that are not given have their defaults; the source line is the current `self.line`.
+        `source`, `target`: ranges that the step reads and writes; without one (None), the buffer is
+        UNKNOWN and the offset 0. Their first cells are recorded for `_find_dependencies`. `cells`:
+        count of the step. `values`: further columns, such as `peer`, which take precedence over all
+        others; unknown names are ignored. Columns that are not given have their defaults; the
+        source line is the current `self.line`.
         """
         row = {
             **COLUMN_DEFAULTS,

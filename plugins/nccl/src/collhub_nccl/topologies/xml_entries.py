@@ -314,9 +314,14 @@ def _without_lower_switches(children: list[Element], generation: int) -> list[El
 def _generation(element: Element, level: int) -> int:
     """Return the PCI generation (4 or 5) of a Broadcom switch chip at this level, else 0.
 
-    Vendor and subsystem vendor must be Broadcom, and the device id that of a generation. The
-    topmost 4 bits of the subsystem must be 0xA for generation 4, at both levels; for generation 5,
-    they must be `level`. A missing id counts as 0.
+    `level`: `_UPPER` (0) or `_LOWER` (1). The element must be a `pci` with the vendor and subsystem
+    vendor of Broadcom. The result then depends on `device` and the topmost 4 bits of
+    `subsystem_device`:
+    - 4 for the device `_GENERATION_4` and bits 0xA, at both levels
+    - 5 for the device `_GENERATION_5` and bits equal to `level`
+    - 0 otherwise
+
+    A missing id counts as 0. Raises `InputError` for an id of a `pci` that is no integer.
     """
     if element.name != "pci":
         return 0

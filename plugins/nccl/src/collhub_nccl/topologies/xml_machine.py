@@ -156,9 +156,15 @@ def _socket_links(draft: XmlMachine) -> None:
 def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
     """Add the devices directly in a CPU or a PCI switch to `draft`, in order, with all below them.
 
-    A network card that is no PCI device is added in a CPU only; its link has unlimited bandwidth.
-    Links across PCI are only remembered, because their target may come later in the file. Unknown
-    elements are reported and ignored.
+    `element`: the CPU or switch; `above`: its host, CPU and node. By name of the child:
+    - `pci`: added by `_pci`.
+    - `nic`: in a CPU, a network card that is no PCI device. It is added with its ports and links of
+      unlimited bandwidth to and from the CPU. In a switch it is ignored without a warning.
+    - `pcilink`: stored in `draft.cross_links`, because its target may come later in the file. In a
+      CPU it is also reported as unknown.
+
+    All other children are ignored. First each child that NCCL does not know in this element gets
+    the warning `unknown-element`. Raises `InputError` for invalid attributes of the devices.
     """
     _check_children(element, draft)
     for child in element.children:
@@ -219,12 +225,17 @@ def _bus_text(element: Element) -> str:
 def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     """Add the GPU of a PCI device to `draft`, or its partitions below a node of their own.
 
-    `bus` is the address of the device. `of_pci` gives the rate of the link to the node above.
+    `element`: the PCI device; `bus`: its address. Its `gpu` children take part if they have a rank,
+    or if no GPU of the file has one.
+    - Some do not take part: one warning `gpu-without-rank` for the device. If none of them takes
+      part, nothing is added.
+    - Several take part: they are partitions of one device (`_partitions`).
+    - One takes part: it is added with links to and from the node above.
+    - There is no `gpu` child, as in files that list only bridges and devices: the device is added
+      as one GPU without element, also if other GPUs have ranks.
 
-    - If any GPU of the file has a rank, those without one take no part, as in NCCL. The warning
-      `gpu-without-rank` is given for such a device. Nothing is added if none takes part.
-    - A device without `gpu` elements, as in files that list only bridges and devices, is one GPU.
-    - Several GPUs that take part are partitions of one device.
+    The rate of the links is that of `LinkRates.of_pci`, which warns if `link_speed` is missing and
+    raises `InputError` for an invalid width. Unknown children give the warning `unknown-element`.
     """
     _check_children(element, draft)
     every = list(element.named("gpu"))
@@ -281,11 +292,16 @@ def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
 
 
 def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a network card and its ports to `draft`, with a link to the node above it.
+    """Add a network card and its ports to `draft`, with links to and from the node above it.
 
-    `of_pci` gives the rate of the link. In a file from RCCL, cards whose bus addresses differ only
-    in the last four bits are one node, but each adds its link. A card without `nic` elements gets
-    one port if the network bandwidth is given, else none. Unknown children are reported.
+    `element`: the PCI device; `bus`: its address. Cards of one host with the same address are one
+    node, which has the name of the first one. In a file from RCCL, the lowest four bits of the
+    address are ignored. Each card adds its links and ports to the node; links of one pair add up.
+
+    Ports are the `net` children, with a device number, of the `nic` children. A card without `nic`
+    children gets one port if the option `net_bandwidth` is given, else none. The rate of the links
+    is that of `LinkRates.of_pci`, which warns if `link_speed` is missing and raises `InputError`
+    for an invalid width. Unknown children give the warning `unknown-element`.
     """
     _check_children(element, draft)
     # RCCL treats the ports of one card as one device.
