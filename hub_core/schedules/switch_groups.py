@@ -56,11 +56,13 @@ def find_switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups
 
 
 def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """Return (SEND rows, group numbers), both int64, of sends that a switch can multicast.
+    """Return (SEND rows, group numbers) of the sends that a switch can multicast, both int64.
 
-    Sends with an unknown source buffer are omitted first. A group consists of two or more
-    consecutive ones of the remaining sends of a rank that have the same source region and the same
-    dependencies (compared by a hash). Group numbers are ascending, but may have gaps.
+    Sends with an unknown source buffer are omitted first. Of the remaining ones, consecutive sends
+    are one group if rank, source buffer, offset, count and dependencies are equal. Other steps may
+    be between them. Dependencies are compared by a hash; the receivers are not compared. Groups of
+    one send are omitted. Rows ascend. Group numbers ascend too, may have gaps, and count the
+    omitted groups. Both arrays are empty without groups.
     """
     rows = np.flatnonzero(steps.sends & (steps.src_buffer != Buffer.UNKNOWN))
     columns = (

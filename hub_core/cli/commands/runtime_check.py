@@ -195,13 +195,13 @@ class AllRuntimesVerdict:
 
 
 def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
-    """Check a file by the rules of every known runtime, in the order of the names of the runtimes.
+    """Check a file by the rules of every known runtime, and return all verdicts by name of runtime.
 
     A runtime with a table of versions gives one verdict per row of the table, for the first version
-    of the row; any other runtime gives one verdict. A runtime that does not read the format of the
-    file gives the verdict "not applicable". If the file is malformed (`InputError`), the verdict is
-    a refusal with the findings of the error. Raises `InputError` (`unreadable-input`) if the file
-    cannot be opened, and every `HubError` that is not an `InputError`.
+    of the row; any other runtime gives one verdict. Options have their defaults. A runtime that
+    does not read the format gives a verdict that is not applicable. `InputError` of a check, such
+    as for a malformed file, becomes a refusal with its findings; it is raised only if its first
+    finding is `unreadable-input` (the file cannot be opened). Every other `HubError` is raised.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime, checks_of, format_span

@@ -52,10 +52,20 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
     """Run ASTRA-sim on an algorithm and return the finish time of every rank in ns.
 
     A rank that never finishes has None. The folder is written to a temporary directory, which is
-    deleted afterwards. Without the option `network`, the backend is derived from the name of the
-    binary. Losses of the folder and unfinished ranks become diagnostics. Raises `PluginError` if no
-    binary is named or it does not behave like ASTRA-sim, `InputError` if the run fails or exceeds
-    the time limit, and `UsageError` for a topology that ASTRA-sim cannot simulate.
+    deleted afterwards. Without the option `network`, the backend is congestion-unaware if the file
+    name of the binary contains "unaware", otherwise congestion-aware. `shares_links` of the result
+    is true for the congestion-aware backend.
+
+    Diagnostics of the result, in this order: one note per loss of the folder, the error
+    `lost-event` if ASTRA-sim lost an event, and the error `never-finishes` per unfinished rank.
+
+    Raises:
+
+    - `PluginError` (`no-binary`): no binary is named, it cannot be started, or it does not answer
+      like ASTRA-sim.
+    - `InputError`: the run fails (`astra-sim-failed`), exceeds the option `time_limit_s`
+      (`time-limit`), or needs more open files than the system allows (`file-handles`).
+    - `UsageError`: ASTRA-sim cannot simulate the topology.
     """
     binary = find_binary(options.binary)
     folder_options = AstraFolderOptions(
@@ -109,11 +119,16 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
 def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder) -> None:
     """Raise an error unless a run of ASTRA-sim ended normally and printed results.
 
-    `binary`: path for messages; `status`: exit status; `printed`: parsed output; `folder`: the
-    input of the run. An exit status other than 0 raises `InputError` (`astra-sim-failed`) with the
-    last lines of the output. Its cure is that of a known error text, else the losses of the folder
-    that predicted an abort. `PluginError` (`no-binary`) if the output names an NPU that does not
-    exist in the folder, or has no finish time, no unfinished NPU and no lost event.
+    `binary`: path for messages. `printed`: parsed output. `folder`: input of the run. Checked in
+    this order:
+
+    1. `status`, the exit status, is not 0: `InputError` (`astra-sim-failed`) with the last lines of
+       the output. The cure is that of the first text of `_CURES` in these lines. Without one it is
+       the losses of the folder that predicted an abort, or empty.
+    2. The output has the finish time of an NPU that the folder does not have, or has no finish
+       time, no unfinished NPU and no lost event: `PluginError` (`no-binary`).
+
+    A run in which some or all ranks did not finish passes, if the output reports them.
     """
     output = " | ".join(printed.tail) or "(it printed nothing)"
     if status != 0:

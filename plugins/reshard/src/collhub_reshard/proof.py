@@ -149,12 +149,20 @@ def build_schedule_document(
 def build_stream_document(
     moves: Sequence[Move], units: UnitTasks, plan: StreamPlan
 ) -> dict[str, JsonValue]:
-    """Build the document that proves a plan of streams, which an algorithm carries.
+    """Return the document that proves a plan of streams; an algorithm carries it as an extension.
 
-    It contains the moves as text, the host of every device, the network with its links as columns
-    (source, destination, bandwidth in bytes/s), the streams, and the bound with the weights of
-    links that prove it. A stream is a list: delivery, edges, first and last fraction of the
-    delivery as text. Times in seconds are exact fractions as text.
+    Numbers that prove something are exact fractions as text, such as `3/2`. The keys are:
+
+    - `schema`: `STREAMS_SCHEMA`. `moves`: the moves in order, as objects of text and seconds.
+    - `host_of`: host of every device, -1 for devices that no move has.
+    - `npus`, `nodes`: numbers of the network. `links`: the columns source, destination and
+      bandwidth (bytes/s) by link.
+    - `streams`, in the order of the plan: lists of delivery, edges, and first and last fraction of
+      the delivery.
+    - `makespan_s`: exact seconds. `bound`: its kind (`links`, or `nothing` without deliveries),
+      exact `seconds`, and `weights` as [link, weight], ascending by link.
+    - `status`, `proof`, `method`: `optimal` and `bound` if the makespan equals the bound, otherwise
+      `feasible` and `none`; always `streams`.
     """
     topology = plan.fabric.topology
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
@@ -295,10 +303,14 @@ def parse_fraction(value: JsonValue, name: str) -> Fraction:
 
 
 def read_hosts(document: Mapping[str, JsonValue], moves: Sequence[Move]) -> Int64Array:
-    """Read the host of every device, int64[devices], -1 for devices that no move uses.
+    """Return the host of every device in a proof: int64[devices].
 
-    Raises `FlawError` (`form`) for another number of devices than that of the moves, a host that is
-    no number from -1 to 2^20 - 1, and a device of a move without host.
+    `document["host_of"]` lists the hosts by device. It must have as many entries as the highest
+    device of the moves + 1. An entry is an integer from -1 to 2^20 - 1, where -1 is "no host".
+    Devices of the moves need a host; other devices keep their entry, usually -1.
+
+    Raises `FlawError` (`form`) if one of these rules is broken, and without moves. Raises
+    `KeyError` without `host_of`, and `TypeError` if it is no list.
     """
     hosts = [
         require_integer(host, f"the host of device {device}", -1, _MAX_HOST - 1)
@@ -315,11 +327,14 @@ def read_hosts(document: Mapping[str, JsonValue], moves: Sequence[Move]) -> Int6
 
 
 def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
-    """Parse a move of a proof; its devices are on the default hosts.
+    """Return the move of an object in a proof, as `_convert_move` writes it.
 
-    Sides are parsed for the tensor's number of dimensions; a due time of null is None. Raises
-    `KeyError` for a missing member, `InputError` or `ValueError` for text that does not parse, and
-    `FlawError` (`form`) for a time that is no finite number from 0 on.
+    The keys are name, tensor, from, to, `release_s` and `due_s`; others are ignored. The devices of
+    the result are on default hosts: the hosts of the proof are assigned later (`place_on_hosts`).
+    Times are seconds; only `due_s` may be null, which becomes None.
+
+    Raises `KeyError` for a missing key, and `InputError` or `ValueError` for a tensor or side that
+    does not parse. Raises `FlawError` (`form`) for a time that is no finite number from 0 on.
     """
     tensor = parse_tensor(str(entry["tensor"]))
     rank = len(tensor.shape)
@@ -385,13 +400,18 @@ def report_valid_proof(
     binding: str,
     unproved: Mapping[str, str],
 ) -> CheckReport:
-    """Return the check report of a valid proof, which is ok.
+    """Return the check report of a valid proof: ok, with the given verdict and without findings.
 
-    Makespan and bound are exact seconds. The gap in the facts is makespan / bound - 1, or 0 for a
-    bound of 0. `is_optimal`: the bound proves, without a solver, that no schedule is faster.
-    `binding`: text after the bound that says what proves it. `unproved`: claims that were not
-    checked, as text by the path of their field. The facts list these paths, sorted; the details
-    list each text once.
+    `makespan` and `bound` are exact seconds. `is_optimal`: the bound proves, without a solver, that
+    no schedule is faster; it is only copied. `unproved`: claims that were not checked, as text by
+    the path of their field.
+
+    - Facts: `is_optimal`; `rate` and `bound`, always None; `makespan_s` and `bound_s`, exact
+      fractions as text; `gap`, makespan / bound - 1 as a float, 0.0 for a bound of 0; `not_proved`,
+      the sorted paths.
+    - Details, all text: `makespan` and `bound` in seconds with 6 digits, followed by the exact
+      number in parentheses; after the bound, `binding` (text that names the proof); `not proved`,
+      the distinct texts of `unproved` in their order, separated by `; `, or empty.
     """
     facts: dict[str, JsonValue] = {
         "is_optimal": is_optimal,

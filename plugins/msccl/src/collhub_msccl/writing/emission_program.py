@@ -36,13 +36,18 @@ def build_program(
 ) -> ThreadBlockProgram:
     """Build the program of all ranks: number the steps, and convert waits to attributes.
 
-    `steps` are sorted by their original steps, those of `knowledge`; several may come from one.
-    The column `wait` has the original step for which a step waits, or -1. It becomes `depid`
-    and `deps`, the thread block and the number in it of the last step that came from this
-    original step, or -1, -1; that step gets `hasdep`. `hasdep` is also set where it prevents a
-    fusion of reductions that the runtimes would add. `sizes`: `i_chunks`, `o_chunks` and
-    `s_chunks` of every rank. Thread blocks are numbered from 0 on each rank, and steps from 0
-    in each block. Lines are those of the file that `format_xml` writes.
+    `steps` are the steps of the file, sorted by their original steps, those of `knowledge`. One or
+    more steps come from each original step. Thread blocks are numbered from 0 on each rank, and
+    steps from 0 in each block.
+
+    - `depid`, `deps`: from the column `wait`, which has the original step for which a step waits.
+      They are the thread block and the number of the last step that came from this original step.
+      Without a wait (-1) both are -1.
+    - `hasdep` is set on the last step that came from an original step for which another one waits
+      (`knowledge.parents`). It is also set where it prevents a fusion of reductions that the
+      runtimes would add (`_find_unwanted_fusions`).
+    - `sizes`: `i_chunks`, `o_chunks` and `s_chunks` of every rank, as they are.
+    - Lines are those of the file that `format_xml` writes, from 1.
     """
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)
