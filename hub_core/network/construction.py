@@ -55,17 +55,19 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
 def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     """Join networks on the same NPUs, so that the i-th part with links becomes plane i.
 
-    Every part must have one plane, and there must be a part. Raises `UsageError`
-    (`invalid-topology-text`) for parts with different numbers of NPUs. Parts without links add no
-    plane and no switches, unless no part has links: then only the first part counts. The rules are:
+    All links of a part are on its plane, in the order of the parts. Each part must have one
+    plane; this is not checked. Raises `UsageError` (`invalid-topology-text`) at the first part
+    with another number of NPUs than the first part, and `IndexError` without parts. Parts
+    without links add no plane and no switches, unless no part has links: then the switches are
+    those of the first part only. The rules are:
 
     - Switches of a part are numbered after those of the previous parts; each switch keeps its
-      multicast, its reduction and its measured rate.
-    - If no part has names, the result has none. Otherwise NPUs are named as in the first part (by
-      their number if it has no names), and switches by `_switch_names`.
-    - The result has the groups of all parts. Of several groups with one name, the one of the first
-      part is used.
-    - Measured switches of all parts get the lowest rate of the parts.
+      multicast and its reduction.
+    - If no part has names, the result has none. Otherwise NPUs are named as in the first part
+      (by their number if it has no names), and switches by `_switch_names`.
+    - The result has the groups of all parts. Of several groups with one name, the one of the
+      first part is used.
+    - All measured switches are kept, with the lowest rate of any part.
     - The result has no dimensions.
     """
     first, npus = parts[0], parts[0].num_npus
@@ -172,20 +174,22 @@ def below_network(
 ) -> Topology:
     """Build the machines of a topology with `network` in place of the switches between them.
 
-    Machines are the groups of `machines`. A port is a node of a machine with a link to a switch
-    between machines, which is a switch without a group by `group_of_nodes`. The ports take the
-    place of the NPUs of `network`: machine by machine or, with `by_rail`, the first port of every
-    machine, then the second one, and so on. NPUs of `network` that are more than the ports are
-    removed.
+    Machines are the groups of `machines`. A port is a node with a link to a switch between
+    machines, which is a switch without a group by `group_of_nodes`. These switches and their
+    links are removed. Port i takes the place of NPU i of `network`. Ports are numbered in
+    ascending order of nodes or, with `by_rail`, the first port of every machine, then the
+    second one, and so on. Machines must have equally many ports (see `_ports`). Surplus NPUs of
+    `network` are removed with their links.
 
-    Links of ports have the bandwidth and latency of the NPU's links in `network`. Without
-    `has_bandwidths`, all links of `network` get the minimum bandwidth of the ports' links in
-    `machines`; without `has_latencies`, they get their maximum latency.
+    Other links of `machines` are unchanged. Links of `network` keep their bandwidth and
+    latency. Without `has_bandwidths`, they all get the minimum bandwidth of the removed links
+    from ports; without `has_latencies`, the maximum latency of these.
 
-    The nodes are the remaining nodes of `machines`, then the switches of `network`; links are
-    sorted by source, and there is one plane. Groups and measured switches are those of `machines`.
-    Raises `UsageError` if there are no ports (also for fewer than two groups), and if `network` has
-    several planes, a link between two NPUs, several links from one NPU, or fewer NPUs than ports.
+    The nodes are the remaining nodes of `machines`, then the switches of `network`, all with
+    names; links are sorted by source, and there is one plane. Groups and measured switches are
+    those of `machines`; multicast, reduction and dimensions are dropped. Raises `UsageError` if
+    there are no ports (also for fewer than two groups), then if `network` has several planes, a
+    link between two NPUs or several links from one NPU, then for fewer NPUs than ports.
     """
     between = _switches_between(machines)
     ports, machine_of_port, rows = _ports(machines, between)
@@ -282,13 +286,16 @@ def _dimension_links(
 ) -> tuple[Int64Array, Int64Array]:
     """Return sources and destinations (int64) of the links of one dimension of `npus` NPUs.
 
-    Links are ordered by source. `stride`: product of the sizes of the previous dimensions. Lines
-    and rings link an NPU to the next higher and then to the next lower coordinate; in a ring, size
-    - 1 is followed by 0, and a ring of two has one link per NPU. A fully connected dimension links
-    it to all other coordinates, ascending. A dimension of size 1 of these kinds has no links.
+    Links are ordered by NPU. `stride`: product of the sizes of the previous dimensions. Lines
+    and rings link an NPU to the next higher and then to the next lower coordinate. In a ring,
+    size - 1 is followed by 0, and a ring of two has one link per NPU. A fully connected
+    dimension links it to all other coordinates, ascending. A dimension of size 1 of these kinds
+    has no links.
 
-    A switch dimension adds one switch per group of NPUs that are equal in all other coordinates,
-    numbered from `first_switch`; each NPU has a link to its switch, followed by the link back.
+    A switch dimension adds one switch per group of NPUs that are equal in all other
+    coordinates. Switches are numbered from `first_switch`, by the lowest NPU of their group.
+    For each NPU there is a link to its switch, followed by the link back from the switch. This
+    also holds for size 1.
     """
     node = np.arange(npus, dtype=np.int64)
     # Links of a dimension change this coordinate only.

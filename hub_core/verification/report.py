@@ -137,10 +137,14 @@ def parse_expectation(text: str, collective: Collective) -> Contributions:
 def _parse_name(text: str, words: str, collective: Collective) -> Contributions:
     """Return the postcondition of the collective that `words` name, such as `broadcast root 0`.
 
-    Hyphens, blanks and underscores in the name are ignored. The numbers of ranks and units are
-    those of `collective`, its kind and root do not matter. `text`: the full expectation, for
-    messages. Raises `UsageError` for other words, a missing or superfluous root, and a
-    collective that these numbers do not allow.
+    `words`: lower case, without white space at the ends. They are the name of a kind in
+    `STANDARD_KINDS`, for a rooted kind followed by `root` and a rank of at most 9 digits. One
+    hyphen, blank or underscore between two letters of the name is ignored: `allgather`, `all
+    gather`. The numbers of ranks and units are those of `collective`; its kind and root do not
+    matter. `text`: the full expectation, for messages.
+
+    Raises `UsageError` for other words, then for a missing or superfluous root, then for a
+    collective that these numbers do not allow, for example a root that is no rank.
     """
     # Hyphens, blanks and underscores are equivalent: allgather, all-gather, all_gather.
     match = _NAMED.fullmatch(words)
@@ -179,10 +183,17 @@ def _parse_assignments(text: str, collective: Collective) -> Contributions:
 def _parse_pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
     """Return the (destination rank, source rank) pairs of an assignment such as `o[r]=i[r+1]`.
 
-    If `r` is on either side of an `=`, there is one pair per rank, in ascending order of `r`;
-    otherwise one pair. Pairs with a rank outside 0..n-1 are dropped. An assignment may have
-    several destinations, as in `o[0]=o[1]=i[2]`; their pairs follow one another. White space is
-    ignored. Raises `UsageError` for any other form.
+    The last term of the text must be a source `i[...]`, and each term before it a destination
+    `o[...]`. In the brackets is `r` or a number of at most 9 digits, optionally plus or minus
+    such a number. White space is ignored. The pairs of the first destination are followed by
+    those of the second, and so on:
+
+    - If the destination or the source has `r`, there is one pair for every r = 0..n-1,
+      ascending. `o[0]=i[r]` gives (0, 0), (0, 1), ...
+    - Otherwise there is one pair: `o[0]=o[1]=i[2]` gives (0, 2), (1, 2).
+
+    Pairs with a rank outside 0..n-1 are dropped; ranks do not wrap around. Raises `UsageError`
+    for any other text, also without a destination.
     """
     *left, right = assignment.split("=")
     source, targets = _match_term(right, "i"), [_match_term(part, "o") for part in left]

@@ -151,11 +151,15 @@ class StageTimes:
 
 
 def split_work(parts: Sequence[PassTimes], stages: int) -> list[PassTimes]:
-    """Divide the work of a model into `stages` equal stages; return the times of each.
+    """Divide the work of a model into `stages` equal stages; return the times of each, in order.
 
-    `parts`: times of consecutive parts of equal size, in which work is uniform. Stage i gets the
-    work between i / stages and (i + 1) / stages of the model, so the numbers of parts and stages
-    may differ. Transfer time and blocking are those of the first part.
+    `parts`: times of consecutive parts of equal size, in which work is uniform. Stage i gets
+    the work between i / stages and (i + 1) / stages of the model, so the numbers of parts and
+    stages may differ. Parts with forward times 4, 2 and 6 give stages with 5 and 7.
+
+    The times of forward, input-gradient and weight-gradient pass are exact fractions. Transfer
+    time and blocking of all stages are those of the first part. Raises `ZeroDivisionError`
+    without parts or stages.
     """
     bounds = sorted(
         {Fraction(at, len(parts)) for at in range(len(parts) + 1)}

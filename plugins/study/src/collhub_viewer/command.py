@@ -84,8 +84,10 @@ def view(
     """Show algorithms, jobs, networks and reports on an interactive page: one file, no server.
 
     IN is an algorithm or a workload, which is simulated on the topology; a network, a file or a
-    text such as ring:8; a folder of 'collhub tune'; or the --json report of 'collhub compare' or
-    'collhub diagnose'. Several runs are shown on one time axis.
+    text such as ring:8; a folder of 'collhub tune'; or the --json report of 'collhub compare'
+    or 'collhub diagnose'. If all IN are files of the ranks of one set, they are read as one IN.
+    Several runs are shown on one time axis. An existing OUT is an error without --force, and so
+    are several sizes.
     """
     from hub_core.plugin_api import InteractivePage
 
@@ -128,12 +130,24 @@ def _group_rank_files(
 def _read_subjects(
     context: CommandContext, source: str, more: tuple[str, ...], request: _ViewRequest
 ) -> list[PageSubject]:
-    """Read one IN: a report, a network, or an algorithm or job, which is simulated.
+    """Return the subjects of the page for one IN; algorithms and jobs are simulated.
 
-    The first of these that applies: a folder with `report.json` (a tuned folder); a report file; a
-    topology text such as `ring:8` (only without `--from`, further files, or a file with this name);
-    an algorithm or job; a network file. If none can be read, raises the error of reading an
-    algorithm or job; for a text with a colon, that of the topology.
+    The first rule that applies:
+
+    1. `source` is a folder with a file `report.json`: the comparisons and files of this tuned
+       folder (several subjects).
+    2. `source` is a file with a report of the hub: one subject.
+    3. No file has this name, there is neither `--from` nor `more`, and the text has a colon or
+       is an identifier, for example `ring:8`: the network that it describes. If the text cannot
+       be read: for a text with a colon the error of the topology, otherwise the next rule.
+    4. A workload, then an algorithm, which is simulated on `request.topology` or its own
+       network.
+    5. A network file.
+
+    `more`: the files of the other ranks, which are opened together with `source`. If rules 4
+    and 5 both fail, the error of opening the algorithm or job is raised. Errors of reports and
+    of simulations are raised too, for example `UsageError` (`no-topology`) for an algorithm
+    without a network.
     """
     from collhub_viewer.report_inputs import read_report, read_tuned_folder
 

@@ -42,23 +42,33 @@ class NodeWork(NamedTuple):
 
 
 def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
-    """Return action, slot, work (ns, or bytes of messages) and streams of every node of a job.
+    """Return action, slot, work, streams, type and counting of every node, in the workload's order.
 
-    A slot is the resource of a rank that runs one node at a time; streams are the parts of a
-    collective. The columns are in the order of the workload's nodes.
+    `slot` is the resource of a rank that runs one node at a time: the host slot for all nodes
+    on the host. Of the other nodes, computations have the compute slot, RECV nodes no slot, and
+    all others the communication slot. `type` is the native type of a collective, else -1.
 
-    - Slot: nodes of any kind on the host use the host slot. Of the others, computations use the
-      compute slot, RECV nodes no slot, all remaining kinds the communication slot.
-    - In a replay all nodes, also messages and markers, are timers with the node's duration, at
-      least 1 ns, without streams. All nodes that are not on the host count as computation. Nothing
-      is refused.
-    - LOAD and STORE take the latency of the memory plus bytes / rate, the quotient rounded down to
-      ns. Markers are skipped. Only computations that are not on the host count as computation.
+    In a replay, every node is a timer (`TIMER`) with its duration as work, at least 1 ns, and
+    without streams. Every node that is not on the host counts as computation (`is_counted`). No
+    errors are raised. Otherwise only computations that are not on the host count, and:
 
-    Raises `InputError` for the first node on which ASTRA-sim aborts, kind of defect by kind of
-    defect: a peer that is no rank (`peer-range`), a message to its own rank (`self-message`), a
-    message without bytes (`empty-message`), a LOAD or STORE without a remote memory (`no-memory`).
-    Errors of computations are raised before these, errors of collectives after them.
+    - SEND and RECV nodes have their own actions, also on the host. Their work is their bytes.
+    - LOAD and STORE are `MEMORY_NODE`. Their work is the latency of the memory plus bytes /
+      rate in ns, the quotient rounded down; missing bytes count as 0.
+    - Computations that are not on the host are changed by `_set_computations`, collectives by
+      `_set_collectives`.
+    - Markers are `SKIPPED`.
+    - All other nodes, such as computations on the host, are timers as in a replay.
+
+    `streams` is 0 except for collectives. Raises `InputError` for nodes on which ASTRA-sim
+    aborts or never stops. The first defect of this list is reported, at its first node:
+
+    1. a computation without operations or bytes for the roofline (`no-operations`)
+    2. a message with a peer that is no rank (`peer-range`)
+    3. a message to or from its own rank (`self-message`)
+    4. a message without bytes (`empty-message`)
+    5. a LOAD or STORE without a remote memory (`no-memory`)
+    6. an all-gather of fewer bytes than splits (`h7`)
     """
     nodes = workload.nodes
     count = len(nodes)
@@ -145,11 +155,16 @@ def _set_computations(
 ) -> None:
     """Set the durations of computations on devices in `work` (ns, in place), by the roofline model.
 
-    A duration is operations / min(memory bandwidth * operations / bytes, peak rate), rounded down,
-    so it may be 0. In `action`, computations of 0 bytes are marked as skipped, those of 0
-    operations as never ending. Without a roofline or memory bandwidth no node is changed. Raises
-    `InputError` (`no-operations`) for computations whose operations or bytes are missing.
-    `is_device`: mask of computations on devices.
+    `is_device`: mask of these computations; other nodes are not changed. Nothing is changed or
+    checked if the system has no roofline or no local memory bandwidth. The first rule that
+    applies to a node:
+
+    1. Operations or bytes are missing (negative): `InputError` (`no-operations`) at the first
+       such node, before any change.
+    2. 0 bytes: the action becomes `SKIPPED`, also for 0 operations.
+    3. 0 operations: the action becomes `NEVER_ENDS`.
+    4. Otherwise the work is operations / min(memory bandwidth * operations / bytes, peak rate),
+       rounded down to ns, so it may be 0.
     """
     if not system.has_roofline or system.local_memory_gb_per_s is None:
         return
@@ -176,10 +191,19 @@ def _set_collectives(
 ) -> None:
     """Set action, work (bytes of a stream) and number of streams of collectives, in place.
 
-    A stream is one of the parts into which a collective is divided; the last one also has full
-    size. `kind`: native type by node, -1 for none. A broadcast remains a timer. Collectives of the
-    host and of unknown kinds never end, nor do those without bytes of a stream. Raises `InputError`
-    (`h7`) for an all-gather of fewer bytes than splits, which ASTRA-sim never stops.
+    `kind`: native type by node, -1 for none. The first rule that applies to a collective:
+
+    1. On the host: the action is `NEVER_ENDS`.
+    2. A broadcast without a native type is not changed.
+    3. Another one without a native type: `NEVER_ENDS`.
+    4. Otherwise the action is `COLLECTIVE_NODE`.
+
+    In case 4 a stream has c = bytes / splits bytes, rounded down; missing bytes count as 0. If
+    c is below the number of ranks of the job, and the kind is not all-gather, c is that number,
+    and the total is c * splits. The work is c, and the number of streams is total / c, rounded
+    up. So the last stream also has c bytes. If c is 0 (an all-gather of 0 bytes), work and
+    streams are not changed. Raises `InputError` (`h7`) at the first all-gather of more than 0
+    bytes for which c is 0. Actions have been set by then. Other nodes are not changed.
     """
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     # All other kinds throw, and the rank hangs; a broadcast is a timer.

@@ -59,10 +59,21 @@ class _Gpu:
     def build(self) -> dict[str, Any]:
         """Build the JSON object of a rank, with `copies` instances of each thread block.
 
-        `copies` is the number of instances of the program. Instance c of thread block t has the id
-        t * copies + c. Numbers below the largest that the program does not use become blocks
-        without operations, because ids are positions. Chunk counts are multiplied by `copies`, and
-        every semaphore occurs once per instance with the same initial value.
+        `copies` is the number of instances of the program. Members of the object:
+
+        - `id`: the rank.
+        - `input_chunks`, `output_chunks`, `scratch_chunks`: those of the program times
+          `copies`.
+        - `threadblocks`: instance c of block t has the id and the position t * `copies` + c.
+          Every number below the largest used one has blocks. Blocks of unused numbers have no
+          operations. The operations are those of `lower_block`: fused and with nops if the
+          program requests it.
+        - `channels`: see `_build_channels`.
+        - `remote_buffers`: rank, buffer type and channel types of each, once for all instances.
+        - `semaphores`: for each semaphore of the program in order, `copies` equal entries with
+          its initial value.
+
+        A rank without operations has an empty list of thread blocks.
         """
         program, copies = self.program, self.copies
         recorded = program.blocks[self._rank]
@@ -173,11 +184,24 @@ class _Block:
     def _build_operation(self, operation: Recorded) -> dict[str, Any]:
         """Build the JSON object of one operation of this instance of the program.
 
-        Channels, remote buffers and switch channels are numbered within the thread block; those
-        that the block has not used before are added to it. Semaphores and barriers have the numbers
-        of this instance. Members that do not apply to the operation are omitted. `glre` (a sum
-        through a switch without a broadcast, which the executor does not support) has other
-        members. The operations of a pipeline are built in the same way.
+        Semaphores and barriers have the number n * k + c, with n: number in the program, k:
+        number of instances, c: this instance. Channels and remote buffers are given by their
+        position in the block's lists. One that the block has not used before is appended to its
+        list, also if the object does not show it.
+
+        `glre` (a sum through a switch without a broadcast) has exactly these members: name,
+        buffer type, offset and size of the source, target chunk, channels, channel type, reduce
+        operation. It must have one source and one target, otherwise `ValueError` is raised.
+
+        Any other operation has its name and, in this order:
+
+        - source and target ranges (`_build_range`), only if it has sources;
+        - channels, if `lists_channels` is true;
+        - channel type, reduce operation, part (position and size of the group of thread blocks)
+          and semaphores, each if it has one;
+        - a `barrier`: its number and number of thread blocks;
+        - a `pipeline`: the bytes of a slice, the number of chunks, and its operations, built in
+          the same way with the same lists.
         """
         channels = [
             self._find_channel(operation.channel_type, ordinal) for ordinal in operation.channels
@@ -242,10 +266,20 @@ class _Block:
     def _build_range(self, chunk: Chunk, operation: Recorded) -> dict[str, Any]:
         """Build the JSON object of a range of chunks for this instance of the program.
 
-        A local range has its buffer, in an operation on a switch also its rank. A remote range has
-        the position of its buffer in the block's list for the channel type, to which it is added at
-        its first use. A range of a switch has the first channel of the operation. All have index
-        and size in chunks.
+        Every object has `size`, the chunks of the range, and `index`, its first chunk: i * k +
+        c * size, with i: first chunk in the program, k: number of instances, c: this instance.
+        The other members depend on the range, first match:
+
+        1. A range of a switch (`SwitchRange`): `switch_channel_id`, the position of the
+           operation's first channel among the switch channels of the block.
+        2. A local range: `type`, its buffer. If the channel type of the operation is `switch`,
+           also `rank`.
+        3. A remote range: `buffer_id`, the position of its buffer in the block's list for the
+           operation's channel type.
+
+        A switch channel or remote buffer that the block has not used before is appended to its
+        list. Raises `KeyError` for a remote buffer that the program has not recorded for the
+        rank.
         """
         position = {"index": self._compute_index(chunk), "size": chunk.size}
         if isinstance(chunk, SwitchRange):
@@ -287,11 +321,18 @@ def insert_requested_barriers(operations: Iterable[Recorded]) -> list[Recorded]:
 
 
 def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list[Recorded]:
-    """Insert a nop before each operation that depends on an operation since the last barrier.
+    """Return the operations with a nop before each one that depends on one since the last barrier.
 
-    Two operations are dependent if one writes local plain data that the other one accesses.
-    Existing barriers and inserted nops separate operations. The bodies of pipelines are treated
-    separately. Returns a new list. `locate`: maps a chunk to the memory that contains it.
+    Two operations are dependent if one writes data that the other one reads or writes. Only
+    data of the own rank counts, not remote ranges and not packets, whose flags order reads
+    after writes. `locate` maps a chunk to the memory that contains it, because two buffers may
+    be the same memory.
+
+    Operations are separated by inserted nops and by existing operations `nop` and `barrier`. No
+    nop is inserted before these. `Recorded.sync` is not examined. A pipeline counts as one
+    operation with the accesses of all its operations. Barriers within it do not separate the
+    operations around it. Nops are also inserted within its body, examined in isolation. The
+    arguments are not changed.
     """
     inserted: list[Recorded] = []
     since_barrier: list[Recorded] = []
@@ -308,14 +349,23 @@ def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list
 
 
 def insert_data_barriers_as_package(operations: Iterable[Recorded]) -> list[Recorded]:
-    """Insert nops as the package does, which misses some dependencies; return a new list.
+    """Return the operations with nops where the package inserts them; it misses some dependencies.
 
-    A nop is a barrier of the block's threads. It is inserted before an operation that conflicts
-    with an earlier one: both access a chunk and at least one writes it. The package stores only the
-    last access to each chunk. At a conflict it deletes all accesses, including earlier ones of the
-    current operation; an operation that is a barrier begins anew, with its own accesses. It ignores
-    the plain operand of a sum of packets, and all operations of switches. The operations within a
-    pipeline are treated in the same way, separately.
+    A nop is a barrier of the block's threads. The rules reproduce the package:
+
+    - Accesses are tracked by (buffer type, chunk) of the own rank. `_list_tracked_accesses`
+      states which accesses count: for example none of switches, and not the first source of a
+      sum of packets. A pipeline has the accesses of all its operations.
+    - Only the last access to each chunk is stored.
+    - An access of an operation conflicts if an earlier operation has the last access to one of
+      its chunks, and at least one of the two accesses writes.
+    - At a conflict all stored accesses are deleted, also those of the current operation. Then
+      the current access is stored. One nop is inserted before the operation, however many
+      conflicts it has.
+    - An operation `nop` or `barrier` first deletes all stored accesses.
+
+    The body of a pipeline is examined in the same way in isolation and receives its own nops.
+    The arguments are not changed. Without operations the result is [].
     """
     inserted: list[Recorded] = []
     last_access: dict[tuple[BufferType, int], tuple[int, bool]] = {}

@@ -68,18 +68,20 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
     """Write the file of NCCL's example tuner, with losses and notes.
 
     A machine is known if the network of the selection identifies it, with the number of nodes
-    of the selection.
+    of the selection. The file has a comment as title, then lines of which the first that
+    matches a call decides:
 
-    - Protocols of the tuned lines follow NCCL's cost model on a known machine. Otherwise they
-      are LL below the option `ll_below` and Simple from there on.
-    - Channels are those of the option, else 0 (NCCL's own number) on a known machine, else
-      `_DEFAULT_CHANNELS`.
-    - On a known machine, lines that repeat NCCL's own choice follow for the sizes that are not
-      tuned.
-    - Lines for all other calls end the file, because the tuner leaves calls without a line a
-      single channel.
+    1. The tuned lines (`_tune_rules`, which also states the protocols and the losses). Their
+       number of channels is that of the option. Without the option it is 0 (NCCL's own number)
+       on a known machine, else `_DEFAULT_CHANNELS`.
+    2. On a known machine: NCCL's own choice at the sizes that are not tuned, for this number of
+       nodes and ranks.
+    3. Lines for all sizes and communicators (`_build_default_lines`), because the tuner leaves
+       calls without a line a single channel.
 
-    See `_tune_rules` for losses.
+    The notes name the variables to set, the channels unless they are 0, the cost model on a
+    known machine, and the calls that were not tuned. Without tuned lines the file has the other
+    parts.
     """
     communicator = _find_communicator(selection)
     channels = options.channels
@@ -128,9 +130,14 @@ def write_rccl(selection: Selection, options: RcclTunerOptions) -> WriteResult:
 def write_ncclx(selection: Selection, options: NcclxTunerOptions) -> WriteResult:
     """Write the file of NCCLX as CSV or JSON (option `form`), with losses and notes.
 
-    Sizes are in bytes per rank. The first is rounded up and the last down, and a rule without a
-    size left is left out. Ranks are those of a node. Calls without a rule keep NCCLX's own choice.
-    See `_tune_rules` for losses.
+    The rules and losses are those of `_tune_rules`, in its order. The sizes of a rule become
+    bytes per rank: total bytes / number of ranks, the first rounded up and the last rounded
+    down. A rule without a size after this is omitted. A rule without a largest size has none in
+    the file. The number of ranks in a rule is that of one node (ranks / nodes, rounded down).
+
+    Only the CSV file has a title with the network. A file without rules is written too. Calls
+    without a rule keep NCCLX's own choice. A note names the variable to set, and another one
+    the cost model if the selection's network is a known machine.
     """
     communicator = _find_communicator(selection)
     tuned = _tune_rules(selection, "NCCLX", options.channels, options.ll_below, communicator)
@@ -166,12 +173,21 @@ def _tune_rules(
 ) -> _TunedRules:
     """Return the rules for all collectives of a selection, with the losses.
 
-    On a known machine, NCCL's cost model decides the protocols. Otherwise it is ll below `ll_below`
-    bytes and simple from there on. 0 `channels` leave the number to the library. Losses are:
+    Rules are in the order of the selection, then by size window, then by size. They hold for
+    the numbers of nodes and ranks of the selection, and have total bytes as sizes. 0 `channels`
+    leave the number to the library. If a `communicator` (known machine) is given and NCCL's
+    cost model times the algorithm, the model decides the protocols. Otherwise the protocol is
+    ll below `ll_below` bytes and simple from there on, for the algorithm pat always simple.
 
-    - repeated collectives, and those that the tuner is not asked for;
-    - algorithms that the library lacks;
-    - sizes at which the library's own choice is faster; they are cut out of the rules.
+    Losses are, in this order:
+
+    1. Each further selection of a kind that occurred before; only the first one is used.
+    2. By collective: one loss for a kind that no tuner decides (not in `COLLECTIVES`), without
+       rules. Otherwise the sizes at which an algorithm that the library lacks is faster
+       (`own_windows`), then the sizes at which NCCL's own choice is faster.
+
+    The own choice is compared only on a known machine of one node with a profile. The full
+    range of sizes of that choice is cut out of the rule; the loss names the first slower size.
     """
     once, losses = first_of_kinds(selection)
     rules: list[TunerRule] = []

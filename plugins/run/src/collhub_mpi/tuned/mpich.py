@@ -113,13 +113,20 @@ _Tree = dict[str, object]
 def write(selection: Selection, options: MpichOptions) -> WriteResult:
     """Write MPICH's selection file: the file of its release with the tuned collectives inserted.
 
-    `options.defaults` is the path of the file of the release. Without it no file is written, and
-    all collectives are losses. Of several selections of one kind only the first is written, the
-    other selections are losses. Windows of sizes are computed with MPICH's algorithms only; the
-    sizes at which another algorithm is faster are losses. The result has one file,
-    `coll_selection.json`, which is not yet on the disk, and notes on its use. Raises `InputError`
-    (`not-a-selection`) if the file of the release cannot be read, is no JSON object, or lacks the
-    tree of any collective that the hub can tune.
+    `options.defaults` is the path of the file of the release. If it is None, the result has no
+    file, and every collective is a loss. Otherwise the result has one file,
+    `coll_selection.json`, which is not yet on the disk, and two notes on its use. The file is
+    also included if no tuned window could be inserted; then it has the content of the release's
+    file.
+
+    Of several selections of one collective kind only the first is inserted. Losses, in this
+    order: the further selections of a kind, then the losses of each inserted selection. Those
+    are its sizes at which an algorithm that MPICH lacks is faster, or one loss if no algorithm
+    fits. Tuned windows are computed with MPICH's algorithms only.
+
+    Raises `InputError` (`not-a-selection`) if the file of the release cannot be read, is no
+    JSON object, or lacks the tree `comm_type=intra` of a function in `COLLECTIVES`. These are
+    all functions that the hub can tune, not only the selected ones.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
@@ -161,12 +168,17 @@ def _insert_tuned(
 ) -> Sequence[Loss]:
     """Insert the tests of a tuned collective into MPICH's selection file; return losses.
 
-    `document` is the content of the file and is changed in place. The new tests apply only to
-    exactly `num_ranks` ranks and to the conditions of the kind, such as built-in operators; all
-    other calls keep the previous tree. Windows of sizes are computed with the algorithms that MPICH
-    has for this number of ranks (recursive doubling of an all-gather needs a power of two); the
-    sizes at which another algorithm is faster are losses. If no window remains, the document is not
-    changed.
+    `document` is the content of the file and is changed in place. In the tree `comm_type=intra`
+    of each MPI function of the kind (two for reduce-scatter), communicators of exactly
+    `num_ranks` ranks get the new tests. Within these, calls that violate a condition of
+    `CONDITIONS`, for example an operator that does not commute, keep the previous tree. All
+    other numbers of ranks also keep it.
+
+    Windows of sizes are computed with the algorithms that MPICH has for this number of ranks:
+    recursive doubling of an all-gather only for powers of two. Losses are the sizes at which
+    another algorithm is faster, and those that had a window only with another algorithm
+    (`own_windows`). If no window remains, the document is not changed and the result is one
+    loss. Raises `KeyError` if the document lacks the tree.
     """
     kind = selected.collective.kind
     # The algorithms that MPICH has for this number of ranks.
@@ -196,13 +208,18 @@ def _build_size_tests(
     num_ranks: int,
     default: object,
 ) -> _Tree:
-    """Build MPICH's tests of the message size, one per window, by ascending sizes.
+    """Build MPICH's tests of the message size, one per window or gap, by ascending sizes.
 
-    A test is a key of the result; its value applies if the test is true, otherwise the next one is
-    tried. The last test applies to all larger sizes. `default`: tree for sizes outside of the
-    windows. Tests compare the size of a message part: the full buffer divided by the number of
-    parts, rounded down. If several windows end at the same size, the first one applies. A window
-    that ends above `LARGEST_TEST` (in parts) becomes the last test.
+    The keys of the result are tests `NAME<=LAST` in ascending order, then `NAME=any`; NAME is
+    `SIZE_TESTS[kind]`. MPICH uses the value of the first test that is true. The value is the
+    algorithm of the window. For a gap before, between or after windows it is `default`.
+
+    LAST is the last byte of the window or gap divided by the number of message parts, rounded
+    down. The number of parts is `num_ranks` for an all-to-all, else 1. If several windows or
+    gaps have the same LAST, the first one counts. The first window or gap without a limit, or
+    with a LAST above `LARGEST_TEST`, becomes `NAME=any`; all later ones are dropped. Without
+    windows the result is `NAME=any` with `default`. `windows` must be ascending and without
+    overlaps. Raises `KeyError` for an algorithm that MPICH lacks.
     """
     parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}
@@ -266,16 +283,25 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
-    """Yield the calls of a tuned collective, one per window of sizes, with its algorithm and ranks.
+    """Yield the calls that a selection file serves for one MPI function, one row per size window.
 
-    `name`: the MPI function in the file. Yields no windows if the file keeps MPICH's default
-    for it. Windows have sizes of a message part, converted to bytes of the full buffer: a buffer
-    between two multiples of the number of parts belongs to the larger one. `max_bytes` is None
-    without a limit. Windows that keep the default are left out.
+    `name`: the MPI function in the file, of the collective `kind`. Yields nothing if the file
+    keeps MPICH's default for it, that is, if the tree is not divided by the number of ranks as
+    `_insert_tuned` does. Rows are in the order of the file, by ascending sizes. Windows whose
+    tree equals the default are omitted. The algorithm is given as `ring of 8 ranks`; of a
+    window with a test of the element count, it is the algorithm of `count=any`.
 
-    If the rules of `kind` have a condition on the buffers, they apply only to calls out of place;
-    then calls in place of all sizes follow last, with MPICH's own choice. Raises `InputError`
-    for an invalid tree and for a window without an algorithm.
+    The sizes of the file are those of a message part. They become bytes of the full buffer,
+    with p parts (ranks for an all-to-all, else 1): a window of parts a..b serves (a - 1) * p +
+    1 to b * p bytes. A window from 0 on starts at 0, and the last one has no limit (`max_bytes`
+    None).
+
+    For a kind whose rules require calls out of place (all-to-all), the rows hold only for
+    these. A last row follows for calls in place of all sizes, with MPICH's own choice. For
+    other kinds the rows hold for both.
+
+    Raises `InputError` (`not-a-selection`) where a tree, condition or test is missing or out of
+    order, and for a window that names no algorithm. Rows before the error have been yielded.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)

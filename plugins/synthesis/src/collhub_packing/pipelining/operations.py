@@ -300,10 +300,12 @@ def _find_needed(
 
 
 def _build_path(tree: PrunedTree, target: int) -> Operations:
-    """Build the messages along the path from the root to `target`; each waits for the one before.
+    """Return the messages along the path from the root to `target`, in path order.
 
-    No message is reduced. `remaining` is the number of messages from each (included) to the end of
-    the path. There are no messages if the target is the root.
+    Message i waits for message i - 1, the first one for none. No message reduces. `remaining`
+    counts the messages from this one (included) to the end of the path, so the last message has
+    1. If the target is the root, the result has no messages. `target` must be the root or in
+    `tree.nodes`; this is not checked.
     """
     nodes = _find_path_down(tree, target)
     length = len(nodes)
@@ -403,11 +405,16 @@ def _check_roots(
 ) -> None:
     """Raise `InputError` (`tree-root`) if the roots of the trees do not fit the collective.
 
-    `shares`: for each tree the share (part of the data) that it carries, -1 if its root is no
-    member. All-gather and reduce-scatter need a tree for the share of every rank; other
-    collectives need one for share 0. No tree may have a root that is no member. If the
-    collective has a root, all trees must be rooted at its NPU, `members[root]`. The conditions
-    are checked in this order.
+    `shares`: for each tree the number of the share (part of the data) that it carries, -1 for
+    none. The first violated condition is reported:
+
+    1. All-gather and reduce-scatter: every rank's number is in `shares`. The error names the
+       smallest missing rank. Other collectives: 0 is in `shares`, so there must be a tree.
+    2. No share is -1.
+    3. If the collective has a root: every tree is rooted at the NPU `members[collective.root]`.
+
+    The roots of trees are compared in condition 3 only. Without a root of the collective, for
+    example in an all-reduce, trees may be rooted at any node.
     """
     share_count = collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1
     uncovered = set(range(share_count)) - set(shares)
