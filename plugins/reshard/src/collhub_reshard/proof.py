@@ -45,9 +45,13 @@ class Outcome:
 
 
 def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
-    """Return the outcome of a schedule: times in seconds, status, proof, method, gap and bound.
+    """Return the outcome of a schedule: its makespan, bound and gap, and what proves the bound.
 
-    The bound is that of hosts or of one task, so `weights` is empty.
+    `makespan_s` and `bound_s` are ticks converted to float seconds. `bound_s`, `kind`, `hosts`
+    and `task` are those of `schedule.bound`; `weights` is empty. `gap` is the makespan divided
+    by `schedule.lower_bound_ticks`, minus 1, or 0.0 for a bound of 0. That bound may be higher
+    than `bound_s`, because it includes the solver's. Status, proof and method are those of the
+    schedule. A schedule without pieces has a makespan of 0.
     """
     bound = schedule.bound
     return Outcome(
@@ -103,12 +107,23 @@ def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
 def build_schedule_document(
     moves: Sequence[Move], units: UnitTasks, tasks: HostTasks, schedule: HostSchedule
 ) -> dict[str, JsonValue]:
-    """Build the document that proves a schedule of network cards, which an algorithm carries.
+    """Build the JSON object that proves a schedule of network cards, which an algorithm carries.
 
-    It contains the moves as text, the host of every device, the cards, the tasks between hosts, the
-    schedule, the bound with the hosts or the task that prove it, and the status. A piece of the
-    schedule is a list: task, sender, start, duration, first and last fraction of the task's bytes.
-    Times in seconds and rates in bytes/s are exact fractions as text. Hosts are sorted.
+    Its keys:
+
+    - `schema` (`PROOF_SCHEMA`), `moves`: one object per move (`_convert_move`), in their order
+    - `host_of`: host of every device; `cards`: number of network cards of a host
+    - `out_rate`, `in_rate`: rate of one card by host (ascending), in bytes/s
+    - `tasks`: one object per task between hosts (`_convert_task`), in the order of `tasks`
+    - `schedule`: one list per piece, in the order of the schedule: task, sender, start,
+      duration, first and last fraction of the task's bytes (from 0 to 1)
+    - `makespan_s`: end of the last piece
+    - `bound`: `kind`, `seconds`, `hosts` and `task` of `schedule.bound`
+    - `lower_bound_s`: the best known bound, which includes the solver's
+    - `status`, `proof`, `method`: those of the schedule
+
+    All times are in seconds. Times, rates and fractions are exact fractions as text, such as
+    `3/2`; times in `moves` are numbers instead. Tasks, senders and hosts are numbers.
     """
     network = tasks.network
     hosts = sorted(network.out_rate)

@@ -108,13 +108,23 @@ class Catalogue:
 
 
 def open_catalogue(source: str | None, fetch: Fetch | None = None) -> Catalogue:
-    """Open a catalogue of algorithms: the installed one (None), a folder, or an https address.
+    """Open a catalogue of algorithms: the installed one (None), a folder, or an address.
 
-    A folder with an index is the output of a build: its cards are read from its subfolder
-    `COPY_FOLDER`; otherwise they are in the folder itself. Invalid cards of a folder are listed
-    in `errors`. `fetch`: function for downloads, called with the URL and the maximum number of
-    bytes; by default `download`. Raises `UsageError` if the folder does not exist (`no-zoo`) or
-    for another kind of address, and `InputError` for an invalid index or download.
+    - `source` None: the catalogue that is installed with this package.
+    - `source` with `://`: an address, read by `_read_address`, whose errors pass through.
+      `fetch` is called with a URL and the maximum number of bytes. None means `download`, which
+      refuses every protocol except https with `UsageError` (`not-https`).
+    - Any other `source`: a folder. With a file `index.json` it is the output of a build: cards
+      are read from its subfolder `zoo`, and the result has the index. Otherwise cards are read
+      from the folder itself, and the `index` of the result is None.
+
+    In a folder, each subfolder with a file `card.yaml` is an entry; entries are sorted by name.
+    Entries with invalid cards are left out, and their errors are in `errors`. `machines` is
+    empty without a file `machines.yaml`.
+
+    Raises `UsageError` (`no-zoo`) if the folder does not exist, or has neither a valid nor an
+    invalid card. Raises `InputError` for an invalid machines file, for an index over 64 MiB,
+    and (after the cards are read) for an index that `parse_index` refuses.
     """
     if source is None:
         return _read_folder("installed", importlib.resources.files("collhub_zoo") / COPY_FOLDER)
@@ -150,11 +160,16 @@ def parse_index(content: bytes, path: str) -> dict[str, object]:
 
 
 def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Download a file by https, without credentials.
+    """Download a file by https and return its content; no credentials are sent.
 
-    Raises `UsageError` (`not-https`) for another protocol. Raises `InputError` if the download
-    fails or the server does not answer for 30 s, if the server redirects to another protocol,
-    or for more than `max_bytes` (default 16 MiB). Redirects to https are followed.
+    Redirects to https are followed. A content of exactly `max_bytes` (default 16 MiB) is
+    allowed.
+
+    Raises `UsageError` (`not-https`) for a URL that does not start with `https://`. Raises
+    `InputError` (`invalid-zoo`) if the connection fails or the server returns an HTTP error
+    such as 404. It also does if no data arrives for 30 s, if the server redirects to another
+    protocol, and for more than `max_bytes`. The 30 s limit each wait, not the whole download. A
+    malformed HTTP answer raises `http.client.HTTPException`.
     """
     # Imported here: the only command that needs the network imports its library.
     import urllib.error
@@ -236,12 +251,20 @@ def _read_entry(folder: Traversable, path: str) -> Entry:
 
 
 def _read_address(address: str, fetch: Fetch) -> Catalogue:
-    """Read the catalogue at an address, with or without the name of the index file.
+    """Download the index at an address and return its catalogue.
 
-    Entries are sorted by name; their files are downloaded when they are used. Machines have their
-    topology text as title; machines of the index without one are ignored. Raises `InputError` if
-    the list of entries is missing or has more than `_MAX_ENTRIES`, and for an invalid card. Raises
-    the errors of `fetch`.
+    The index is at `address` + `/index.json`; an address may also end with `index.json`
+    already. Only the index is downloaded here, with a limit of 64 MiB. Files of entries are
+    downloaded from `zoo/NAME/FILE` next to the index whenever `Entry.read` is called.
+
+    Entries are sorted by name, with equal names in the order of the index. `machines` has one
+    machine for each object with `topology` in the member `machines` of the index; its title is
+    the topology text too. Other values there are ignored, and `machines` of another type gives
+    none. `errors` is empty and `index` is the content of the index.
+
+    Raises `InputError`: of `parse_index`; `invalid-zoo` if `entries` is missing, no list, or
+    longer than 10 000; and of `parse_card` for the first invalid card. Errors of `fetch` pass
+    through.
     """
     base = address.removesuffix(INDEX_FILE).rstrip("/")
     url = f"{base}/{INDEX_FILE}"
@@ -259,10 +282,19 @@ def _read_address(address: str, fetch: Fetch) -> Catalogue:
 
 
 def _read_listed(item: object, base: str, url: str, fetch: Fetch) -> Entry:
-    """Return an entry of an index; its card is part of the index and is checked.
+    """Return the entry for one item of an index; its files are downloaded when they are read.
 
-    Invalid file names are ignored. The other files are downloaded when they are read, and must have
-    the SHA-256 of the index. Raises `InputError` for an invalid card.
+    The card is the member `card` of the item, so it is not downloaded. The member `files` maps
+    file names to SHA-256 digits. `Entry.files` has these names sorted, without `card.yaml` and
+    without names that `is_file_name` refuses. It is empty if `files` is missing or no object.
+    `base`: address of the folder of all entries. `url`: the index, for error messages.
+
+    `Entry.read(name)` downloads `base/CARD NAME/name`, at most 16 MiB, in every call. It raises
+    `InputError` if `name` is neither `card.yaml` nor in `Entry.files`, and if the SHA-256
+    differs from that of the index or the index has none. Errors of `fetch` pass through.
+
+    Raises `InputError` (of `parse_card`) for an invalid card, and for an item without a card or
+    that is no object.
     """
     item = item if isinstance(item, dict) else {}
     card = parse_card(json.dumps(item.get("card")).encode(), url)
@@ -347,12 +379,22 @@ class AlgorithmSource:
         return ""
 
     def create(self, kind: CollectiveKind, topology: Topology, size: int) -> Algorithm:
-        """Create the algorithm for `size` bytes, without verifying it.
+        """Return the algorithm for a collective of `size` bytes on a topology; it is not verified.
 
-        A file is read once per number of ranks, and its algorithm is used for all sizes. Raises
-        `UsageError` if the card excludes the call, needs a download that is missing, or its file
-        has another collective or number of ranks. Raises `HubError` if the synthesis or the reading
-        fails.
+        If the card has a synthesizer, the algorithm is synthesized in every call, with root 0
+        for rooted collectives. Otherwise it is read from the card's file or the download. It is
+        read once per number of ranks (the NPUs of the topology) and returned unchanged for all
+        sizes.
+
+        Raises `UsageError` for the first that applies:
+
+        1. The card does not list the collective `kind`, or lists numbers of ranks without this
+           one.
+        2. The card has only figures (`no-algorithm`), or its download is missing
+           (`not-fetched`).
+        3. The file has another collective or number of ranks (`other-collective`).
+
+        Errors of the synthesis and of `_read_file`, all `HubError`, pass through.
         """
         card = self._entry.card
         if reason := self.refusal(kind, topology):
@@ -391,11 +433,17 @@ class AlgorithmSource:
         ).algorithm
 
     def _read_file(self, ranks: int) -> Algorithm:
-        """Read the card's file, or its download, as an algorithm.
+        """Return the algorithm in the card's file, or in its download; nothing is cached here.
 
-        It is written to a temporary folder, where its reader finds the suffix. The word `RANKS` in
-        the arguments of the command is replaced by `ranks`. Findings of the reader are discarded.
-        Raises `HubError` if it cannot be read.
+        The content is written to a temporary folder under its original name (for a download,
+        the last part of the URL), so that the suffix selects the reader. The folder is removed
+        afterwards. A card's file is read with the options of its command. If the command has
+        arguments, each `{ranks}` within them is replaced by the number `ranks`, and they are
+        joined to the option `arguments`. A download is read without options.
+
+        Findings of the reader are discarded. The collective and the ranks of the result are not
+        compared with the card. Raises `InputError` if the file is not next to the card, and the
+        `HubError`s of `hub_core.read` if the content cannot be read.
         """
         command = self._command
         if command is None:

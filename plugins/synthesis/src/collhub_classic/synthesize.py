@@ -59,18 +59,33 @@ _MAX_ESTIMATED_RANKS = 128
 
 
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
-    """Synthesize the algorithm `name` in the rank order with the shortest time.
+    """Synthesize the algorithm `name` in the fastest of its rank orders (`_find_orders`).
 
-    Orders are those of `_find_orders`; each is simulated, or estimated without a simulator. A
-    single order is not timed if the request needs no time: the result then has the lower bound, or
-    1 ns. Of equally fast orders the first wins, that of the rank numbers. Ctrl-C returns the best
-    order so far; it passes through if there is none. The statistics state rounds and cost, and the
-    order unless it is as numbered; the algorithm has them with size and time (if known) as an
-    extension. Uneven collectives: `_synthesize_uneven`.
+    Uneven collectives are passed to `_synthesize_uneven`. Otherwise every order is simulated;
+    without a simulator (or for a simulated time of 0) its time is estimated from all messages
+    (`estimate_ns`). Of equally fast orders the first in the list wins. If there is one order
+    and `request.needs_time` is False, it is not timed. Its time is then the lower bound in ns,
+    or 1 without a bound.
 
-    Raises `UsageError` for unsuitable options and sizes and a single rank, and `InputError` for
-    collectives that the algorithm does not define, plans that are too large, numbers of units that
-    the request does not allow, and ranks that cannot reach each other.
+    `KeyboardInterrupt` (Ctrl-C, a limit of the search) ends the trials: the best complete order
+    is returned. Without a complete order the interrupt passes through.
+
+    The statistics are the planner's details, `rounds`, `cost`, and `order` (as `2,0,1`) unless
+    it is 0, 1, 2 and so on. The algorithm has them in the extension `collhub-classic`, with
+    name, topology, occupancy and bytes, and `time_ns` if it was timed.
+
+    Raises the first that applies, for collectives that are not uneven:
+
+    1. `InputError` (`collective-unsupported`) if the algorithm does not define the collective.
+    2. `UsageError` (`one-rank`) for a single rank.
+    3. `InputError` (`too-large`) for too many blocks in messages, or too many links passed
+       (`_check_passed_links`).
+    4. Errors of the planner, such as for its options or number of ranks.
+    5. The errors of `_check_size`: `too-large`, `size-too-small` for fewer bytes than units,
+       and `size-not-served` for a forbidden number of units.
+    6. `UsageError` of the option `order` (`_find_orders`).
+
+    `InputError` (`disconnected`) is raised when a route is needed between NPUs without a path.
     """
     if request.collective.kind.traits.is_uneven:
         return _synthesize_uneven(name, request, options)
@@ -119,10 +134,17 @@ def _synthesize_uneven(
     """Return the fastest variant of the algorithm `name` for a collective of uneven sizes.
 
     All variants of `generate_candidates` are simulated; of equally fast ones the first wins. A
-    variant without a time is used only if no variant has one; then the last is taken, and its time
-    is the lower bound, or 1 ns. The algorithm has the statistics and the time as an extension.
-    Raises `UsageError` for a single rank (`one-rank`) and for an invalid option `sizes`, and the
-    errors of `generate_candidates` and `_compute_bound_ns`.
+    simulated time of None or 0 counts as unknown. A variant with a known time always replaces
+    one without. If no variant has a time (as without a simulator), the last one is returned.
+    Its time is the lower bound in ns, or 1 without a bound.
+
+    The statistics are the details of the variant. The algorithm has them with its name and
+    `time_ns` in the extension `collhub-classic`. `KeyboardInterrupt` (Ctrl-C, a limit of the
+    search) passes through, even after complete variants. `request.needs_time` is ignored.
+
+    Raises `UsageError` for a single rank (`one-rank`) and, for algorithms with the option
+    `sizes`, for an invalid value (`option-value`). Errors of `generate_candidates`, of the
+    simulation and of `_compute_bound_ns` pass through.
     """
     if request.collective.num_ranks == 1:
         raise UsageError(
@@ -188,12 +210,19 @@ def build_synthesizer(name: str) -> Callable[[SynthesisRequest, ClassicOptions],
 def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], int | None]:
     """Return a function (request, options) that estimates the time of the algorithm `name` in ns.
 
-    The estimate is for the first rank order, from a sample of about `MAX_ESTIMATE_MESSAGES`
-    messages. It is None for uneven collectives. For more than `_MAX_ESTIMATED_RANKS` ranks, whose
-    plan would take seconds, it is `estimate_pairwise_ns` for `pairwise`, whose messages need no
-    plan, and None for other algorithms. The function raises the errors of `build_task`, of the
-    planner and of the option `order`, and (`too-large`) those of `_check_block_count` and
-    `_check_passed_links`.
+    The first rule that applies gives the result of the function:
+
+    1. None for an uneven collective, without further checks.
+    2. More than 128 ranks (`_MAX_ESTIMATED_RANKS`), whose plan would take seconds: None without
+       further checks, except for `pairwise`. For `pairwise` it is `estimate_pairwise_ns`, a
+       formula that needs no plan; the option `order` is ignored.
+    3. Otherwise `estimate_ns` of the plan in the first order of `_find_orders`, from a sample
+       of about `MAX_ESTIMATE_MESSAGES` messages. It is rounded up and at least 1.
+
+    Errors are raised by the function, not here: `KeyError` for an unknown `name`, those of
+    `build_task`, and `InputError` (`disconnected`) for a message without a route. Rule 2 also
+    raises `too-large` (`_check_block_count`, `_check_passed_links`); rule 3 also raises the
+    errors of the planner and of `_find_orders`.
     """
 
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
@@ -224,12 +253,17 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
 
 
 def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
-    """Build the planning task of the algorithm `name` for a request.
+    """Return the planning task of the algorithm `name` for a request.
 
-    It contains collective, size, options, topology, NPUs, the allowed numbers of units, and the
-    mean latency (s) and time per byte (s) of the routes from rank 0 (`compute_mean_link`). Raises
-    `InputError` (`collective-unsupported`) for a collective that the algorithm does not define, and
-    `UsageError` (`one-rank`) for a single rank.
+    It has the collective's kind and ranks, the bytes of the collective, the options, the
+    topology, the NPU of each rank, and `request.chunk_limits`, the allowed numbers of units.
+    `alpha_s` and `beta_s_per_byte` are the mean latency in s and the mean time per byte in s of
+    the routes from rank 0 to the ranks that it reaches (`compute_mean_link`). If it reaches
+    none, the routes from the other ranks to rank 0 are used.
+
+    Raises, in this order, `KeyError` for an unknown `name`, `InputError`
+    (`collective-unsupported`) for a collective that the algorithm does not define, and
+    `UsageError` (`one-rank`) for a single rank. Options and sizes are not checked.
     """
     # Raise an error for collectives that the algorithm does not define, and for a single rank.
     classic = ALGORITHMS[name]
@@ -278,12 +312,21 @@ def _build_candidate(
 
 
 def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:
-    """Return the rank orders to try; entry p of an order is the rank at position p of the plan.
+    """Return the rank orders to try, at least one; entry p of an order is the rank at position p.
 
-    The option `order` decides. `given`: only 0, 1, 2, ... A list of ranks: only this one. `auto`:
-    what the algorithm declares, which is a ring order, the numbering followed by the orders of
-    `find_group_orders`, or only the numbering. Raises `UsageError` for text that is no list of
-    ranks (`invalid-ranks`), and for a list that lacks a rank (`option-value`).
+    An order is int64[ranks]. The option `order` of the task decides:
+
+    - `given`: only 0, 1, 2 and so on (the numbering).
+    - `auto`, for an algorithm with a ring order: only the ring of `find_ring_order`, read-only.
+    - `auto`, for an algorithm with group orders: the numbering, then the orders of
+      `find_group_orders` (none to two, which differ from the numbering).
+    - `auto`, for any other algorithm: only the numbering.
+    - A list such as `0,2,1,3`: only this order.
+
+    Raises `UsageError`: `invalid-ranks` for a text that is no list of ranks or has a rank
+    twice, and `option-value` if a rank is missing or is not below the number of ranks.
+    `InputError` (`disconnected`) of the ring search passes through if a rank cannot reach
+    another one.
     """
     option_text, numbered = task.options.order, np.arange(task.num_ranks)
     if option_text == "given":
@@ -319,11 +362,17 @@ def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64A
 
 
 def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:
-    """Rename the positions of a plan to ranks: position p becomes rank `order[p]`.
+    """Return a plan in which position p of `plan` is rank `order[p]`; `plan` is not changed.
 
-    For a collective with a root, the order is first rotated so that it starts with the root. Blocks
-    that belong to a rank's share, or to a pair of ranks in an all-to-all, are renamed accordingly;
-    if the vector is not split, blocks keep their numbers.
+    For a collective with a root, the order is first rotated so that it starts with the root:
+    (2, 0, 1) with root 1 becomes (1, 2, 0). Messages keep their sequence, rounds and channels.
+    With n ranks, blocks are renamed by the collective:
+
+    - All-to-all: block s * n + d, which rank s sends to rank d, becomes `order[s]` * n +
+      `order[d]`.
+    - Another collective whose full buffer has one share per rank: with k blocks per share,
+      block p * k + i becomes `order[p]` * k + i.
+    - Full buffer without shares (all-reduce, reduce, broadcast): blocks keep their numbers.
     """
     ranks = len(order)
     if collective.root is not None:
@@ -368,11 +417,14 @@ def _check_block_count(blocks: int) -> None:
 
 
 def _check_passed_links(name: str, task: ClassicTask) -> None:
-    """Raise `InputError` (`too-large`) if messages between all pairs of ranks pass too many links.
+    """Raise `InputError` (`too-large`) if messages between all pairs pass too many links.
 
-    Only `direct` and `pairwise` send such messages. Their links are estimated from the distances of
-    `_COUNTED_SENDERS` ranks, evenly spaced, and limited to `_MAX_PASSED_LINKS`: on a ring, they
-    grow with the third power of the number of ranks.
+    Only the algorithms `direct` and `pairwise` without a root are checked; all others pass. The
+    number of links is estimated: the mean distance in links from 16 evenly spaced ranks
+    (`_COUNTED_SENDERS`) to all ranks, times the square of the number of ranks. A rank's
+    distance to itself counts as 0, as does a rank that cannot be reached. With fewer than 16
+    ranks some count repeatedly. Up to 200 million links (`_MAX_PASSED_LINKS`) are allowed. On a
+    ring the number grows with the third power of the ranks.
     """
     if name not in ("direct", "pairwise") or task.kind.traits.is_rooted:
         return

@@ -100,9 +100,22 @@ class _BoundCalculation:
     def compute_seconds(self) -> float:
         """Return a lower bound of the time in s for all programs that the search can reach.
 
-        It is the time of the busiest resource, plus the all-reduces of scalars. Resources are the
-        network (all Sends), the links of each group (collectives, and the AllGathers that cannot be
-        avoided) and the processors of each group (contractions only). 0 without operations.
+        It is the largest sum of times on one resource, plus the times of the scalar
+        all-reduces. The resources are:
+
+        - The network: all Sends of all groups, by formula and without launches.
+        - The links of each group: its collectives (`_compute_collective_s`), and the AllGather
+          that no `reorder` avoids (`_find_necessary_gathers`), without a launch.
+        - The processors of each group: contractions, with their launches. All other
+          computations count as 0.
+
+        A scalar all-reduce belongs to each reduction of slices to a scalar (`reduces_scalar`),
+        such as a norm. It counts its time for the bytes of one element among all ranks of its
+        group, without a launch. On a mesh of several axes it counts as 0, as does the AllGather
+        that no `reorder` avoids.
+
+        The result is 0 without operations. Raises `InputError` for a symbol without a value and
+        for invalid counts of an uneven collective.
         """
         busy: dict[str, float] = {}
         for operation in self.program.operations:
@@ -128,11 +141,20 @@ class _BoundCalculation:
         return max(busy.values(), default=0.0) + scalars_s
 
     def _compute_collective_s(self, operation: Operation) -> float:
-        """Return the minimum time of a collective in s, with its launch.
+        """Return the minimum time of a collective in s that no transformation can avoid.
 
-        0 if no data are communicated (see `find_demand`), and for an AllGather that may be removed.
-        An AllGather that remains counts without its launch, since it may share the launch of a
-        stage. An AllReduce counts as its ReduceScatter if that is faster and `split` is allowed.
+        Times are those of `self.times` for the fastest algorithm. The first rule that applies:
+
+        1. An AllGather that a transformation may remove (`_can_be_removed`): 0.
+        2. No demand (`find_demand`), as for a group of one rank and for all members of a bucket
+           except the first: 0.
+        3. Any other AllGather: its time without a launch, since it may share the launch of a
+           stage.
+        4. An AllReduce, if `split` is allowed: the smaller of its time and the time of a
+           ReduceScatter of the same bytes, plus one launch.
+        5. Any other collective: its time plus one launch.
+
+        Raises `InputError` for invalid counts of an uneven collective (`find_demand`).
         """
         if operation.kind is Kind.ALL_GATHER and self._can_be_removed(operation):
             return 0.0
@@ -200,14 +222,21 @@ class _BoundCalculation:
     # --- memory ---
 
     def compute_peak_bytes(self) -> int:
-        """Return a lower bound of the peak memory in bytes: the maximum over the groups of ranks.
+        """Return a lower bound of the peak memory of a rank in bytes, for the largest group bound.
 
-        The bound of a group is the bytes of its arguments on a rank, plus the largest tensor that
-        an AllGather must produce there. Such tensors are the results of the AllGathers that no
-        transformation can remove (`_can_be_removed`), and those of `_find_necessary_gathers`. A
-        state that is replicated on some axis counts with its bytes // ranks if `as-slice` is
-        allowed and the complete state is not needed afterwards. All other results count 0, because
-        they may be internal to a kernel. The result is 0 without arguments and AllGathers.
+        The bound of a group is the sum of the bytes of its arguments on a rank, plus the bytes
+        of one AllGather's result.
+
+        - An argument counts with its bytes on a rank. If `as-slice` is allowed, a state that is
+          replicated on some axis counts with these bytes // ranks, unless its complete value is
+          needed after the program (`whole_after`).
+        - The AllGather's result is the largest of two kinds. One is the result, in bytes on a
+          rank, of each AllGather that no transformation can remove (`_can_be_removed`). The
+          other is the number for the group in `_find_necessary_gathers`. It is 0 if there is
+          neither.
+
+        All other results count as 0, because they may be internal to a kernel. The bound is 0
+        without arguments and AllGathers.
         """
         argument_bytes: dict[int, int] = {}
         for argument in self.program.arguments:
@@ -235,13 +264,20 @@ class _BoundCalculation:
     def _find_necessary_gathers(self) -> dict[int, int]:
         """Return for each group the bytes that one AllGather must produce, wherever it is moved.
 
-        A `reorder` may move an AllGather along a path of operations that read each other, up to an
-        output that stays replicated (`_stays_replicated`). At each place it produces the tensor at
-        this place, so at least the smallest tensor of the path, in bytes of the complete tensor.
-        The bound of a group is the largest of these minimums over all such paths to its outputs.
-        Paths begin at an AllGather and do not pass another communication or a scalar. Groups with
-        such an output but without a path have 0; other groups are missing. Empty if `reorder` is
-        not allowed.
+        A `reorder` moves an AllGather past its readers, towards an output. The AllGather then
+        produces the tensor at its new position. Without other removals it is somewhere on a
+        path from its present position to an output. So it produces at least the smallest tensor
+        of this path.
+
+        A path is a sequence of operations, each of which reads the previous one. It starts at
+        an AllGather, which counts, and ends at an output that stays replicated
+        (`_stays_replicated`), which counts too. After its start it has no communication and no
+        tensor without dimensions. The number of a path is its smallest tensor, in bytes of the
+        complete tensor.
+
+        The result maps the number of a group to the largest number of all paths to its outputs.
+        A group has 0 if it has such an output but no path. Groups without such an output are
+        missing. The result is empty if `reorder` is not allowed.
         """
         if "reorder" not in self.kinds:
             return {}

@@ -83,13 +83,19 @@ def cut_lanes(
     cuts: Cuts,
     position: Int64Array,
 ) -> Blocks:
-    """Build the thread blocks: every lane (sequence of steps of a rank) is cut into one or more.
+    """Cut every lane (a sequence of steps of one rank) into thread blocks; return these.
 
-    `cuts`: number of blocks of each lane for messages, and separate ones for local steps.
-    `position`: int64 per row, the order in which local steps are distributed. The messages of a
-    connection are cut at the same messages on both sides, since a connection must have one thread
-    block on each side. Each part of a connection keeps the channel of the draft here. Blocks are
-    sorted by lane, and so by rank.
+    Rows are first assigned to parts of their lane: messages by `_divide_messages`, local rows
+    by `_divide_local_rows`. Each part with rows becomes one block. The messages of a connection
+    are cut at the same messages on its sending and its receiving lane. A lane may therefore
+    have more blocks than `cuts.messages` gives for it. `position`: int64 per row, the order in
+    which the local steps of a lane are distributed.
+
+    Blocks are sorted by lane, then by part, and so by rank. Parts of connections are numbered
+    by (connection, part), with connections in the order of `draft.connections`. Each has
+    source, destination and channel of its connection in the draft. A block without sends
+    (receives) has -1 as `send` and `outgoing` (`recv` and `incoming`). An empty draft gives no
+    blocks.
     """
     connection, triples = draft.connections
     part = _divide_messages(draft, lanes, cuts, connection)
@@ -158,12 +164,14 @@ def _divide_messages(
     cuts: Cuts,
     connection: Int64Array,
 ) -> Int64Array:
-    """Divide the messages of each connection into parts; return the part of every row.
+    """Divide the messages of each connection into parts; return the part of every row: int64[rows].
 
-    int64 from 0; 0 for local rows. The messages of a connection are divided evenly, in the order of
-    rows, into the larger of the numbers of parts that `cuts` gives for the lanes of its two sides,
-    but at most one part per message. Both sides are divided at the same messages. `connection`: of
-    each row, -1 for local rows.
+    Local rows have 0. `connection`: connection of each row, -1 for local rows. The number of
+    parts p of a connection is the larger of `cuts.messages` for its two lanes, but at most its
+    number of messages m. Message i of the connection, counted from 0 in the order of rows, has
+    part i * p // m. This is computed on each side, so the send and the receive of a message
+    have the same part. Example: 5 messages in 2 parts have the parts 0, 0, 0, 1, 1. All parts
+    are 0 if no lane is cut into more than one part for messages.
     """
     part = np.zeros(len(draft), np.int64)
     if not np.any(cuts.messages > 1):
@@ -193,14 +201,18 @@ def _divide_local_rows(
     part: Int64Array,
     position: Int64Array,
 ) -> Int64Array:
-    """Assign the local rows of cut lanes to parts; return the part of every row.
+    """Assign the local rows to parts of their lanes; return the part of every row: int64[rows].
 
-    `part`: part of every message row, which is kept; it is not changed. If `cuts.local` gives a
-    lane separate blocks for local steps, its local rows are divided evenly among them in the order
-    of `position`; there are at most as many as local rows, numbered after all parts of messages. In
-    another lane, a local row belongs to the part of the previous message of the lane in this order,
-    or to part 0 before the first message. Returns `part` itself if no lane is cut or there are
-    no local rows.
+    `part`: part of every message row; message rows keep it. The rows of a lane are taken in the
+    order of `position`.
+
+    - If `cuts.local` is above 0 for the lane: its m local rows are divided among b =
+      min(`cuts.local`, m) separate parts. Local row i, from 0, has the part i * b // m + 1 +
+      the largest part of all rows of `part`.
+    - Otherwise, a local row has the part of the nearest earlier message of its lane, or 0
+      before the first message.
+
+    `part` is not changed. It is returned itself if no lane is cut or there are no local rows.
     """
     is_local = draft.partner < 0
     if not cuts.is_any or not is_local.any():
@@ -311,18 +323,21 @@ class _ChannelUse:
 
 
 def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64Array]:
-    """Assign channels below `limit` to the connection parts of thread blocks.
+    """Assign a channel from 0 to `limit` - 1 to each connection part of the thread blocks.
 
-    The incoming and the outgoing part of a block must have one channel; such parts form groups
-    (`_group_connections`). Groups are processed in order, without later changes. A group gets the
-    producer's channel (`blocks.channel`, at least 0) of its first part if that is below `limit` and
-    free, otherwise the lowest free one. A channel is free if no earlier
-    group uses it from the same source to the same destination, and if no rank gets more than
-    `MAX_BLOCKS_PER_CHANNEL` peers on it per direction.
+    Parts that must share a channel form groups (`_group_connections`). The groups get channels
+    in the order of their first part, and no channel is changed later. A group gets the
+    producer's channel of its first part (`blocks.channel`) if that is below `limit` and free.
+    Otherwise it gets the lowest free channel. A channel is free for a group if:
 
-    Returns (channel of each part, int64, or None if the channels do not suffice; lanes with a block
-    whose two parts cannot share a channel, ascending). The second is valid in both cases; channels
-    are assigned as if such blocks had no restriction.
+    - no earlier group uses it for the same source and destination as a part of this group, and
+    - no rank gets more than 32 (`MAX_BLOCKS_PER_CHANNEL`) parts that it sends on this channel,
+      or more than 32 that it receives on it.
+
+    Returns (channels, lanes). Channels are int64 per part; they are None if some group has no
+    free channel. Lanes are int64, ascending and distinct: those with a block whose incoming and
+    outgoing part cannot share a channel. They are complete even if the channels are None. For
+    the assignment, such a block does not require equal channels.
     """
     groups, conflicting_blocks = _group_connections(blocks)
     # Reported even if channels do not suffice: separating comes first.
@@ -346,9 +361,15 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
     """Return the groups of connection parts that must share a channel, and the blocks in conflict.
 
-    The incoming and the outgoing part of a thread block must share a channel, so their groups are
-    merged. If the two groups cannot share one (see `has_conflict`), they remain separate, and the
-    block is in conflict. Groups are in the order of their first member, members ascending.
+    Each part starts as a group. Blocks are taken in ascending order; those that do not both
+    receive and send are skipped. The group of a block's incoming part and the group of its
+    outgoing part are merged. If these two groups have a conflict, they stay separate and the
+    number of the block is added to the second result, which ascends. Groups have a conflict if
+    both have a part with the same source and destination. They also have one if a rank would
+    send, or would receive, more than 32 (`MAX_BLOCKS_PER_CHANNEL`) parts.
+
+    Every part is in exactly one group, which may have only this part. Groups are sorted by
+    their first part, and their members ascend.
     """
     pairs = zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True)
     group_of = [_Group.from_part(part, pair) for part, pair in enumerate(pairs)]

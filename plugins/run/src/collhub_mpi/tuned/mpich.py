@@ -346,12 +346,20 @@ def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
 def _read_windows(
     tree: Mapping[str, object], test: str
 ) -> Iterator[tuple[int, int | None, Mapping[str, object]]]:
-    """Read the size tests of a tree: yield (first, last, subtree) in order.
+    """Yield (first size, last size, subtree) for each size test of a tree, in key order.
 
-    `test`: name of the tests. Sizes are inclusive; the first window starts at 0, each next one
-    after the previous one, and `last` is None for all larger sizes. Raises `InputError` at the
-    first mistake: tests must be `TEST<=size` with ascending sizes, the last one `TEST=any`, and
-    each must have a subtree.
+    Keys are `TEST<=SIZE`, with TEST from `test`; the last key is `TEST=any`. Sizes are
+    inclusive. The first window starts at 0, the next one at the previous SIZE + 1. `last size`
+    is None for `TEST=any`. Example: `{"s<=9": a, "s=any": b}` gives (0, 9, a) and (10, None,
+    b).
+
+    Raises `InputError` (`not-a-selection`) at the first mistake, after the windows before it:
+
+    - a value that is no object
+    - another key, or a SIZE below the start of its window (such as the SIZE of the previous
+      test)
+    - keys after `TEST=any`, whose own window is yielded before the error
+    - no `TEST=any` at the end, as in an empty tree
     """
     first = 0
     for key, leaf in tree.items():

@@ -219,10 +219,17 @@ class PlanReport:
 
 
 def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
-    """Return the contents of `groups.json`: the plan and the files of its algorithms.
+    """Return the object in `groups.json`: the plan and the files of its algorithms.
 
-    `files`: one per group, in their order. `joint`: file of the joint algorithm, None without one;
-    then `joint_bytes` is null too. Times are in ns.
+    The keys are `schema` (`collhub/groups-1`), `topology`, `method`, `time_ns` (simulated time
+    of the plan), `joint`, `joint_bytes` and `groups`. `joint` is the argument unchanged, which
+    is null for None. `joint_bytes` is the number of bytes of the collective `plan.joint`, or
+    null if the plan has no joint algorithm.
+
+    `groups` has one object per group, in the order of the plan. Its keys are the fields of
+    `GroupItem` (`npus`, `collective`, `size` in bytes, `counts`, `start_ns`, `alone_ns`,
+    `alone_maker`) and `file`, the entry of `files` at the same position. Raises `ValueError` if
+    the number of files is not that of the groups.
     """
     from hub_core.reports import to_json
 
@@ -261,9 +268,21 @@ def _parse_choices(
 ) -> tuple[GroupChoices, Assignments]:
     """Convert the options of the command to (choices of the plan, options of the writer).
 
-    Without `out` the options of the writer are empty. The work limit is 400 000 (`MAX_WORK`) unless
-    `-O work=` is given. Raises `UsageError` for `--to` without `out`, for the output `-`, for
-    contradicting outputs, and for an unknown option. Raises `HubError` for an unknown synthesizer.
+    `-O` options are those of the groups (`work`) and, with `out`, those of the writer that
+    `output` selects. The options of the writer are texts by name; they are empty without `out`.
+    The work limit is `-O work=N` (up to 18 digits), by default 400 000 (`MAX_WORK`). The other
+    fields of the choices are the options `name`, `occupancy`, `backend` and `budget` in `wish`,
+    and the registry of `context`.
+
+    Raises for the first that applies:
+
+    1. `UsageError` for `--to` without `out`.
+    2. `UsageError` for the output `-`, since the output is a folder.
+    3. The errors of `context.output_target`, such as a format in `--to` that no writer has.
+    4. `UsageError` (`unknown-option`) for an option that neither the groups nor the writer
+       declare.
+    5. `UsageError` if `work` is no number.
+    6. `HubError` for an unknown synthesizer.
     """
     from collhub_flows.groups.planning import MAX_WORK, GroupChoices
     from hub_core.network import Occupancy
@@ -317,13 +336,19 @@ def _write_files(
     output: OutputRequest,
     options: Assignments,
 ) -> list[str]:
-    """Write one algorithm per group, the joint one if there is one, and `groups.json`.
+    """Write the algorithm of each group, a joint one, and `groups.json`; return all paths.
 
-    The files are in the folder `out`. They are named `group_0`, `group_1`, ... and `joint`,
-    with the suffix `.json` for the hub's JSON format, in the format of `output` and with the
-    options of its writer. `groups.json` describes the plan (`manifest`), with the names of
-    these files without the folder. `topology`: its text, for the description. Returns the full
-    paths of all files in the order of writing, `groups.json` last.
+    The joint algorithm is written only if `plan.joint` is not None. The files are in the folder
+    `out`. They are named `group_0`, `group_1` and so on in the order of the groups, and
+    `joint`. The suffix is `.json` for the format `json`, and there is none for other formats.
+    All have the format of `output` and the options of its writer. `groups.json` is the object
+    of `manifest` with `topology` (its text) and the names of these files without the folder.
+
+    The paths include the folder. They are in the order of writing: groups, `joint`,
+    `groups.json`. A format that writes several files per algorithm gives several paths. Losses
+    of the writer are printed; with `--strict` they raise `LossyError`. Errors of
+    `context.output_target` and `context.write_output` pass through. Files that were written
+    before an error remain, without `groups.json`.
     """
 
     named = [(f"group_{number}", each) for number, each in enumerate(plan.algorithms)]
