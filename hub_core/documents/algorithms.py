@@ -183,8 +183,8 @@ class _Document:
     def algorithm(self) -> Algorithm:
         """Build the algorithm of a document whose members already satisfy the schema.
 
-        Arrays are checked first, and all their defects are raised in one `InputError`. After that
-        the first defect that the model finds, such as cyclic dependencies, is raised as
+        Arrays are checked first; the first defects of all arrays are raised in one `InputError`.
+        After that the first defect that the model finds, such as cyclic dependencies, is raised as
         `InputError`. Both name the file.
         """
         root = self._root

@@ -186,10 +186,13 @@ class FingerprintValues:
     ) -> _Array:
         """Return the expected fingerprints and counts of `cells` output units: uint64[cells, 2].
 
-        Row i of `rows` belongs to unit `cell[i]`. A fingerprint is the sum of the weights of the
-        unit's contributions modulo 2^64, and the count is their number. A row for all ranks (source
-        rank below 0) counts once per rank. A contribution that no INPUT has increases only the
-        count, so the unit cannot match.
+        Column 0 is the fingerprint: the sum of the weights of the unit's contributions modulo 2^64.
+        Column 1 is the number of contributions. Row i of `rows` belongs to unit `cell[i]`; a unit
+        without rows has 0 in both columns. A row with source rank r is one contribution. A row with
+        a negative source rank (all ranks) is one contribution per rank.
+
+        A contribution whose rank or unit does not exist in the INPUTs increases only the count, so
+        that the unit cannot match.
         """
         values = np.zeros((cells, 2), np.uint64)
         # Rows for all ranks are not expanded, which would give cells times ranks entries.

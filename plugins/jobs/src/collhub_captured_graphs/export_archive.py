@@ -197,17 +197,24 @@ class _GraphReader:
     def _read_node(self, fields: Fields, number: int) -> GraphNode:
         """Convert a node of the JSON; a result that is a list of tensors becomes several results.
 
-        A result that is neither a tensor nor a list of them is None. The name of the node is the
-        recorded one, else that of its first tensor, else `node_<number>`; `number` is its position,
-        also for messages. The operator is the target without `torch.ops.`. Arguments are by name;
-        one without a name is `argument_<i>`, with i arguments before it. Those passed by keyword
-        are listed in `keywords`. Arguments for devices, layouts and memory formats are left out. In
-        names, characters other than letters, digits and `_` are replaced.
+        Parts of the node:
+        - results: in order; None for a result that is neither a tensor nor a list of tensors.
+        - name: the recorded one, else that of the first tensor among the results, else
+          `node_<number>`. `number` is the position of the node from 0.
+        - operator: the target without `torch.ops.`, such as `aten.mm.default`.
+        - arguments: by name, in order. An argument without a name is `argument_<i>`, with i
+          arguments before it. Arguments for devices, layouts and memory formats are left out and
+          not counted.
+        - keywords: names of the arguments that are passed by keyword.
 
-        Raises `InputError` for a result that is a symbolic number (`data-dependent`), a subgraph as
-        argument (`graph-break`), a target that is no operator name (`operator`), and the errors of
-        `_read_tensor` and `_read_argument`. Raises `KeyError` for missing fields; `read` converts
-        it.
+        In names of nodes, tensors and arguments, every character other than ASCII letters, digits
+        and `_` is replaced by `_`, and at most 200 characters are kept. Of arguments with equal
+        names the last one counts.
+
+        Raises `InputError` for the first of these: a result that is a symbolic number
+        (`data-dependent`), errors of `_read_tensor`, a subgraph as argument (`graph-break`), errors
+        of `_read_argument`, and a target that is no operator name (`operator`). Raises `KeyError`
+        for missing fields; `read` converts it.
         """
         target = str(fields["target"])
         results: list[Tensor | None] = []
@@ -244,13 +251,18 @@ class _GraphReader:
     def _read_argument(self, form: str, content: Any, node: str) -> ArgumentValue:
         """Convert an argument of a node by its form (`as_tensor`, `as_ints`, ...).
 
-        Tensors become references, optional tensors the same or None, lists become tuples (also
-        nested), element types become `ElementName`, floats (written as numbers or texts) become
-        floats, symbolic numbers become their values, and `as_none` becomes None. Integers,
-        booleans, texts and `as_operator` are returned unchanged. `node`: name of the node, for
-        messages. Raises `InputError` (`argument`) for an unknown form, and (`data-dependent`) for a
-        symbol without a value. Raises `KeyError` for an unknown element type; `read` converts this
-        error.
+        - `as_none` becomes None.
+        - A tensor becomes a `Reference` to its name, an optional tensor the same or None.
+        - Integers, booleans, texts and `as_operator` are returned unchanged; a float, written as
+          number or text, becomes a float.
+        - An element type becomes an `ElementName`.
+        - A symbolic number becomes its recorded value.
+        - A list of these becomes a tuple, a list of lists a tuple of tuples. Floats in
+          `as_float_lists` are not converted.
+
+        `node`: name of the node, for messages. Raises `InputError` (`argument`) for an unknown
+        form, and (`data-dependent`) for a symbol without a value. Raises `KeyError` for an unknown
+        element type and `ValueError` for a text that is no float; `read` converts both.
         """
         result: int | bool | str
         match form:
@@ -309,8 +321,11 @@ class _GraphReader:
     def _read_tensor(self, name: str) -> Tensor:
         """Return name, element type and shape of a value of the graph.
 
-        Raises `InputError` for a size that is an expression (`data-dependent`), and for an
-        unsupported element type (`element`).
+        `name`: a key of the graph's `tensor_values`. In the result, every character of the name
+        other than ASCII letters, digits and `_` is `_`, and at most 200 characters are kept. Raises
+        `InputError` for a size that is an expression instead of a number (`data-dependent`), then
+        for an element type that is not in `_ELEMENTS` (`element`). Raises `KeyError` for an unknown
+        name; `read` converts it.
         """
         meta = self._values[name]
         sizes = []

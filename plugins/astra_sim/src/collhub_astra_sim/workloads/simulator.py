@@ -52,18 +52,22 @@ from hub_core.plugin_api import (
 
 
 def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
-    """Simulate a job and return the times of its ranks and nodes (simulator `analytical` of jobs).
+    """Simulate a job; return the times of its ranks and nodes in ns (simulator `analytical`).
 
-    A job that was read from a folder for ASTRA-sim is simulated as ASTRA-sim runs it: if ASTRA-sim
-    aborts, no rank has a time, and a finding gives the reason. Its network is that of the request,
-    else that of the folder.
+    A job that was read from a folder for ASTRA-sim is simulated by `_simulate_folder` as ASTRA-sim
+    runs it. If ASTRA-sim aborts, no rank has a time, and a finding gives the reason. Its network is
+    that of the request, else that of the folder.
 
-    From any other job markers are removed before the simulation, and their parents and children
-    connected; each gets the end of its last parent as start and end. The network is that of the
-    request, else the one that `read_input_topology` of the request returns; `UsageError` if neither
-    exists. The system is built from the options, and LOAD and STORE have no memory. Findings about
-    computations without work are added. Rows of the result are those of the request's job, with its
-    markers. Raises the errors of `run_workload_layer`.
+    For any other job the network is that of the request, else the one that `read_input_topology` of
+    the request returns. The backend is that of the options, else congestion-aware. The system is
+    built from the options, and there is no memory for LOAD and STORE. Markers are removed before
+    the simulation, and their parents and children connected. A marker then starts and ends when its
+    last parent ends, at 0 without parents. Findings about computations without work follow those of
+    the simulation. Rows of the result are those of the request's job, with its markers.
+
+    Raises `UsageError` if there is no network, and for a folder if options of the system are given.
+    Raises `InputError` for an invalid system or network, for `no-algorithm`
+    (`_add_named_algorithms`), and the errors of `run_workload_layer`.
     """
     folder = request.workload.extensions.get(EXTENSION)
     if isinstance(folder, dict):
@@ -99,13 +103,19 @@ def _simulate_folder(
     `folder`: configurations of the folder. The network is that of the request, else that of the
     folder. The backend is that of the options, else of the folder, else congestion-aware.
 
-    Reasons to abort are the hazards of the job whose code is in `ABORTS`, and `find_network_abort`
-    for the network and the backend. A network of several dimensions from the request is never a
-    reason. If neither options nor folder name a backend, a network that the congestion-aware
-    backend cannot run is no reason either: the backend becomes congestion-unaware, with a warning.
-    With reasons to abort and the option `slots` of ASTRA-sim, no rank and no node has a time, and
-    the findings are only the reasons. With reasons and another option `slots` the job is simulated
-    and the reasons are not reported. Raises the errors of `simulate`.
+    There are two kinds of reasons to abort: first the hazards of the job whose code is in `ABORTS`,
+    then the error of `find_network_abort` for the network and the backend. The latter has two
+    exceptions:
+    - A network of several dimensions from the request is never a reason.
+    - If neither options nor folder name a backend, the network is no reason. If the error occurs,
+      the backend becomes congestion-unaware, and the error follows the findings as a warning.
+
+    If there are reasons and the option `slots` is that of ASTRA-sim, the job is not simulated: no
+    rank and no node has a time, and the findings are only the reasons. With another value of
+    `slots` the job is simulated, and the reasons are not reported.
+
+    Raises `UsageError` without a network, and if options of the system are given. Raises
+    `InputError` for an invalid configuration, and the errors of `_run_simulation`.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)
@@ -147,13 +157,15 @@ def _run_simulation(
     backend: str,
     wants_transfers: bool,
 ) -> LayerTimes:
-    """Simulate a job with the custom algorithms of its folder and of its nodes.
+    """Simulate a job with the custom algorithms of its folder and of its nodes; return times in ns.
 
-    `folder`: configurations of the folder, {} without one; its `per_node` maps node identities to
-    prefixes of algorithms. `memory`: remote memory of LOAD and STORE nodes. The simulation stops
-    where ASTRA-sim aborts only if there is a folder and slots are ASTRA-sim's. Raises the errors of
-    `run_workload_layer`, and `InputError` for kinds of collectives for which ASTRA-sim has no
-    algorithms.
+    `folder`: configurations of the folder, {} without one; its `per_node` maps node identities, as
+    text, to prefixes of algorithms. `memory`: remote memory of LOAD and STORE nodes. Queues,
+    rendezvous and slots are those of `options`. Only if `folder` is not empty and slots are
+    ASTRA-sim's, the simulation stops where ASTRA-sim aborts.
+
+    Raises the errors of `run_workload_layer`, and `InputError` (`no-algorithm`) for a collective
+    that names an algorithm although ASTRA-sim has no algorithms for its kind.
     """
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)
@@ -254,13 +266,15 @@ def _add_named_algorithms(
 ) -> NamedAlgorithms | None:
     """Add the traces of all algorithms that nodes refer to; return which one each node uses.
 
-    `algorithms` gets one table of nodes for each algorithm and size, with the name "algorithm I
-    for S bytes". The result has these names, by number of the algorithm and size, and for every
-    node of the job the index of its name, -1 for none. None if no node refers to an algorithm.
+    Only collective nodes count. `algorithms` gets one table of nodes for each distinct pair of
+    algorithm I (index in `workload.algorithms`) and size S, with the name `algorithm I for S
+    bytes`. S is the bytes of the node (0 if unknown), for an all-gather of equal parts times the
+    members of its group: a node has the input of a rank, an algorithm the entire output.
 
-    S is the bytes of the node (0 if unknown), for an all-gather of equal parts the input of a
-    rank times the members. Raises `InputError` (`no-algorithm`) for kinds of collectives for
-    which ASTRA-sim has no algorithms.
+    `names` of the result are these names, sorted by I, then by S. `number` has for every node of
+    the job the index of its name, -1 for none. The result is None if no collective refers to an
+    algorithm. Raises `InputError` (`no-algorithm`) if the kind of such a collective is not in
+    `NATIVE_TYPES`.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))
@@ -297,13 +311,19 @@ MAX_FINDINGS = 8
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check a workload that was read from a folder for ASTRA-sim for inputs on which it fails.
 
-    A workload without the configurations of such a folder gives a passed report that is not
-    applicable. Hazards (inputs on which ASTRA-sim is known to hang or abort) are searched in all
-    nodes. A thorough check also simulates the job, on the network of the folder, if the folder has
-    a network and no hazard is an error. Only the simulation detects collectives in an order that
-    hangs, and messages that abort. The check fails if a finding is an error. The file of each
-    finding is the source name of the workload, None without one. Raises `UsageError` without a
-    workload, and `InputError` for an invalid system configuration.
+    A workload without the system configuration of such a folder gives a passed report that is not
+    applicable. The findings are:
+    1. Hazards: inputs on which ASTRA-sim is known to hang, abort or compute wrong results
+       (`find_hazards`).
+    2. In a thorough check, if no hazard is an error and the folder has a network: findings of a
+       simulation of the job on this network with default options. There are at most `MAX_FINDINGS`
+       with different messages, then one with the number of the remaining ones. A `HubError` of the
+       simulation is not raised: its diagnostics are the findings. Only the simulation detects
+       collectives in an order that hangs, and messages that abort.
+
+    The check fails if a finding is an error. The file of each finding is the source name of the
+    workload, None without one. Raises `UsageError` without a workload, and `InputError` for an
+    invalid system configuration.
     """
     if request.workload is None:
         raise UsageError("the check needs a workload")

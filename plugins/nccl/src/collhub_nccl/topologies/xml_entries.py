@@ -102,11 +102,17 @@ class Element:
 
 
 def parse(content: bytes, file: str) -> Element:
-    """Return the root element of an XML file.
+    """Return the root element of an XML file with its attributes and descendants.
 
-    `file`: name for messages. Raises `InputError` with the line for malformed XML, also an empty
-    file, or an unknown encoding (`not-xml`); for content above `MAX_BYTES` (16 MiB) (`too-large`);
-    and for more than 100 000 elements or 64 levels.
+    Text between elements is dropped. `file`: name for messages. Raises `InputError`, except for the
+    first case with the line:
+    1. content above `MAX_BYTES` (16 MiB) (`too-large`)
+    2. malformed XML, also an empty file, or an unknown encoding (`not-xml`)
+    3. a DOCTYPE (`doctype`)
+    4. more than `MAX_ELEMENTS` (100 000) elements or `MAX_DEPTH` (64) levels, the root included
+       (`invalid-nccl-topology`)
+
+    The size is checked first; of the other defects the first one in the file is reported.
     """
     if len(content) > MAX_BYTES:
         raise InputError(
