@@ -28,10 +28,15 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
 
     The number of an NPU is a0 + n0 * (a1 + n1 * ...) for coordinates a and sizes n, as in
     ASTRA-sim. A dimension of kind switch adds one switch per group of NPUs that differ only in this
-    dimension. Switches are numbered after the NPUs, dimension by dimension. The links from NPUs are
-    first, ordered by NPU, then by dimension, then as in `_dimension_links`; the links from switches
-    follow. Every link has bandwidth and latency of its dimension. Raises `UsageError` for more
-    than `MAX_NODES` NPUs or `MAX_LINKS` links.
+    dimension. Switches are numbered after the NPUs: dimension by dimension, then by the lowest NPU
+    of the group.
+
+    The links from NPUs are first, ordered by NPU, then by dimension, then as in `_dimension_links`.
+    The links from switches follow, ordered by dimension, then by the NPU to which they lead. Every
+    link has the bandwidth and latency of its dimension.
+
+    Raises `UsageError` for more than `MAX_NODES` NPUs or `MAX_LINKS` links (an upper estimate per
+    NPU counts), and `ValueError` without dimensions.
     """
     sizes = [dimension.size for dimension in dimensions]
     npus = math.prod(sizes)

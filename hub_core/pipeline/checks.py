@@ -38,11 +38,16 @@ _MAX_NAMED_FORMATS = 3
 def choose_versions(check: Check, version: str) -> RuntimeVersions:
     """Return the row of the check's version table that contains `version`.
 
-    `newest` and `latest` mean the last row. Any other version has one to four numbers, optionally
-    after `v`. `2.1` stands for all versions that begin with 2.1; a row contains it if its range has
-    at least one of them. A row without a last version has no upper end. Raises `UsageError`
-    (`unknown-version`) if there is no table, for a text that is not a version, and if no row or
-    several rows contain it.
+    `newest` and `latest` mean the last row. Any other version has one to four numbers separated by
+    points, optionally after `v`. The row is found by ranges, all ends included:
+
+    - `2.1` means the versions from 2.1.0.0 to the highest one that begins with 2.1.
+    - A row means the versions from its first one to the highest one that begins with its last one:
+      with last version 2.4, 2.4.7 is included. A row without a last version has no upper end.
+    - A row contains `version` if both ranges have a common version.
+
+    Raises `UsageError` (`unknown-version`) if there is no table, for a text that is not a version,
+    and if no row or several rows contain it.
     """
     name = f"runtime {check.name}"
     if not check.versions:

@@ -61,12 +61,17 @@ class NotebookView:
 
 
 def describe(model: object) -> str:
-    """Return facts about a model as a table, and a picture of it, as HTML with escaped texts.
+    """Return a table of facts about a model, followed by a picture of it, as HTML.
 
-    The picture of an algorithm shows the units between ranks, that of a workload the nodes by kind,
-    and that of a simulation result the finish times of the first 64 (`_MAX_CELLS`) ranks; a rank
-    that does not finish has 0. Topologies and comparisons are drawn by a plugin; without one, they
-    have no picture. Raises `AssertionError` for a model of another type.
+    The picture depends on the type of the model:
+
+    - Algorithm: the units between each pair of ranks; none for more than 64 (`_MAX_CELLS`) ranks.
+    - Workload: the number of nodes of each kind.
+    - Simulation result: the finish times of the first 64 ranks; a rank that does not finish has 0.
+      The table has `not all ranks finish` instead of a time if there is no total time.
+    - Topology and comparison: drawn by a plugin; none if no plugin draws it or the drawing fails.
+
+    Texts of the table are escaped. Raises `AssertionError` for a model of another type.
     """
     if isinstance(model, Algorithm):
         return _join(_list_algorithm_facts(model), _draw_bytes(model))
@@ -94,12 +99,17 @@ def create_view(
 ) -> NotebookView:
     """Return the interactive page of a model; algorithms and workloads are simulated first.
 
-    `topology` is required for an algorithm. `size` in bytes is by default that of the
-    algorithm, else 1 MiB; 0 counts as not given. For a `SimulationResult`, the algorithm or
-    workload that was simulated is required; if both are given, the workload is ignored.
-    `height`: in pixels. Raises `TypeError` for a missing argument, `AssertionError` for a model
-    of another type, and `HubError` if the simulation fails or no installed plugin writes the
-    page.
+    - Topology and bandwidth comparison: shown as they are.
+    - Algorithm: simulated on `topology`, which is required. The size in bytes is `size`, else the
+      size of the algorithm, else 1 MiB; 0 and None count as not given.
+    - Workload: simulated by the simulator `analytical`, on `topology` if it is given.
+    - Simulation result: not simulated again. `algorithm` or `workload`, which was simulated, is
+      required; with both, `workload` is ignored. The size of the algorithm is chosen as above.
+
+    Other arguments are ignored. `topology` may be a text, which is parsed. `height`: of the frame
+    in pixels. Raises `TypeError` for a missing argument and `AssertionError` for a model of another
+    type. Raises `HubError` for an invalid topology, a failed simulation, and if no installed plugin
+    writes the page.
     """
     registry = run_registry()
     network = None if topology is None else as_topology(topology, registry)
@@ -244,9 +254,11 @@ def _draw_bytes(algorithm: Algorithm) -> str:
 def _draw_matrix(units: npt.NDArray[np.int64]) -> str:
     """Return an SVG of the units that each rank sends to each other: one square per pair.
 
-    `units`: int64[sender, receiver], at least one rank. Rows are senders, columns receivers; a
-    cell's side is 4 to 24 pixels. The opacity is units / maximum, at least 0.06. A tooltip per
-    square has the two ranks and the units.
+    `units`: int64[sender, receiver], at least one rank. Rows are senders, columns receivers. All
+    pairs have a square, also those without units and a rank with itself. The distance of squares is
+    320 // ranks pixels, limited to 4 to 24; a square is one pixel smaller. The opacity is the units
+    divided by the largest number of units (at least 1), but at least 0.06. A tooltip per square has
+    the two ranks and the units.
     """
     count, most = len(units), max(1, int(units.max(initial=0)))
     cell = max(4, min(24, 320 // count))
@@ -277,10 +289,13 @@ def _draw_nodes(workload: Workload) -> str:
 
 
 def _draw_bars(title: str, values: Mapping[str, int], write: object) -> str:
-    """Return an SVG with a horizontal bar per value, scaled to the largest value (at least 1).
+    """Return an SVG with a horizontal bar per value, from top to bottom in the order of `values`.
 
-    `title`: meaning of the values, for screen readers. Keys are the labels; `write` formats a
-    value as the text next to its bar. Labels and texts are escaped.
+    The largest value, or 1 if that is larger, has a bar of 320 pixels (`_BAR_WIDTH`); other bars
+    are in proportion. Without values there is no bar, and the height is 0. Keys are the labels.
+    `write` formats a value as the text next to its bar; if it is not callable, `AssertionError` is
+    raised. Labels and these texts are escaped. `title`: meaning of the values, for screen readers,
+    not escaped.
     """
     assert callable(write)
     most = max(1, *values.values()) if values else 1

@@ -79,11 +79,17 @@ def chakra_algorithm(source: Source, options: ChakraReadOptions) -> Algorithm:
 
 
 def rank_parts(source: Source) -> list[SourcePart]:
-    """Return the parts of ranks 0..n-1, in this order.
+    """Return the parts of ranks 0..n-1, in this order, for a source of n files.
 
-    The rank of a part is the one that it declares, else the one in its file name, else 0 if there
-    is only one file. Raises `InputError` if there are no files, if one of several files has no
-    rank, and for repeated or missing ranks.
+    The first rule that applies gives the rank of a part:
+
+    1. The rank that the part declares.
+    2. The number before the suffix of its name, such as 3 in `trace.3.et` (one to nine digits).
+    3. Rank 0, if it is the only file.
+
+    Errors are `InputError` (`rank-files`). While the files are read in order, one is raised at the
+    first file without a rank, or with the rank of an earlier file. Then one is raised for no files,
+    and for the lowest missing rank. A single file of rank 3 therefore lacks rank 0.
     """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
@@ -211,10 +217,19 @@ class _Reader:
     def _decode_chunk(self, files: Sequence[RankFile]) -> Chunk:
         """Return the steps of some files of consecutive ranks, all with or all without a profile.
 
-        Also updates the number of dropped dependencies, and the number of nodes per attribute that
-        the model does not represent. Raises `TraceError` for invalid nodes and for nodes that are
-        not steps of an algorithm. Raises `InputError` for metadata without the numbers of steps or
-        units.
+        Also updates `_book`, `_dropped` (number of dropped dependencies) and `_left_out` (number of
+        nodes per attribute that the model does not represent). With a profile, units and size are
+        taken from the metadata of rank 0, the number of steps from those of each file.
+
+        Errors, in this order:
+
+        - `TraceError`: a malformed node; without a profile, a node that shows that the trace is not
+          an algorithm (`refuse_workload`).
+        - `TraceError`: a repeated id; without `drop_dangling`, a dependency on a missing node.
+        - `InputError`, with a profile: the metadata have no `step_count` or `unit_count`, or an
+          invalid one, or an invalid `collective_bytes`.
+        - `TraceError`: nodes that are invalid as steps (`profile_chunk`, otherwise
+          `foreign_chunk`).
         """
         nodes = decode_nodes(Batch(files), self._book)
         fields = NodeFields(nodes)

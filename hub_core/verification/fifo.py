@@ -32,10 +32,11 @@ class FifoBuffers:
     def __init__(self, steps: StepTable, messages: Messages) -> None:
         """Sort the messages by connection and FIFO order, and separate fused instructions.
 
-        A connection is a pair of ranks with a channel; its messages are in the order of their
-        SENDs. A fused instruction is a receive and the following send that are one instruction of
-        the source (`fused_pairs`). The dependency between both is removed here; `cycle` replaces it
-        by edges between single transfers.
+        A connection is a sender, a receiver and a channel. Its messages are in the order of their
+        SEND rows. `messages` must have ascending SEND rows. A fused instruction is a receive and
+        the following send that are one instruction of the source (`fused_pairs`). The dependency of
+        this send on this receive is left out here; `cycle` replaces it by edges between single
+        transfers. The arguments are not changed.
         """
         send, receive = messages.send, messages.receive
         # Messages ascend in their send row, which is FIFO order within a connection.
@@ -56,11 +57,17 @@ class FifoBuffers:
     def cycle(self, capacity: int, units: int | None) -> list[int]:
         """Return rows that wait for each other in a cycle, or [] if there is no deadlock.
 
-        `capacity`: number of transfers that a connection buffers. A transfer waits until the
-        transfer `capacity` positions earlier on its connection has been received. `units`: maximum
-        units per transfer, so a larger step has several; with None, every step is one transfer.
-        Consecutive transfers of one row are one entry of the result. Raises `UsageError` for
-        numbers below 1, and `InputError` (`too-large`) for more than 2^24 transfers.
+        In the result each row is followed by one that waits for it, and the last one by the first.
+        Adjacent transfers of one row are one entry, also at the ends of the list; a row may occur
+        again later. Only one cycle is returned.
+
+        `capacity`: number of transfers that a connection buffers. Transfer k + `capacity` of a
+        connection waits until transfer k has been received. `units`: maximum units per transfer;
+        with 4, a message of 10 units has 3 transfers, each after the previous one. With None, every
+        step is one transfer. A local step is always one.
+
+        Raises `UsageError` if `capacity` or `units` is below 1, and `InputError` (`too-large`) if
+        the transfers, one per local step included, exceed 2^24 plus the number of steps.
         """
         if capacity < 1 or (units is not None and units < 1):
             fifo = f"a FIFO of {capacity} transfers of {units} units"

@@ -249,9 +249,12 @@ def create_option_item(option: Option) -> OptionItem:
 def default_text(option: Option) -> str:
     """Format the default of an option as it is written on the command line: `true`, `4GiB`.
 
-    A size has the unit that `format_bytes` chooses, if that text is exact, otherwise it is in bytes
-    (`1234567B`). A bandwidth has the unit that `format_bandwidth` chooses. Any other default is
-    formatted by `str`, so a missing default becomes `None`.
+    - A boolean is `true` or `false`.
+    - A size that is an integer has the unit that `format_bytes` chooses, if that text is exact;
+      otherwise it is in bytes, such as `1234567B`.
+    - A bandwidth that is a float has the unit that `format_bandwidth` chooses, such as `50GB/s`,
+      with four significant digits. It may be rounded.
+    - Any other default is formatted by `str`, so a missing default is `None`.
     """
     if isinstance(option.default, bool):
         return str(option.default).lower()

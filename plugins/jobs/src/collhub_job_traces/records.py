@@ -61,11 +61,17 @@ class StatedFields:
 def stated_fields(extra: str) -> StatedFields:
     """Return the node type, attribute names and integer attributes in the tokens of a record.
 
-    `extra`: tokens separated by spaces. `@NAME` names an attribute; `=HEX` and `!HEX` are
-    fields of a node in protobuf, which may have a node type or an attribute with its value.
-    Other tokens are not examined. The node type is None if no token contains it. All are empty
-    for extras of other formats. Tokens that are no hexadecimal protobuf are ignored; the last
-    of repeated values is used. The result is cached and shared: do not change it.
+    `extra`: tokens separated by spaces.
+
+    - `@NAME:KIND` gives the attribute name NAME, without a value.
+    - `=HEX` and `!HEX` are fields of a node in protobuf. A field for the type gives the node type.
+      An attribute gives its name, and if it is an integer its value, as signed 64-bit number.
+    - Other tokens are not examined.
+
+    Of repeated values the last one is used. The node type is None if no token contains it. Tokens
+    whose HEX is not hexadecimal or not protobuf are ignored, but a truncated attribute in them
+    raises `ValueError`. All results are empty for extras of other formats (`are_tokens`). The
+    result is cached and shared: do not change it.
     """
     node_type, names, numbers = None, set(), {}
     for token in extra.split() if are_tokens(extra) else ():
@@ -191,9 +197,17 @@ def attribute_token(read: Attribute, is_known: bool, raw: bytes) -> str:
 def encode_record(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes:
     """Encode a record from its tokens and the values that they name.
 
-    `tokens` are separated by spaces and written in order: `=` or `!` with bytes in hexadecimal,
-    `@NAME:KIND` for an attribute, otherwise the name of a field of the node. Raises `KeyError` for
-    a missing value.
+    `tokens` are separated by spaces and encoded in order; no tokens give `b""`:
+
+    - `=HEX` or `!HEX`: these bytes, unchanged.
+    - `@NAME:KIND`: the attribute NAME with `values[NAME]`, an integer or bytes. KIND is the number
+      of its protobuf field.
+    - `name`, `id`, `type`, `us`, `ctrl`, `data`: this field of the node with the value of this key:
+      bytes for `name`, a list of integers for `ctrl` and `data`, else an integer.
+
+    Raises `KeyError` for a missing value, or for a value of a type that the field does not have.
+    Raises `ValueError` for invalid hexadecimal digits and for a KIND that is no integer, and
+    `AssertionError` for an attribute with a list. Bytes for any field are encoded as `name`.
     """
     parts = []
     for token in tokens.split():
@@ -353,11 +367,18 @@ def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...
 def _arguments(body: bytes) -> list[StatedInput]:
     """Parse the tensors and numbers in an `IOInfo` message, in their order.
 
-    A tensor has a shape of integers, and the hub's name of its element type (`""` if unknown).
-    Entries that are neither are left out, so positions are not kept. The list of types
-    determines the number of entries; a tensor needs its entry in the list of shapes, a number
-    its entry in the list of values. Missing lists count as empty. Numbers become floats,
-    booleans 0.0 or 1.0. Raises `ValueError` for a message that cannot be decoded.
+    The message has three texts of Python lists: values, shapes and types. Texts that are missing or
+    no lists count as empty. Entry i of types is examined for each i:
+
+    1. If it begins with `Tensor(` and shapes has an entry i, it is a tensor. It is left out if its
+       shape has an entry that is no integer. Its element type is the hub's name, such as `float32`
+       for `Tensor(float)`, else "".
+    2. Otherwise, if entry i of values exists and is an integer, float or boolean, it is a number.
+       The result has it as float, booleans as 0.0 or 1.0.
+    3. Otherwise it is left out, so positions are not kept.
+
+    Raises `ValueError` for a message that cannot be decoded, and `TypeError` if the shape of a
+    tensor is a single number.
     """
     texts = {field: value for field, value, _ in fields(body) if isinstance(value, bytes)}
     values, shapes, types = (

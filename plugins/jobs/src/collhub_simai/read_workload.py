@@ -383,17 +383,25 @@ def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProg
     """Build the nodes of one rank for `passes` iterations; all ranks execute the same program.
 
     `sizes`: ranks of a group by role. A computation of 0 ns and a collective in a group of one rank
-    have no node; nodes that would wait for them wait for what they would wait for. In the forward
-    pass, computation and collective of each layer follow those of the previous layer; a layer also
-    waits for its update in the previous iteration. Then, from the last layer to the first, come the
-    input gradient with its collective, and the weight gradient with its collective and update. The
-    next layer waits for the collective of the input gradient and for the computation of the weight
-    gradient, but not for the collective of the weight gradient.
+    have no node: nodes that would wait for them wait for their predecessors instead. Nodes are
+    added in the order of execution below; 0 passes give no nodes.
+
+    Forward pass, from the first layer to the last: the computation, then its collective. Each layer
+    waits for the collective of the previous layer. A layer also waits for its update of the
+    previous iteration; the first layer also for the end of the backward pass of that iteration.
+
+    Backward pass, from the last layer to the first:
+
+    - The input gradient is computed, then its collective follows.
+    - The weight gradient waits for the computation of the input gradient, not for its collective.
+      Then come the collective of the weight gradient and the update.
+    - The next layer waits for the collective of the input gradient and for the computation of the
+      weight gradient, but not for the collective of the weight gradient.
+    - Without a node for the collective of the weight gradient, the layer has no update.
 
     The policy `DISTRIBUTED_INFERENCE` has forward passes only. With `MICRO`, a benchmark of one
     collective, each iteration has only the collective of the weight gradient of the first layer,
-    and waits for no other one. A layer has an update only if the collective of its weight gradient
-    has a node.
+    and waits for no other one.
     """
     program = RankProgram(ROLES)
     if text.policy == _MICRO:

@@ -444,10 +444,14 @@ def _check_passed_links(name: str, task: ClassicTask) -> None:
 def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
     """Raise an error for a plan that is too large, or a size that is too small for its units.
 
-    The units are the blocks of the plan; for an all-to-all, blocks / ranks. In this order:
-    `InputError` for too many blocks in messages (`_check_block_count`), `UsageError`
-    (`size-too-small`) for units below one byte, and `InputError` (`size-not-served`) if the unit
-    limits of the request do not allow the number.
+    The units are the blocks of the plan; for an all-to-all, its blocks // ranks. The checks, in
+    order:
+
+    - `InputError` (`too-large`): the messages have more than 20 million blocks in all
+      (`_MAX_STEPS`).
+    - `UsageError` (`size-too-small`): `request.collective_bytes` is below the number of units.
+    - `InputError` (`size-not-served`): `request.units` is given and does not allow the number of
+      units (`UnitLimits.allows`).
     """
     ranks = request.collective.num_ranks
     _check_block_count(len(plan.blocks))
@@ -468,10 +472,16 @@ def _build_algorithm(
 ) -> Algorithm:
     """Build the algorithm of a plan in which rank r runs on `request.npus[r]`.
 
-    The units are the plan's blocks; for an all-to-all, the blocks of one rank's buffer. An
-    all-to-all is only out of place, because received data would overwrite data to be sent; all
-    others also support in place. The algorithm has one rank per NPU of the topology. NPUs without a
-    rank of the collective have no steps and no SCRATCH.
+    The units are the plan's blocks; for an all-to-all, its blocks // ranks. The algorithm has one
+    rank per NPU of the topology. If `request.npus` is 0, 1, ..., the collective keeps its kind.
+    Otherwise it becomes a custom collective (`collective_among`), and NPUs without a rank have no
+    steps and no SCRATCH.
+
+    All collectives support out of place. In place is supported too, except for an all-to-all,
+    because received data would overwrite data to be sent, and for custom collectives whose kind has
+    a part per rank (`traits.is_split`). With the option `rounds=blocking`, the steps are built as
+    synchronous rounds. The provenance has the options as texts. Raises `InputError` (`too-large`)
+    as `collective_among` does.
     """
     ranks = request.collective.num_ranks
     is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL

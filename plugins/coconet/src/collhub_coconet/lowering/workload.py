@@ -109,12 +109,18 @@ class _WorkloadBuilder:
         self.groups = [tuple(self.binding.ranks_of(group)) for group in row]
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel, which must have operations.
+        """Add the nodes of a kernel, in the order of its operations.
 
-        A bucket becomes one collective. In any other kernel, consecutive computing operations share
-        one computation. A communication ends such a run and adds its nodes: messages for a Send,
-        otherwise a collective. A reduction of slices to a scalar is the last operation of its run,
-        and is followed by its all-reduce.
+        - If the first operation is in a bucket of the program, all operations become one
+          collective.
+        - Otherwise consecutive operations without communication (a run) become one computation. A
+          communication ends the run, and its nodes follow: messages for a Send, otherwise a
+          collective.
+        - A reduction of a sliced tensor to a scalar ends its run, as the last operation of the run.
+          An all-reduce of its partial results follows.
+
+        Views are in runs too; a run of views only has no node (`_add_computation`). Raises
+        `IndexError` for an empty kernel, and the `InputError` of collectives (`_add_collective`).
         """
         pending: list[Operation] = []
         if kernel[0].name in self.program.buckets:
@@ -138,13 +144,16 @@ class _WorkloadBuilder:
         self._add_computation(pending)
 
     def build(self) -> Workload:
-        """Return the workload of all nodes added so far, with the process groups.
+        """Return the workload of all nodes added so far, with the process groups. Call it once.
 
-        Groups are named "1", "2", ..., in the order of first use. If no node was added, because the
-        program has only views, the builder first gets one MARKER node per rank of group 0, with the
-        statement of the pending views and no other operations. The number of ranks is that of a
-        group times the groups of the program. Rows are grouped by rank, in the order in which they
-        were added.
+        Rows are grouped by rank; rows of a rank keep the order in which they were added. There are
+        as many ranks as the groups of the program have together. The process groups are named "1",
+        "2", ...: first the groups of the program, used or not, then the subgroups along axes in the
+        order of their first use. Dependencies are sorted, each once.
+
+        Views without a node so far are added to the last statement. If no node was added, because
+        the program has only views, the builder first gets one MARKER node per rank of group 0. All
+        of them share one statement, which contains the views only.
         """
         if not self.rows:
             # The program has only views: MARKER nodes carry its statements.
@@ -176,12 +185,16 @@ class _WorkloadBuilder:
     def _add_computation(self, operations: list[Operation]) -> None:
         """Add one COMPUTE node per rank of the group for operations without communication between.
 
-        All operations are of one group. A node has the total arithmetic operations and the memory
-        traffic of all operations on a rank, and waits for the producers of their operands on its
-        rank; operands without a producer, such as arguments, are not waited for. The nodes become
-        the producers of the results. Views cost nothing: each gets the producer of its first
-        operand, if it has one, and is added to the statement of the next node. No node is added if
-        all operations are views, or if there are none.
+        All operations are of one group. The node of a rank has the sum of the arithmetic operations
+        of the non-views, and the memory traffic of all operations in bytes; its name joins the
+        names of the non-views by "+". It waits for the nodes that produced the operands on its rank
+        before this call. Operands without such a node, such as arguments or results of this call,
+        are not waited for. The new nodes become the producers of the results of the non-views.
+
+        Views (`is_free`) are handled first, in order. Each gets the producer that its first operand
+        had before this call or as an earlier view. A view of a result of this call gets no
+        producer. Views cost no operations, and are stated by the node of this call, else by the
+        next node that is added. No node is added if all operations are views, or if there are none.
         """
         working = [operation for operation in operations if not operation.is_free]
         for operation in operations:
@@ -210,15 +223,22 @@ class _WorkloadBuilder:
     def _add_collective(self, operations: Sequence[Operation], kind: JobCollective) -> None:
         """Add one COLLECTIVE node per rank of the operands' group, which waits for the operands.
 
-        `operations`: the members of a bucket, or a single operation. Each subgroup of ranks along
-        the axes becomes a process group, which is added if it is new. The bytes of a node are those
-        of the inputs of a rank, of an uneven collective the sum of its counts in bytes; its root is
-        a rank of the job, -1 for none. An operation that is no communication is a reduction to a
-        scalar, whose partial results (of the same name) are the operands. The new nodes become the
-        producers of the results.
+        `operations`: the members of a bucket, or one operation; the first decides group, axes, root
+        and counts. The operand of each is its first one. An operation that is no communication is a
+        reduction to a scalar; its operand is then the partial result with its own name.
 
-        If the axes have one rank, no node is added: the results get the producers of the operands,
-        and communications are recorded as views.
+        The ranks along the axes of the operation communicate. Each such subgroup (a tuple of ranks
+        of the job) becomes a process group, unless it is one already. If the subgroups have one
+        rank, no node is added: each result gets the producer of its operand, if it has one, and
+        communications are recorded as views for the next statement. Otherwise the new nodes become
+        the producers of the results.
+
+        A node waits for the producers of the operands on its rank. `bytes`: the sum over the
+        operands of the bytes on one rank (longest block of a sliced tensor); for an uneven
+        collective, the sum of all its counts in bytes. `root`: rank of the job, -1 for none.
+
+        Raises `InputError` for uneven collectives with invalid counts (`invalid-counts`) or more
+        than 2^62 bytes (`size`), and for a symbol without a size (`symbol`).
         """
         operation = operations[0]
         # A reduction of slices to a scalar is all-reduced after the computation.

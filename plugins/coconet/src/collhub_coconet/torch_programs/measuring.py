@@ -18,11 +18,17 @@ TIME_LIMIT_S = 600.0
 
 
 def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> MeasuredGain:
-    """Run the modules of two programs with equal random arguments, one process per rank.
+    """Run the modules of two programs with equal random arguments, and return times and difference.
 
-    A time is the median of `REPEATS` steps, each as long as on its slowest rank. Raises
-    `UsageError` without PyTorch, and `InputError` (`run`) if the modules fail or exceed the time
-    limit.
+    Both modules are written to a temporary folder and run in one Python process, which starts one
+    process per rank. The result has the seconds of a step before and after, and the largest
+    relative difference of the outputs, however large. Its method text gives the number of ranks and
+    `REPEATS`. A time is the median of `REPEATS` steps, each as long as on its slowest rank; the
+    first step of each module is not timed.
+
+    Raises `InputError` if a program cannot be written as a module, and `InputError` (`run`) if the
+    modules fail or run longer than `TIME_LIMIT_S` seconds (600). Raises `UsageError` without
+    PyTorch.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = []
@@ -46,9 +52,13 @@ def _run(module: str, original: str) -> dict[str, float]:
 
     `module`, `original`: paths of files; the module measures both and compares their results. The
     report is the JSON object in the last line of its output: `ranks`, `seconds` and
-    `original_seconds` (median of a step), and `max_relative_error`. Raises `InputError` (`run`) if
-    the process exceeds the time limit, fails, or prints nothing. Raises `UsageError` if it does not
-    find PyTorch.
+    `original_seconds` (median of a step of the module and of the original), and
+    `max_relative_error`.
+
+    Errors, in this order: `InputError` (`run`) if the process runs longer than `TIME_LIMIT_S`
+    seconds (600); `UsageError` if its error output has "No module named 'torch'"; `InputError`
+    (`run`), with the last line of its error output, for an exit code other than 0 or for no output.
+    A last line that is no JSON raises `json.JSONDecodeError`.
     """
     command = [sys.executable, "-P", "-W", "ignore", module]
     command += ["--original", original, "--repeats", str(REPEATS)]

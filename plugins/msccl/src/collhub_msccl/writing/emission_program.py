@@ -310,13 +310,20 @@ def _select_unknown_waits(
     parents: Int64Array,
     children: Int64Array,
 ) -> tuple[list[int], dict[int, WaitHistory]]:
-    """Select the necessary waits, and build the clocks of the thread blocks.
+    """Return the indices of the necessary waits, ascending, and the clock history of each block.
 
-    A clock maps other blocks to their last step that is known to be finished. A pair (parent,
-    child) of steps is unnecessary if the clock of the child's block already implies it. A necessary
-    wait adds to this clock the parent itself and the clock of the parent's block at that step. The
-    pairs must be in order of execution, for each child the latest parent first. Returns the indices
-    of the necessary pairs, and the history of the clock of each block.
+    `block`, `ordinal`: thread block of each step, and its position in this block. Pair i is that
+    step `children[i]` must wait for step `parents[i]` of another block. The pairs must be in order
+    of execution of the children, for each child the latest parent first.
+
+    A clock of a block maps other blocks to the ordinal of their last step that is known to be
+    finished. A pair is left out if the clock of the child's block already has the parent's ordinal
+    or a later one for the parent's block. Otherwise it is necessary: from the child's ordinal on,
+    the clock also has the parent, and the clock of the parent's block at the parent's ordinal. Of
+    two ordinals of one block the larger one is kept.
+
+    The histories are by block. Every block with a child has one; a block without a child has none.
+    Without pairs, both results are empty.
     """
     histories: dict[int, WaitHistory] = {}
     kept: list[int] = []

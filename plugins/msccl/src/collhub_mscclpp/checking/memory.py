@@ -70,11 +70,16 @@ class PlanMemory:
 
 
 def plan_memory(plan: Plan) -> PlanMemory:
-    """Compute the memory layout of a plan in cells.
+    """Compute the memory layout of a plan in cells: equal parts of chunks.
 
-    A cell is the largest part of a chunk of which all ranges consist. The scratch of a rank has
-    room for its plain form and its packet form, and twice for both with double scratch. Raises
-    `InputError` (`plan-size`) if all buffers of all ranks have more than 2^24 cells.
+    A chunk has as few cells as possible, so that all parts of divided ranges consist of full cells
+    (`cells_per_chunk`). The layout has INPUT, OUTPUT and SCRATCH of each rank, in the order of
+    ranks; in place, INPUT and OUTPUT share cells. SCRATCH has a plain form and a packet form, each
+    as large as the plan's scratch, so it is twice this size; with double scratch, four times.
+    `half` is the size of one form, once.
+
+    Raises `InputError` (`plan-size`) if input, output and SCRATCH of all ranks have more than 2^24
+    cells together; input and output are both counted, also in place.
     """
     cells = cells_per_chunk(plan)
     halves = 2 if plan.header.double_scratch else 1
@@ -106,11 +111,16 @@ def cells_per_chunk(plan: Plan) -> int:
 
 
 def collective_of(plan: Plan, cells: int) -> Collective:
-    """Build the collective that a plan declares, with cells as units, for the plan's mode only.
+    """Build the collective that a plan declares, with cells as units.
 
-    The unit count is the larger buffer of rank 0. If the name is unknown to the hub or the chunk
-    counts contradict it (`counts_defect`), the result is a custom collective; of these only
-    `sendrecv` has an expected result, and only without a defect.
+    `cells`: cells per chunk. The collective supports only the mode of the plan, in place or out of
+    place. The names `allreduce`, `allgather`, `reducescatter`, `reduce_scatter` and `alltoall` give
+    the collective of this kind. Its unit count is the larger of input and output chunks of rank 0,
+    times `cells`.
+
+    Other names, and these names with contradictory chunk counts (`counts_defect`), give a custom
+    collective with the buffer sizes of each rank. It has no expected result, except for `sendrecv`
+    without a defect: there every rank gets the input of the previous rank.
     """
     header, num_ranks = plan.header, plan.num_ranks
     kind = _KINDS.get(header.collective)
@@ -134,15 +144,16 @@ def has_contract(plan: Plan) -> bool:
 def counts_defect(plan: Plan) -> str:
     """Return a text about a defect of the chunk counts of a collective; "" if there is none.
 
-    The first of these that applies is returned:
+    Only `allreduce`, `allgather`, `reducescatter`, `reduce_scatter`, `alltoall` and `sendrecv` are
+    examined; any other name gives "". The first defect that applies is returned:
 
-    - The counts differ between ranks.
+    - The pair (input chunks, output chunks) differs between ranks.
     - A count is 0.
-    - The output does not have the required size: that of the input, times the ranks for an
-      all-gather, divided by the ranks (rounded down) for a reduce-scatter.
-    - The input of an all-to-all is not a multiple of the number of ranks.
+    - The number of output chunks is not the expected one. That is the number of input chunks; times
+      the ranks for an all-gather; divided by the ranks, rounded down, for a reduce-scatter.
+    - The input chunks of an all-to-all are not a multiple of the ranks.
 
-    A collective whose result the hub does not know has no defect.
+    The text has the name of the collective, and in all cases but the first the counts of both.
     """
     kind = _KINDS.get(plan.header.collective)
     counts = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
@@ -173,12 +184,15 @@ def _custom(
     plan: Plan,
     cells: int,
 ) -> Collective:
-    """Build a custom collective with the plan's buffer sizes; all inputs are defined.
+    """Build a custom collective with the plan's buffer sizes in cells; all inputs are defined.
 
-    `cells`: cells (units of the result) per chunk of the plan. Only `sendrecv` without a defect
-    of its chunk counts has an expected result: every rank gets the input of the previous rank,
-    and rank 0 that of the last one. The unit count is the size of the largest buffer, at least
-    1. The collective has the mode of the plan, in place or out of place.
+    `cells`: cells (units of the result) per chunk of the plan. Each rank has its own number of
+    input and output cells. The unit count is the largest of all these numbers, at least 1. The
+    collective supports only the mode of the plan, in place or out of place.
+
+    There is no expected result, except for `sendrecv` without a defect (`counts_defect`). Then
+    output cell i of rank r is input cell i of rank r - 1, and that of rank 0 is input cell i of the
+    last rank.
     """
     input_cells = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
     output_cells = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
@@ -255,10 +269,18 @@ class Contents:
     ) -> str:
         """Return a text about the defect of an output, as the end of a sentence.
 
-        `row`: row of `outputs`. `value`, `is_defined`: contents of all cells. The first that
-        applies is reported: the output is undefined; the contribution of one input is missing; one
-        input was added once too often; it is exactly one input; it has other contributions. Inputs
-        are recognized by their random words, so a wrong recognition is improbable.
+        `row`: row of `outputs`, which must be wrong. `value`, `is_defined`: contents of all cells.
+        The first case that applies is reported, with differences modulo 2^64:
+
+        1. The cell is undefined.
+        2. Expected minus actual value is the word of an input: the contribution of this input is
+           missing.
+        3. Actual minus expected value is the word of an input: it was added once too often.
+        4. The actual value is the word of an input: the cell has exactly this input.
+        5. Otherwise the cell has other contributions.
+
+        An input is named such as `rank 1, part 0`; the part is its cell in the input of the rank,
+        from 0. Words are random, so a wrong recognition is improbable.
         """
         cell = self.outputs[row]
         if not is_defined[cell]:
@@ -294,9 +316,12 @@ class Contents:
 def contents_of(memory: PlanMemory) -> Contents:
     """Choose a pseudo-random word for every input cell, and compute the expected outputs.
 
-    Words are uint64, ordered by rank and cell, and equal in every call (fixed seed). The expected
-    word of an output is the sum of the words of its inputs, modulo 2^64. If the collective has no
-    expected result, there are no outputs to compare.
+    `words` are uint64, ordered by rank, then by cell of its INPUT. They are equal in every call
+    with equal sizes (fixed seed). The outputs are the cells of the collective's postcondition, in
+    its order. The expected word of an output is the word of its input cell. If the contributions of
+    all ranks are added, it is the sum of the words of the cell with the same number on every rank,
+    modulo 2^64. Without an expected result, there are no outputs. Raises `InputError` (`too-large`)
+    if the postcondition is too large.
     """
     input_rank, inputs = buffer_cells(memory, Buffer.INPUT)
     words = np.random.default_rng(_SEED).integers(0, 2**64, len(inputs), np.uint64)

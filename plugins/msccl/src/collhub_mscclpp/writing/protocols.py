@@ -43,16 +43,21 @@ def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations that send the messages of a group (messages sent by one operation).
 
-    A barrier of the block's threads comes first, if they have waited or moved data since the
-    last one. The three cases:
+    A barrier of the block's threads comes first, if needed. The first case that applies to the
+    first step of the group:
 
-    - Port channel: each part of the range is a `put`, and the last one a `pws`, which also
-      signals. Then a flush waits until the proxy has read all data.
-    - Multicast: one `gstore` per part for all members, then signals.
-    - Otherwise: the data that the receiver does not pull itself is put to each receiver, then
-      all messages are signalled.
+    - Port channel: only the first step is sent. Each part of the range but the last is a `put`. The
+      last part is a `pws`, which also signals. A flush then waits until the proxy has read all
+      data.
+    - Multicast: one `gstore` per part for all members. Then all messages of the group are
+      signalled.
+    - Otherwise: the data of all messages is written by `put` operations with at most eight ranges
+      each, except for messages that their receivers pull. Then all messages are signalled, the
+      pulled ones too.
 
-    There are several parts only if several thread blocks share the work.
+    A range is one part, unless several thread blocks share the work. The channels of pulled
+    messages are added to `writer.lent`, so that the block waits at its end until the data has been
+    read.
     """
     if draft.channel_type(group.row) == PORT:
         # The last put signals, and a flush waits until the proxy has read all data.
@@ -102,10 +107,17 @@ def _put(
 def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the handshakes with which a launch begins on the channels of a group, once per channel.
 
-    A receiver signals its sender that it has begun the launch, because it may still read data of
-    the last one; a sender waits for this signal. Both happen at the first message of a channel in
-    the thread block. For messages that receivers pull (read from the sender's memory), the channel
-    is only recorded, and `BlockWriter.finish` writes the handshake.
+    The steps of the group are examined in order; steps that are no messages have no effect:
+
+    - A receive whose data the sender writes: a signal to the sender that this rank has begun the
+      launch (`writer.greet`). Before that, this rank may still read data of the last launch.
+    - A send that writes the data: a wait for this signal (`rlxwait`).
+    - A receive that pulls (reads from the sender's memory): the channel is only added to
+      `writer.pulled`; `BlockWriter.finish` writes its handshake.
+    - A send whose receiver pulls: nothing.
+
+    A channel that had its signal, or its wait, in this thread block before gets no second one;
+    `writer` records both.
     """
     steps = draft.work.steps
     for row in group.rows:
@@ -153,10 +165,18 @@ def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations that add received messages and send the sum to further ranks.
 
-    Waits for the messages of the group first. Pulled data is added directly from the senders
-    (`rre`, with sends `rres`), other data from the local scratch (`re`, `res`). A sum through a
-    switch is one `glres` per part, which stores the result on all ranks of the group; if the
-    destination is elsewhere, it is then copied. Finally the sends of the group are signalled.
+    Waits for all received messages of the group come first, then a barrier. The two cases:
+
+    - Sum through a switch: one `glres` per part adds the ranges of all ranks of the switch group,
+      and stores the sum on all of them. If the destination is another range, a barrier and a copy
+      to it follow. Nothing else is put for sends of the group.
+    - Otherwise the local operand and the messages are added, in this order, and stored in the
+      destination and at the receivers of the group's sends; receivers that pull are left out. If
+      the first message is pulled, the operation is `rre`, or `rres` with such sends; it reads from
+      the senders. Otherwise it is `re` or `res`, which read the local scratch.
+
+    Finally all sends of the group are signalled. There are several parts only if several thread
+    blocks share the work.
     """
     _wait_for_messages(draft, writer, group)
     is_pulled = bool(draft.landing.is_pulled[group.row])
@@ -274,9 +294,13 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _send_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations that send the messages of a group as packets.
 
-    A multicast first writes the data as packets to the local scratch (`cpkt`), then stores them on
-    all members (`gstorepkt`). Other messages are sent by `ppkt` operations with at most eight
-    ranges each. Packets need neither waits nor signals.
+    - Multicast: one `cpkt` per part writes the data as packets to the local scratch. Then one
+      `gstorepkt` per part stores them on all members.
+    - Otherwise: all parts of all messages, message by message, are written by `ppkt` operations.
+      Each has at most eight ranges.
+
+    There are several parts only if several thread blocks share the work. No barrier, wait or signal
+    is written, because the flags of packets show that they have arrived.
     """
     if draft.work.switches.multicast[group.row] >= 0:
         # Packets are written to the local scratch and stored through the switch on all members.
@@ -304,8 +328,10 @@ def _send_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _receive_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations that forward received packets and unpack them to their destination.
 
-    Forwarding comes first, because the next ranks wait for it: one `rppkt` per part to all sends of
-    the group. Then each part is unpacked (`upkt`).
+    If the group has sends, one `rppkt` per part forwards the packets to the receivers of all sends.
+    This comes first, because these ranks wait for it. Then one `upkt` per part unpacks the packets
+    to the destination of the first step. There are several parts only if several thread blocks
+    share the work. No wait is written, because the flags of packets show that they have arrived.
     """
     landed = draft.landing_range(group.row)
     # Forwarding comes first because the next rank waits for the packets.

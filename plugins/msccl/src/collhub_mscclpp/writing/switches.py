@@ -167,13 +167,24 @@ def find_switch_steps(
 ) -> SwitchSteps:
     """Find the multicasts and sums that the switches of a network can execute.
 
-    All ranks of an operation must be linked with one switch that the topology declares to multicast
-    or to reduce, and be in one memory domain. A multicast uses the switch with the most linked
-    receivers (the first of equals), at least 2; its other receivers get single messages. A sum
-    needs all its messages at one switch, and equal source ranges on all ranks. `has_sums`: whether
-    sums are permitted. `is_sliced`: messages are sent in slices; then an operation of more than 7
-    (`_MAX_MESSAGES_OF_PIPELINE`) messages is not formed, and all its messages are single. The
-    result is empty without such a switch or a topology.
+    Candidates come from `find_switch_groups`. A multicast: consecutive sends of one rank with the
+    same source range and the same dependencies. A sum: a chain of receives that add to the same
+    range. Sends of a multicast candidate belong to no sum, even if the multicast is not formed.
+
+    A switch can execute a message if sender and receiver are attached to it and are in the same
+    memory domain; of several messages between two ranks, only the first.
+
+    - Multicasts: of the switches that multicast, the one that can execute the most messages of the
+      candidate is used (on ties the first). It must execute at least 2, which become the multicast.
+      The other sends remain single messages.
+    - Sums (only with `has_sums`): one switch that reduces must execute all messages, and all
+      receives must add the same source range. Otherwise all remain single messages.
+    - `is_sliced` (messages are sent in slices): an operation of more than 7 messages
+      (`_MAX_MESSAGES_OF_PIPELINE`) is not formed. Multicasts are counted after the selection.
+
+    Then sums are joined to the multicasts that send their results (`_join`, with `has_sums` only),
+    and multicasts to local copies (`_find_copies`). Multicasts and sums are numbered from 0 each,
+    in the order of the candidates. The result is empty without a topology or without such switches.
     """
     steps, topology = algorithm.steps, network.topology
     switches = SwitchSteps.empty(len(steps))
@@ -269,12 +280,18 @@ def _find_region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
 
 
 def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:
-    """Record in `switches.joined` the sums whose result a multicast sends: multicast by sum.
+    """Store in `switches.joined`, by number of a sum, the number of the multicast of its result.
 
-    A multicast sends the result of a sum if it is on the rank of the sum, its source is the
-    destination of the last receive of the sum, and its first send depends directly on this receive.
-    Of several multicasts on one rank with one source, only the last one is considered. A multicast
-    is joined to at most one sum, the first one.
+    A multicast sends the result of a sum if all of these hold:
+
+    - Both are executed by the same rank.
+    - The source range of the multicast's first send equals the destination range of the last
+      receive of the sum: buffer, offset and count.
+    - The first send depends directly on this last receive (`parents`: direct predecessors by step).
+
+    Sums are examined in the order of their numbers, and a multicast is joined to the first sum that
+    fits. If several multicasts of a rank have the same source range, only the one with the highest
+    number is examined. Other sums get no entry.
     """
     by_source = {
         (int(steps.rank[rows[0]]), _find_region(steps, "src", rows[0])): number
@@ -297,11 +314,16 @@ def _find_copies(
     parents: dict[int, set[int]],
     switches: SwitchSteps,
 ) -> None:
-    """Record for each multicast the copy of its data on the sender, if the algorithm has one.
+    """Store in `switches.copies`, by number of a multicast, the COPY step of the same data.
 
-    The copy has the source of the sends and the destination range of the receives; the last such
-    copy counts. Multicasts that send a sum have none. A copy that does not depend directly on a
-    send of the multicast is recorded as early too. Changes `switches`.
+    The copy is on the sending rank and reads the source range (buffer, offset, count) of the first
+    send. It writes the range that the receive of this send writes on the receiving rank. Of several
+    such copies the one with the highest row is stored. Multicasts without a copy, and multicasts in
+    the values of `switches.joined` (they send a sum), get no entry.
+
+    If the copy depends directly on no send of the multicast, the number of the multicast is also
+    added to `switches.early_copies`. `receive_of`: receive row by send row. `parents`: direct
+    predecessors of each step.
     """
     copies = {
         (

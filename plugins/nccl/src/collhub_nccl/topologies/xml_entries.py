@@ -387,10 +387,12 @@ class LinkRates:
         return rate
 
     def of_port(self, port: Element, net_bandwidth: float | None) -> float:
-        """Return the GB/s of a network port: `net_bandwidth` if it is given, else the port's speed.
+        """Return the rate of a network port in GB/s: `net_bandwidth`, else the port's own speed.
 
-        A port without a speed has the default of `bandwidths.net`. A rate above
-        `bandwidths.UNLIMITED` is kept, with the warning `port-speed`.
+        The attribute `speed` is in Mbit/s: 8000 gives 1.0. A missing speed and one of at most 0
+        count as 10 Gbit/s (1.25 GB/s). A result above `bandwidths.UNLIMITED` (5000 GB/s), also from
+        `net_bandwidth`, is returned unchanged, with the warning `port-speed` in `findings`. Raises
+        `InputError` for a speed that is no integer, unless `net_bandwidth` is given.
         """
         rate = net_bandwidth
         if rate is None:
@@ -407,10 +409,16 @@ class LinkRates:
         return rate
 
     def between_sockets(self, cpu: Element) -> float:
-        """Return the GB/s of the link from a CPU to another CPU.
+        """Return the rate of the link from a CPU to another CPU in GB/s.
 
-        It is the option `cpu_bandwidth` if given, else NCCL's or RCCL's value for the CPU. A CPU of
-        unknown kind is reported as a warning, unless the option is given.
+        It is the option `cpu_bandwidth` if given; nothing else is examined then. Otherwise it is
+        the value for the architecture, vendor, family and model of `cpu`
+        (`bandwidths.socket_to_socket`), with the values of RCCL if `is_rccl`, else of NCCL. An
+        unknown vendor gives `bandwidths.UNLIMITED` (5000).
+
+        A CPU without `arch`, or of x86_64 without `vendor`, adds the warning `unknown-cpu` to
+        `findings`. An unknown architecture or vendor that is given adds none. A missing family or
+        model counts as 0. Raises `InputError` for a family or model that is no integer.
         """
         if self.cpu_bandwidth is not None:
             return self.cpu_bandwidth

@@ -142,9 +142,16 @@ class PlanReport:
     def fields(self) -> dict[str, str]:
         """Return the lines of the text output, value by name, in their order.
 
-        NPUs in several groups count once. Lines for groups that were not tried and for searches
-        that were cut off exist only if there are any. `bounds` lists every lower bound; the ratio
-        is that of the time to the largest.
+        - `groups`: the number of groups, and of NPUs; an NPU in several groups counts once.
+        - `topology`: the topology and the occupancy.
+        - `method`: the method of the plan.
+        - `time`: the time of the plan, also in ns.
+        - `one by one`: the time of all groups one after the other, and its ratio to `time`.
+        - `not tried`: groups that were not synthesized separately. Omitted if there are none.
+        - `cut`: searches that a limit cut off. Omitted if there are none.
+        - `bounds`: every lower bound by name, and the ratio of `time` to the largest one.
+        - `synthesis`: wall time and CPU time in s.
+        - `verification`: the number of algorithms that were verified as correct.
         """
         plan = self.plan
         ranks = {npu for wish in plan.wishes for npu in wish.npus}
@@ -167,8 +174,9 @@ class PlanReport:
     def rows(self) -> list[tuple[str, ...]]:
         """Return one row of texts per group, in their order, with the columns of `HEADER`.
 
-        They are the number from 0, the NPUs, the collective, the size, the time of the group in
-        isolation, and the name of the producer of its algorithm.
+        The texts are, in this order: the number of the group from 0; its NPUs as ranges, such as
+        `0-7`; the collective; the size with a unit; the time of its separate algorithm without the
+        other groups, with a unit; the name of the producer of this separate algorithm.
         """
         plan = self.plan
         return [

@@ -100,10 +100,17 @@ TreePaths = Sequence[Mapping[int, Sequence[int]]]
 def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
     """Return the part of a tree on the paths from its root to `members` (nodes).
 
-    The rest is removed. The remaining nodes, without the root, are sorted by depth, then number.
-    Parents of all other nodes are -1. The height of a node is measured to the deepest member below
-    it. Raises `InputError` (`tree-does-not-span`) with the first member that the tree does not
-    reach. The tree is not changed.
+    The tree is not changed. `nodes` has the members and the nodes between them and the root,
+    without the root, sorted by depth, then number. It is empty if there are no members besides the
+    root. The other columns have one entry per node of the network:
+
+    - `parent`: the parent in the tree for entries of `nodes`; -1 for the root and all other nodes.
+    - `depth`: depth in the unpruned tree, negative for nodes that it does not reach.
+    - `height`: number of edges down to the deepest member below; 0 without one.
+    - `place`: position in `nodes`, else -1.
+
+    Raises `InputError` (`tree-does-not-span`) with the first of `members` that the tree does not
+    reach.
     """
     depth = tree.depths
     is_unreached = depth[members] < 0
@@ -221,12 +228,25 @@ def generate_streams(
 ) -> Iterator[Stream]:
     """Divide the data of a collective among trees; yield the resulting streams, tree by tree.
 
-    A share is a part of the data: that of each rank in an all-gather, reduce-scatter, scatter or
-    gather, else all data. A stream is the part of one share that one tree carries, with its
-    messages. Rank r runs on NPU `members[r]`. Every share is divided among the trees that carry it,
-    in proportion to their weights. A tree of a scatter or gather has one stream per rank. Raises
-    `InputError` for a collective that cannot run on trees (`trees-unsuitable`), for trees with
-    wrong roots, and for trees that do not reach a member.
+    Rank r runs on NPU `members[r]`. Shares are the parts of the data:
+
+    - All-gather and reduce-scatter: share r is the data of rank r. Each tree carries the share of
+      the rank at its root, as one stream.
+    - All-reduce, broadcast and reduce: share 0 is all data. Each tree carries it, as one stream.
+    - Scatter and gather: share r is the data of rank r. Each tree carries every share, as one
+      stream per rank, in the order of ranks. The stream of the rank at the root has no messages.
+
+    Of a share, each tree carries its weight divided by the weights of all trees that carry the
+    share, an exact fraction. The parts of a share follow each other in the order of the trees, from
+    0.
+
+    Errors are raised during the iteration, as `InputError`. Before the first stream:
+
+    - `trees-unsuitable`: a collective of another kind.
+    - `tree-root`: no trees; an all-gather or reduce-scatter without a tree rooted at each rank, or
+      with a tree that is rooted at no member; a tree with another root than the collective.
+
+    Before the first stream of a tree: `tree-does-not-span` if it does not reach a member.
     """
     if collective.kind not in _OPERATION_BUILDERS:
         message = f"{collective.kind} does not run on spanning trees"
@@ -251,12 +271,18 @@ def apply_tree_paths(
     topology: Topology,
     routes: Routes,
 ) -> Routes:
-    """Use given paths instead of the topology's routes for messages along the edges of trees.
+    """Return all routes, with given paths in place of the topology's routes on edges of trees.
 
-    `tree_paths`: by tree, the links to each node from its parent. `routes`: routes of all
-    operations of all streams, in this order; operations without a path keep theirs. A message from
-    a child to its parent uses the reverse links of the path. Returns all routes. Raises `KeyError`
-    if a reverse link is missing.
+    `tree_paths`: for each tree, by child node, the links (rows of `topology`) from the parent to
+    this child. `routes`: one route per operation, for all operations of all streams in this order.
+    The result has the same order; `routes` is not changed.
+
+    A message from the parent to the child uses the path of the child as given. A message from the
+    child to the parent uses the opposite links in reverse order; of parallel links, the last row is
+    taken. An operation whose child has no path, or an empty one, keeps its route.
+
+    Raises `KeyError` for a link without an opposite link, and `ValueError` if there are no
+    operations.
     """
     bounds = zip(routes.indptr[:-1], routes.indptr[1:], strict=True)
     rows = [routes.links[first:last] for first, last in bounds]
