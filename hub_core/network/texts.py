@@ -264,12 +264,18 @@ def regular(text: TopologyText) -> Topology:
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """Build a topology with one plane and all NPUs; it ignores `npus=`, `multicast=`, `reduce=`.
+    """Build a topology with one plane; `npus=`, `multicast=` and `reduce=` are ignored.
 
-    The first matching rule applies: a text with `network=` is built from its machines and that
-    network (`below_network`); a name with `*` is a product of dimensions with one size each; a name
-    such as `ring-switch` is a product of dimensions with the sizes of the argument; any other name
-    is built by the builder from `find_builder`. Raises `UsageError` for invalid texts.
+    The first rule that applies decides:
+
+    1. With `network=`: machines, of the text without the keys of the network, and that network
+       above them (`below_network`).
+    2. A `*` before the `?`, as in `ring:4*switch:2`: a product of dimensions with one size each.
+    3. A name of two or more dimensions joined by `-`, as in `ring-switch:4x2`: a product with these
+       sizes.
+    4. Otherwise the builder that `find_builder` returns for the name.
+
+    Raises `UsageError` for invalid texts, and the errors of `find_builder` and of the builder.
     """
     if text.network:
         inner = TopologyText(_without(text.text, (*_NETWORK_KEYS, "by-rail")))
@@ -297,10 +303,13 @@ def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) 
 def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology:
     """Build a grid from `factors`: (name, size) of each dimension, or (name,) if it has no size.
 
-    In the first dimension, NPUs with consecutive numbers are neighbours. Bandwidths and latencies
-    are those of the text, one for all dimensions or one for each. Raises `UsageError` for more than
-    `MAX_DIMENSIONS` (32) factors, an unknown name, a factor with an invalid size, without a size or
-    with several sizes, and another number of bandwidths or latencies.
+    NPUs with consecutive numbers are neighbours in the first dimension. Bandwidths and latencies
+    are those of the text, or the defaults. One value applies to all dimensions.
+
+    Raises `UsageError`, in this order: more than `MAX_DIMENSIONS` (32) factors; another number of
+    bandwidths or latencies than 1 or that of the factors; the first factor with a name that is not
+    in `DIMENSIONS`, without a size, with an invalid size, or with several sizes (`ring:4x4`); a
+    network that is too large (`grid`).
     """
     if len(factors) > MAX_DIMENSIONS:
         raise text.error(f"more than {MAX_DIMENSIONS} dimensions", "use fewer")

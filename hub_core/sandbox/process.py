@@ -107,11 +107,11 @@ def run_program(
     """Execute the Python program `source` and return the report of its process.
 
     `child`: `module:function` that the process calls; it calls `run_job` with a language.
-    `program`: number or name of the program, if the file defines several. With `limits.sandbox` the
-    program can read only the files that Python reads and its own folder, as far as the kernel
-    supports it; otherwise it has the rights of the user. Raises `InputError` with the program's
-    line if it reports an error or ends without a report, `UsageError` if there are several programs
-    to choose from, and `ProgramAnswerError` if it only prints an answer.
+    `program`: number or name of the program, if the file defines several. With `limits.sandbox` it
+    can read only its own folder and the files of Python, if the kernel supports it; else it has the
+    user's rights. Raises `UsageError` if a program must be chosen, `ProgramAnswerError` if it only
+    prints an answer, and `InputError` if it reports an error or ends without a report
+    (`_explain_end`).
     """
     job = {
         "name": name,
@@ -358,11 +358,11 @@ def _explain_end(
     end: _ProcessEnd,
     limits: ProcessLimits,
 ) -> InputError:
-    """Create the error for a process that ended without a report.
+    """Create the error for a process that ended without a report; with the line reached, if known.
 
-    The causes are checked in this order: a report that is too long (`too-large`), a limit of memory
-    or processes (`limit`), the limit of CPU time or elapsed time (`time-limit`), another signal or
-    status (`program-failed`). The error has the line that the program had reached, if it is known.
+    The first cause that applies decides: too long a report (`too-large`, without line); before the
+    limit of elapsed time, a limit of all processes together on memory, number or CPU time
+    (`limit`); elapsed time, SIGXCPU or a printed traceback (`time-limit`); else `program-failed`.
     """
     if end.is_too_long:
         message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"

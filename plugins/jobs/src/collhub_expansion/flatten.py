@@ -144,13 +144,15 @@ def _set_peers_and_tags(
     number: Int64Array,
     piece: Int64Array,
 ) -> None:
-    """Set the peers and tags of messages from templates; modifies `columns`.
+    """Set the peers and tags of messages that come from templates, in `columns`.
 
     `number`: node of the catalogue for each new node: first the rows of the workload, then those of
-    the templates in `book`; `piece`: piece of each new node. A peer in a template is a position in
-    the group, which is converted to a rank. The tag is the first tag of the piece plus the number
-    of the message. Other nodes remain unchanged. Raises `InputError` (`too-large`) if more tags are
-    needed than there are.
+    the templates in `book`. `piece`: piece of each new node. A template's node is a message if it
+    has a peer. All other nodes remain unchanged.
+
+    The peer of a template is a position in the group of the call, which is converted to a rank. The
+    tag is the first tag of the piece plus the number of the message in the template. Raises
+    `InputError` (`too-large`) if tags above 5e8 would be needed.
     """
     new = np.flatnonzero(number >= len(workload.nodes))
     at = number[new] - len(workload.nodes)
@@ -195,10 +197,18 @@ _SLOTS = 3
 def order_occupants(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
     """Return the (previous, next) nodes that occupy the same execution slot of a rank in turn.
 
-    The result is two arrays of rows. As in ASTRA-sim, a rank has a slot for computations on the
-    device, one for computations on the host, and one for communication. Receives and markers occupy
-    none. The nodes of a slot are ordered by start, then end, then id in `times`. Raises
-    `InputError` (`never-ends`) for the first node, of any kind, that does not end in `times`.
+    As in ASTRA-sim, a rank has three slots:
+
+    - host: computations and collectives that are marked as on the host
+    - device: all other computations
+    - communication: all other nodes, such as sends, collectives, loads and stores
+
+    Receives and markers occupy no slot. The nodes of a slot are ordered by start, then end in
+    `times`, then id. Each node and its successor are one pair; the two results are arrays of their
+    rows. Pairs are sorted by rank, then slot (host, device, communication), then time.
+
+    Raises `InputError` (`never-ends`) for the lowest row that does not end in `times`, also for a
+    receive or marker.
     """
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     never = np.flatnonzero(end < 0)

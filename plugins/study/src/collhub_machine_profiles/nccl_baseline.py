@@ -74,14 +74,19 @@ def find_communicator(
 ) -> Communicator:
     """Return the communicator with which NCCL would run on a machine with this GPU.
 
-    `ranks` and `nodes` are by default those of the topology, without a topology one full node;
-    if only `ranks` is given, as few nodes as they fill. The network cards are those of the links
-    that leave a node of the topology, or without such links or a topology the usual ones of the
-    shipped profile `machine`, else of the GPU; None on one node.
+    Ranks and nodes, where P is the number of ranks of a full node (of the topology, else the GPU):
 
-    Raises `UsageError` for fewer than 2 ranks, nodes that are not equally filled, more ranks per
-    node than the GPU or the topology has, more nodes than the topology has, if the channels that
-    NCCL finds on this GPU are unknown, and if the network of several nodes is unknown.
+    - Only `ranks`: the minimum number of nodes that they fill. Only `nodes`: P ranks on each.
+    - Neither: all of the topology; without a topology one full node.
+
+    The network cards are None on one node. On several nodes the first available ones are taken:
+    those of the links that leave the first node of the topology; the usual ones of the shipped
+    profile `machine`; those of the GPU. `version` is not checked.
+
+    Raises `UsageError`, in this order: the channels that NCCL finds on this GPU are unknown; a node
+    of the topology has more ranks than the GPU permits; fewer than 2 ranks, unequally filled nodes,
+    or more than P ranks on a node; more nodes than the topology has; several nodes without known
+    network.
     """
     if not gpu.search_channels:
         message = f"the channels that NCCL finds on {gpu.name} are unknown"
@@ -125,10 +130,12 @@ def _ranks_and_nodes(
 
 
 def _network_of_topology(topology: Topology, gpu: Gpu) -> NodeNetwork | None:
-    """Describe the network cards of a node by the links that leave the first node of a topology.
+    """Return the network cards of a node, from the links that leave the first node of a topology.
 
-    The number of these links and their mean bandwidth (GB/s) replace those of the usual network of
-    this GPU; its other properties are kept. Returns None if no link leaves the node.
+    The first node is group 0 of `group_of_nodes`. Every link from it to another group counts as one
+    card, and the mean bandwidth of these links (GB/s) is the rate of a card. Other properties are
+    those of the usual network of this GPU, or defaults for a GPU without one. Returns None if no
+    link leaves the node.
     """
     import numpy as np  # Imported here: a listing of machines does without it.
 
@@ -191,10 +198,13 @@ def communicator_of_topology(
 ) -> Communicator | None:
     """Return the communicator with which NCCL would run on ranks of a known machine's topology.
 
-    `ranks`, `nodes`: all of the topology by default. `profile`: by default that of the machine that
-    the topology names. `version` of NCCL: by default that of the profile. Returns None instead of
-    any error of `find_communicator`: if no known GPU is named, if its channels or the network of
-    several nodes are unknown, or if the ranks do not fit.
+    `profile`: None is the shipped profile of the machine that the topology names, if there is one.
+    The GPU is that of the profile; without a profile that of the name of the topology. `version` of
+    NCCL: "" is that of the profile, without one `DEFAULT_VERSION`. `ranks`, `nodes`: None as in
+    `find_communicator`, all of the topology if both are None.
+
+    Returns None if no known GPU is named, and instead of each `UsageError` of `find_communicator`:
+    unknown channels, an unknown network of several nodes, or ranks that do not fit.
     """
     profile = profile or find_profile(topology)
     gpu = profile.known_gpu if profile is not None else known_gpu(topology.name)
@@ -222,12 +232,18 @@ def predict_baseline(
     version: str = "",
     dtype: str = "",
 ) -> Baseline | None:
-    """Predict which algorithm NCCL uses for a call by all ranks of a topology, and its time.
+    """Predict which algorithm NCCL uses for a call by all ranks of a topology, and its time in us.
 
-    `profile`: by default that of the machine that the topology names. `version` of NCCL: by default
-    that of the profile. The time comes from the profile; if it has none for the call, it is the
-    cost in NCCL's own model. Returns None if neither gives a time, for example for an unknown
-    machine or a collective that NCCL does not have.
+    `profile`: None is the shipped profile of the machine that the topology names. `version` of
+    NCCL: "" gives the choice by the version of the profile (or `DEFAULT_VERSION`), and a time of
+    any version.
+
+    - The choice is that of NCCL's cost model; None if the communicator is unknown
+      (`communicator_of_topology`) or the model lacks the collective.
+    - The time is that of the profile (`expected_time`), with its method and error. If it has none
+      for the call, it is the cost in NCCL's model, with the method `NCCL_COST` and no error.
+
+    Returns None if neither gives a time. An all-to-all has no cost in the model.
     """
     profile = profile or find_profile(topology)
     machine = "" if profile is None else profile.name

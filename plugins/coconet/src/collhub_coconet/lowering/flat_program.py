@@ -267,13 +267,18 @@ class LaunchList:
     def add(
         self, program: Program, operations: Sequence[Operation], kernel: int, nodes: range
     ) -> None:
-        """Record a kernel for a later launch node; call this in the order of execution.
+        """Record the levels of a kernel's values, and the kernel itself if it needs a launch node.
 
-        `kernel`: its number; `nodes`: its rows in the graph. Every value gets a level: the number
-        of its kernel if the kernel computes, otherwise the highest level of the operands of the
-        kernel (0 for none). A kernel with a communication and nodes is stored with the level of its
-        operands; other kernels need no launch. The launch is early (it does not wait for operands)
-        if a chain contains the first operation of the kernel or its stage.
+        Call this in the order of execution, before `add_nodes`. `kernel`: number of the kernel;
+        `nodes`: its rows in the graph. The operands are the values that it reads and does not
+        compute itself.
+
+        - Level of the operands: the highest one; 0 without operands and for unknown ones.
+        - Level of each value of the kernel: `kernel` if it computes, that is, if an operation is
+          neither a communication nor free (without cost). Otherwise the level of the operands.
+        - A kernel that has nodes and a communication is stored, with the level of its operands. It
+          is early (its launch does not wait for operands) if a chain of the program has its first
+          operation, or a stage with this operation, as a member.
         """
         inside = {operation.name for operation in operations}
         read = {name for operation in operations for name in operation.reads} - inside

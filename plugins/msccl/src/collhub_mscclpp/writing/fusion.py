@@ -43,11 +43,19 @@ class StepGroup:
 
 
 def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
-    """Divide the steps of a thread block into groups that one operation executes.
+    """Divide the steps of a thread block into groups that one operation executes, in their order.
 
-    `rows`: the steps in the order of execution. Each step joins the previous group if it is part of
-    the same switch operation, a further term of the same sum, or a further send of the same data.
-    Otherwise it begins a new group. No step within a group waits for another block.
+    `rows`: the steps in the order of execution. The first rule that applies to a step decides:
+
+    1. It belongs to the switch operation of the previous group, or sends its sum: it joins the
+       group, as a send or as a term.
+    2. It adds a further message to the sum of the previous group: it becomes a term.
+    3. It is a further send from the same buffer, or sends the result of the previous group: it
+       becomes a send (`_is_joined_send`).
+    4. Otherwise it begins a new group.
+
+    Only the last group can be joined. By rules 2 and 3 a step joins only if it acquires no
+    semaphore. Empty without rows.
     """
     groups: list[StepGroup] = []
     for row in rows:

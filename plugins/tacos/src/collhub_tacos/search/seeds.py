@@ -133,9 +133,15 @@ class _SeedSearch(Generic[T]):
     def run(self, seeds: Sequence[int], threads: int) -> Best[T]:
         """Try the seeds until a result costs at most the goal; return the best result.
 
-        Seeds are tried in waves: first one seed, then `threads` seeds in parallel. Of the wave that
-        reaches the goal, results of seeds after the first one that reaches it are ignored. Ctrl-C
-        ends the search; without a result it is raised again.
+        The best result is the one with the lowest cost, of equal ones that of the first seed. If no
+        result reaches the goal, all seeds are tried. Seeds are tried in waves, in their order:
+        first one seed, then `threads` seeds in parallel. Within the last wave, seeds after the
+        first one that reaches the goal are ignored, also in the number of tried seeds. So the
+        result does not depend on `threads`.
+
+        Ctrl-C (`KeyboardInterrupt`) ends the search: the best result so far is returned with
+        `is_interrupted`, and without a result the exception is raised again. Other exceptions are
+        raised. `seeds` must not be empty (`ValueError`).
         """
         is_interrupted = False
         try:
