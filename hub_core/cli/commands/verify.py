@@ -186,13 +186,15 @@ def verify(
     """Verify the algorithms, workloads and tuner files in IN...
 
     Algorithms: matching, deadlock, races and contents, in place and out of place. Workloads:
-    dependencies, messages, and that all ranks of a group issue the same collectives. Tuner files:
-    lines that the runtime ignores or that others precede.
+    dependencies, messages, and that all ranks of a group issue the same collectives. Tuner
+    files: lines that the runtime ignores or that others precede.
 
-    Exit 0 if every mode that an algorithm claims is correct, else 1; each of several inputs gets a
-    verdict. With --runtime: 0 if the runtime, whose rules a plugin knows, uses the file for some
-    call. With --certificate: 1 also if the certificate is wrong. With --baseline: 0 if all errors
-    are accepted.
+    Exit 0 if every mode that an algorithm claims is correct and every --check passes, else 1.
+    With several inputs, or with report files, each gets a verdict, also one that cannot be
+    read. With --runtime: 0 if the runtime, whose rules a plugin knows, uses the file for some
+    call. With --certificate: 1 also if the certificate is wrong. With --baseline: 0 if all
+    errors are accepted. Options that do not fit together, such as --topology without
+    --certificate, are errors.
 
     If an input is a program, its arguments follow after --, as in `program.py -- 8 2`.
     """

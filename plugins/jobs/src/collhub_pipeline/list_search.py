@@ -107,12 +107,19 @@ class ListSearch:
     ) -> tuple[Int64Array, Int64Array, Int64Array, int]:
         """Build one list schedule of the shape with the kernel `build_list_schedule`.
 
-        The parameters are described there: `keys` [3, stages, units], the priority of each pass,
-        the lowest first; `ahead` [stages], the maximum number of activations of a stage;
-        `patience`, how long a device waits for a lower key, in sixteenths of a pass; `guard`, how
-        memory limits are observed (0 to 2). All other inputs are those of this object. Returns
-        (passes, starts, devices, value) in the order of starts; the value is -1 if the schedule is
-        blocked. Takes one step of the budget per pass (`keys.size`), before the kernel runs.
+        The parameters are described there: `keys` [3, stages, units], the priority of each
+        pass, the lowest first; `ahead` [stages], the maximum number of activations of a stage;
+        `patience`, how long a device waits for a lower key, in sixteenths of a pass; `guard`,
+        how memory limits are observed (0: not at all, 1: may block, 2: banker's algorithm). All
+        other inputs are those of this object.
+
+        Returns (passes, starts, devices, value), the columns in the order in which the passes
+        are started. A pass is numbered kind * stages * units + stage * units + unit. Starts and
+        value are in ticks. The value is the makespan, or for a steady shape the longest time
+        from the first start to the last end of a device. If no further pass can start, it is
+        -1, and the columns have only the passes so far.
+
+        First adds one step per pass (`keys.size`) to the budget; its limits are not checked.
         """
         # Imported here: numba takes a second.
         from collhub_pipeline.list_kernel import build_list_schedule
@@ -137,10 +144,17 @@ class ListSearch:
     def build_keys(self, policy: Policy) -> Int64Array:
         """Return the keys of a policy: int64[3, stages, units]; passes with low keys are preferred.
 
-        The first axis is forward pass, input gradient, weight gradient. The policy defines whether
-        forward passes or input gradients come first, and for both, whether lower or higher stages
-        or neither. Then the order is that of the units (for gradients the backward order). Weight
-        gradients have the highest keys: by unit, then stage.
+        The first axis is forward pass, input gradient, weight gradient. The policy defines
+        whether all forward passes or all input gradients come first. Weight gradients are
+        always last. Within a kind the order is:
+
+        - Forward passes: by stage, ascending for `forward_sign` 1, descending for -1, then by
+          unit. For 0 only by unit; stages have equal keys.
+        - Input gradients: the same by `backward_sign`, with the units in backward order.
+        - Weight gradients: by unit in backward order, then by ascending stage.
+
+        In the backward order micro-batches ascend, and the slices of each descend. `patience`
+        is ignored.
         """
         shape, stages = self.shape, len(self.device_of)
         stage = np.arange(stages, dtype=np.int64)[:, None]
@@ -197,18 +211,21 @@ class ListSearch:
     def _search_lists(self, seeds: Sequence[Schedule], goal: int) -> Schedule | None:
         """Return the best schedule that starts ready passes by a table of keys; None if none fits.
 
-        Trials follow each other; the best result so far is kept:
+        The best one has the lowest value in ticks (see `run`), of equal ones the last. N is 1.5
+        million / passes, between 60 and 1000. Trials in this order; a changed best one is that
+        of all trials before:
 
-        - every policy of keys without limits of activations, with the banker's algorithm
-        - policies with limits of activations per stage (`_generate_limits`)
-        - random changes of the best limits, with the keys of a policy or the best keys
-        - the start times of the first schedule in `seeds`, if any, as keys
-        - the start times of the best schedule with random changes
+        1. every policy of keys without limits of activations, with the banker's algorithm
+        2. limits of activations per stage (`_generate_limits`), each with every policy; at most
+           N trials
+        3. N times: random changes of the best limits, with the keys of a random policy or the
+           best keys
+        4. the start times of the first schedule in `seeds`, if any, as keys, six times
+        5. N times: the start times of the best schedule with random changes as keys
 
-        The first and the fourth kind are tried completely, whatever the value. The other kinds end
-        when the best value is at most `goal` (in ticks), at a limit of the budget, and after a
-        number of trials that depends on the number of passes. The random numbers are always the
-        same.
+        Kinds 1 and 4 are tried completely, whatever the value. Each other kind ends, or is
+        omitted, when the best value is at most `goal` (in ticks) or a limit of the budget is
+        reached. The random numbers are always the same.
         """
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
         state = _Best(self)
@@ -281,10 +298,16 @@ class ListSearch:
     def _improve(self, schedule: Schedule, goal: int) -> tuple[Schedule, int]:
         """Improve a schedule by moving single passes; return the best one and its value in ticks.
 
-        Full backward passes are divided into input and weight gradients, so the result may differ
-        from `schedule` even without an improvement. The number of moves depends only on the number
-        of passes; its work is counted in the budget before, even if the kernel `improve_orders`
-        ends early at the value `goal`.
+        The value is the makespan, or for a steady shape the longest span of a device. It is -1
+        if the schedule exceeds the memory of a device or deadlocks. Full backward passes are
+        divided into input and weight gradients, so the result may differ from `schedule` even
+        without an improvement. Its name is that of a searched schedule. `schedule` is not
+        changed.
+
+        The number of moves is 25 million / passes, between 60 and 30 000. Moves * passes / 16
+        steps are added to the budget before, even if the kernel `improve_orders` ends early at
+        a value of at most `goal` (ticks). Limits of the budget do not end it. The random
+        numbers are always the same.
         """
         # Imported here: numba takes a second.
         from collhub_pipeline.order_kernel import improve_orders

@@ -139,11 +139,17 @@ class CardCommand:
 
 
 def parse_card(content: bytes, path: str, name: str | None = None) -> Card:
-    """Parse and check a card. `name`: name of its folder, which the card must repeat; None for any.
+    """Parse and check a card of the zoo, a YAML document.
 
-    Raises `InputError` with `path` for invalid YAML, keys that violate the schema, another name, a
-    command that is not allowed, an invalid file name, more than one of command, file and fetch, and
-    a card with none of these and without figures.
+    `name`: name of its folder, which the card must repeat; None for any. Raises `InputError`
+    (`invalid-card`), located in `path`, for the first of these defects:
+
+    1. invalid YAML, or the first violation of the schema, such as an unknown key; with its line
+       if known
+    2. a name that differs from `name`
+    3. more than one of command, file and fetch, or none of them and no figures
+    4. a file, or a last part of the URL to fetch, that is no file name with a suffix
+    5. a command that `parse_command` refuses
     """
     card = _parse(content, path, Card)
     if name is not None and card.name != name:
@@ -180,15 +186,21 @@ def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
 def parse_command(card: Card, path: str) -> CardCommand | None:
     r"""Parse how a card creates its algorithm: its command or its file; None if it has neither.
 
-    A file takes precedence; then the command is not checked. Raises `InputError`, with `path`
-    as its file, for the first of these defects of a command:
+    A file takes precedence; then the command is not checked, and only `file` is set. A command
+    has the form `synthesize NAME` or `convert FILE`, then pairs `-O KEY=VALUE`, then `--` and
+    arguments. Options and arguments keep their order. Raises `InputError` (`invalid-card`),
+    located in `path`, for the first of these defects:
 
-    - fewer than two words, or another verb than `synthesize` and `convert`
-    - a name of a synthesizer with other characters than a-z, 0-9 and `-`; for `convert`, a
-      name that is not of a file in the card's folder
-    - arguments after `--` for a synthesizer
-    - before `--`, anything but `-O KEY=VALUE`, the keys `sandbox` and `arguments`, and values
-      that are paths (`/`, `\`, `..`, or a leading `.` or `~`; the unit `B/s` is allowed)
+    1. fewer than two words, or another verb
+    2. a name of a synthesizer with other characters than a-z, 0-9 and `-`, or with a leading
+       `-`; for `convert`, a text that is no file name with a suffix, or has a folder
+    3. arguments after `--` for a synthesizer (`--` without arguments is allowed)
+    4. the first wrong pair before `--`: not `-O KEY=VALUE`, a key with other characters than
+       a-z, 0-9, `_` and `-` or without a leading letter, the key `sandbox` or `arguments`, or a
+       value that looks like a path
+
+    A value looks like a path if it contains `/`, `\` or `..`, or begins with `.` or `~`, after
+    each `B/s` was removed.
     """
     if card.file is not None:
         return CardCommand(file=card.file)

@@ -108,11 +108,17 @@ def compute_fold_cost(fold: Fold) -> AlphaBetaCost:
 def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
     """Extend an all-gather among the virtual ranks of a fold, `inner`, to all ranks.
 
-    A fold unites the first 2 * `extra` ranks to pairs, so that a power of two virtual ranks
-    remains. In a round before `inner`, the even rank of each pair sends its block to the odd rank.
-    In `inner`, the block of a virtual rank is replaced by the blocks of all ranks that it
-    represents. In a round after it, the odd rank sends all blocks except the even rank's own one
-    back. Without pairs, no round is added. The result has one block per rank.
+    A fold unites the ranks 2 v and 2 v + 1 to one virtual rank, for v below `extra`; the odd
+    rank acts for both. Any other virtual rank v is the rank v + `extra`. The result has one
+    block per rank, and these rounds:
+
+    1. The even rank of each pair sends its block to the odd rank.
+    2. The rounds of `inner` among the acting ranks. The block of a virtual rank is replaced by
+       the blocks of all ranks that it represents, so a message has one or two blocks for each.
+    3. The odd rank of each pair sends all blocks except that of the even rank back to the even
+       rank.
+
+    Without pairs (`extra` 0), only the rounds of `inner` remain. `inner` is not changed.
     """
     plan = inner.expanded(fold.first_of, fold.size_of, fold.ranks)
     plan = plan.renamed(fold.rank_of, np.arange(fold.ranks))
@@ -264,11 +270,13 @@ def compute_bruck_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_bruck_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan Bruck's all-to-all for any number of ranks n.
+    """Plan Bruck's all-to-all for any number of ranks n; one rank gives no rounds.
 
-    The offset of the block from rank s to rank s + i is i. At distance d = 1, 2, 4, ... below n,
-    all blocks whose offset contains the bit d move from their current rank r to rank r + d (modulo
-    n).
+    The block from rank s to rank t has the number s * n + t, and the offset (t - s) modulo n.
+    There is one round for each distance d = 1, 2, 4, ... below n. In it each rank r sends one
+    message to rank r + d, with all blocks that it has and whose offset contains the bit d.
+    These are, by ascending offset i, the blocks of source r - (i modulo d). Ranks are modulo n,
+    and messages are in the order of the senders.
     """
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
     rank = np.arange(num_ranks)
@@ -315,11 +323,19 @@ def _list_distances(num_ranks: int) -> list[int]:
 def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
     """Plan PAT's all-gather (parallel aggregated trees) for any number n of ranks.
 
-    `aggregation`: largest number A of blocks in a message, a power of two, at most half of P, the
-    smallest power of two from n on (not checked). At the distances P / 2, P / 4, ... down to P / A,
-    each rank r sends in one round to rank r - d the blocks r + 0, r + 2 d, r + 4 d, ... At the
-    smaller distances, the P / A - 1 nodes of a binomial tree are sent one per round, depth first
-    and largest child first; nodes that are no ranks are left out. Numbers are modulo n.
+    P is the smallest power of two from n on. `aggregation`: largest number A of blocks in a
+    message, a power of two, at most P / 2 but at least 1 (not checked). In every round each
+    rank r sends one message to rank r - d. It has the blocks r + i for the offsets i that the
+    round defines. Ranks and blocks are modulo n.
+
+    - First one round for each distance d = P / 2, P / 4, ... down to P / A; none for A = 1. The
+      offsets are 0, 2 d, 4 d, ... below n - d.
+    - Then one round for each node v = 1..P / A - 1 of a binomial tree, depth first and largest
+      child first. For P / A = 8 the order is 4, 6, 7, 5, 2, 3, 1. Nodes from n on are omitted.
+      The distance d is the lowest set bit of v. The offsets are v - d, v - d + P / A, v - d + 2
+      P / A, ... below n - d.
+
+    One rank gives no rounds.
     """
     power = 1 << (num_ranks - 1).bit_length()
     depth = power // aggregation

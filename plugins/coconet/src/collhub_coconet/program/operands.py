@@ -168,9 +168,17 @@ class Operands:
         """Derive the layout of the result from the table of rules, axis by axis.
 
         `shape`: of the result. `roles`: roles of the dimensions of each operand, empty for a
-        number, which counts as replicated; `result`: roles of those of the result. Raises
-        `TypingMistakeError` for operands that the table does not permit, for axes of the operation
-        that the mesh lacks, for a dimension that cannot be sliced, and for slices that do not nest.
+        number, which counts as replicated; `result`: roles of those of the result. Without a
+        mesh and with one axis, the layout of `_find_layout` is returned. With several axes it
+        is that of `_derive_mesh_layout`, which has one layout per axis. Raises
+        `TypingMistakeError` for the first of these defects:
+
+        1. the operation names an axis that the mesh lacks or names one twice; with several
+           axes, a communication names none (`axis`)
+        2. layouts of operands that the table does not permit (`_explain`), or slices of several
+           axes that do not nest (`axis`, `layout`)
+        3. a slice of the result along a dimension that `shape` does not have, or whose size is
+           1 (`dimension`)
         """
         layouts = [REPLICATED if tensor is None else tensor.layout for tensor in self.all]
         if len(self.mesh) < 2:
@@ -196,18 +204,21 @@ class Operands:
     ) -> Layout:
         """Derive the layout of the result on a mesh of several axes; see `derive_layout`.
 
-        The layout is looked up separately on each axis. For a communication these are only the axes
-        of the operation (None: all), and on the other axes the first operand keeps its layout. An
-        operand with a single layout has it on all axes. Raises `TypingMistakeError` for
+        The result has one layout per axis, in the order of the mesh. An operand with a single
+        layout has it on all axes. Each axis is looked up separately (`_find_layout`). For a
+        communication or slice these are only the axes that the operation names; on the other
+        axes the first operand keeps its layout. Raises `TypingMistakeError`, in this order:
 
-        - an axis of the operation that the mesh lacks, a root with several axes, and layouts
-          without a rule on some axis
-        - a communication whose axes slice more than one dimension of the first operand or of the
-          result
-        - a communication if an axis that takes no part, and is after its first axis in the order of
-          the mesh, slices the dimension that its axes slice
-        - a pointwise operation with an operand that does not contain the block of the result
-          (`_check_cuts`)
+        1. For a communication or slice: an axis that the mesh lacks or that occurs twice, or no
+           axis (`axis`).
+        2. For these: the axes of the operation slice several dimensions of the first operand
+           (`axis`). Or another axis, after the first axis of the operation in the order of the
+           mesh, slices the dimension that they slice.
+        3. For these: a root with several axes (`axis`).
+        4. Layouts without a rule on an axis (`_explain`).
+        5. For a communication or slice: defect 2 in the result.
+        6. For a pointwise operation: an operand that does not contain the block of the result
+           (`_check_cuts`, code `layout`).
         """
         count = len(self.mesh)
         by_axis = [
@@ -378,8 +389,10 @@ class Operands:
     def _explain_communication(self, layout: Layout, where: str) -> TypingMistakeError:
         """Return (do not raise) the error for a communication with an unsuitable operand layout.
 
-        A partial operand with another reduction than that of the operation has the code `partial`,
-        all others `layout`. `where` precedes the message, which names the expected layout.
+        It is called for layouts without a rule. The code is `partial` if the operand is partial
+        and the operation reduces, that is, with another reduction. The message then names both,
+        and the cure the reduction of the operand. All other errors have the code `layout`; the
+        message names the expected layout and that of the operand. `where` precedes the message.
         """
         kind, name = self.operation.kind, self.name(0)
         if layout.placement is Placement.PARTIAL and self.operation.reduction is not None:

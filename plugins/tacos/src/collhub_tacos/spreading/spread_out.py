@@ -165,9 +165,12 @@ class SpreadResult:
     def replay(self, progress: Progress) -> bool:
         """Verify the schedule without expanding a log; return whether that was possible.
 
-        It is not possible at switches, and for routes, whose chunks have single targets. Every
-        chunk must reach every participating NPU. Raises `InputError`, which names the first
-        offence.
+        A log is always verified (`replay_log`): every node must get all chunks. A schedule is
+        verified by `replay`: every NPU of `needed` must get all chunks. Both also check the
+        times and the order of transfers. The result is False, without any check, for a schedule
+        with `needed` None (routes) or on a network with switches (`PathNetwork`). Raises
+        `InputError` (`invalid-schedule`) for the first violation. `progress` is called only for
+        a log.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.schedules.replay import replay, replay_log
@@ -253,19 +256,23 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
     """Yield the suitable kernels (methods of spreading) in the order in which they are tried.
 
-    With switches:
+    A pair is a link (or an arc of a network with switches) and a chunk. With switches
+    (`PathNetwork`), in this order:
 
-    - stages (fixed plans along groups of NPUs), unless some NPUs only relay
-    - trees of routes, unless stages are possible on a regular network of more than
-      `_MAX_PAIRS_FOR_TREES` (20 000) pairs of an arc and a chunk
+    - stages: one kernel per plan along groups of NPUs that is possible and promising; none if
+      some NPUs only relay
+    - trees of routes: omitted only if there are stages, the network is regular, and there are
+      more than `_MAX_PAIRS_FOR_TREES` (20 000) pairs. It is regular if all arcs have equal
+      times or `find_group_grids` finds a grid.
 
-    Without switches:
+    Without switches, in this order:
 
-    - equal steps, for an all-gather on links of equal times; no other kernels if steps are exact
-    - the translated part of one node, for an all-gather on symmetric networks of up to
-      `_MAX_PAIRS_FOR_SYMMETRY` (20 million) pairs
-    - deliveries in the order of time; after steps only for up to `_PAIRS_FOR_SEEDS` (400 000)
-      pairs
+    - equal steps: for an all-gather of all NPUs on links of equal times. If links are also busy
+      until the arrival, no other kernel follows.
+    - the translated part of one node: for an all-gather of all NPUs on a symmetric network with
+      at most `_MAX_PAIRS_FOR_SYMMETRY` (20 million) pairs
+    - deliveries in the order of time: always, except after equal steps for more than
+      `_PAIRS_FOR_SEEDS` (400 000) pairs
     """
     if isinstance(task.network, PathNetwork):
         # Yield stages if they are possible, and trees for small or irregular networks.
@@ -319,11 +326,15 @@ def _wrap_staged(schedule: LinkSchedule, task: SpreadTask, progress: Progress) -
 def _spread_symmetrically(
     translations: Translations, task: SpreadTask, progress: Progress
 ) -> SpreadResult:
-    """Compute the part of one node and translate it to all nodes.
+    """Compute the part of one node and translate it to all nodes; return the best of the seeds.
 
-    The requested number of seeds is tried, by default `_MAX_SEEDS` (20), from that of the setting
-    on. The search ends early if a schedule attains the lower bound by the links into a node. The
-    kernel is called "symmetric".
+    The schedule with the shortest time is returned, of equal ones that of the lower seed. The
+    requested number of seeds is tried, by default `_MAX_SEEDS` (20), in ascending order from
+    that of the setting on. The search ends early at a schedule that attains the lower bound by
+    the links into a node. Ctrl-C or a limit ends it with the best result so far, marked as
+    interrupted; without one it is raised again. The kernel is called "symmetric". Raises
+    `InputError` if a link is busy for less than 1 ps (`link-times`), and if a chunk cannot
+    reach a node (`disconnected`).
     """
     # Imported here and below: numba takes a second.
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
@@ -346,9 +357,18 @@ def _spread_symmetrically(
 def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Spread by events on links of any times and, if that misses the bound, with deadlines.
 
-    The search with deadlines follows only for an all-gather whose estimated cost is at most
-    `MAX_DEADLINE_COST` (2^25), and if the first search was not interrupted. The kernel is called
-    "deadlines" if that search found a faster schedule, else "events".
+    The first search tries the requested number of seeds. By default it is `_PAIRS_FOR_SEEDS`
+    divided by the pairs of link and chunk, between 1 and `_MAX_SEEDS` (20). It ends at the
+    bound by the links into a node. The fastest schedule is its result, of equal ones the first.
+
+    The search with deadlines follows if all of these hold: the first one was not interrupted,
+    the task is an all-gather of all NPUs, and its estimated cost is at most `MAX_DEADLINE_COST`
+    (2^25). It ends at the bound of `_compute_goal_ps`, so it tries nothing if that is attained
+    already. The kernel is called "deadlines" if it found a faster schedule, else "events".
+
+    Ctrl-C or a limit ends a search with the best result so far, marked as interrupted. Without
+    one (first search only) it is raised again. Raises `InputError` for a chunk that cannot
+    reach a member.
     """
     from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import (
@@ -388,10 +408,17 @@ def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
 def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Spread in equal steps and, if that misses the bound, by matchings and an exact search.
 
-    The result in steps is returned at once if it attains the bound or was interrupted, or if one
-    node was translated to all others and links are free before the arrival. Matchings are omitted
-    for more than `_MAX_CELLS_FOR_MATCHING` (100 000) cells, and replace the result only if they are
-    faster. An interrupted result is returned without the exact search.
+    All links must have equal times. The bound is that of `_compute_goal_ps`. In this order:
+
+    1. The result in steps (`_spread_in_lockstep`) is returned if it attains the bound or was
+       interrupted. It is also returned if its kernel is "symmetric" and links are free before
+       the arrival.
+    2. With at most `_MAX_CELLS_FOR_MATCHING` (100 000) pairs of node and chunk, matchings are
+       searched. A strictly faster one replaces the result, with the kernel "matching". If that
+       search was interrupted, the new result is returned.
+    3. The result of `_search_exactly` is returned.
+
+    Raises `InputError` as `_spread_in_lockstep`.
     """
     from collhub_tacos.spreading.matching import find_best_matched_all_gather
 
@@ -425,13 +452,20 @@ def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
 def _search_exactly(
     task: SpreadTask, goal_ps: int, progress: Progress, result: SpreadResult
 ) -> SpreadResult:
-    """Search exactly for a faster schedule in a small case.
+    """Search exactly for a faster schedule in a small case; return it, else `result`.
 
-    `result` is returned unchanged if links have different times, with switches, and if it needs no
-    more steps than the bound `goal_ps`. At most `_MAX_EXACT_TRIES` numbers of steps from that of
-    the bound on are tried, and the first schedule is returned. If there is none at the bound,
-    `exact_search` gives the reason. Ctrl-C ends the search; the result is then marked as
-    interrupted.
+    `result` is returned unchanged in these cases: links have different times or are free before
+    the arrival; the network has switches; `result` needs no more steps than the bound
+    `goal_ps`, rounded up to steps.
+
+    Otherwise these numbers of steps are tried, ascending: from the bound on, at most
+    `_MAX_EXACT_TRIES` (3) numbers, all smaller than that of `result`. The first schedule is
+    returned, with kernel "exact" and seed 0. Each trial may take the remaining time of the
+    budget.
+
+    If there is none with the steps of the bound, `exact_search` of the returned result is the
+    reason, for example too many variables. Otherwise it is "". Ctrl-C ends the search; `result`
+    is then marked as interrupted.
     """
     from collhub_tacos.spreading.exact import find_exact_all_gather
 
@@ -459,8 +493,11 @@ def _search_exactly(
 def _compute_goal_ps(task: SpreadTask) -> int:
     """Return a lower bound in ps for the task as an all-gather of all NPUs.
 
-    It is the tightest cut in time, on networks that `supports_time_cuts` accepts; otherwise it is
-    the time in which the links into an NPU can deliver all chunks. The last result is cached.
+    On networks that `supports_time_cuts` accepts (with links, not too large, messages of at
+    least 1 ps) it is the tightest cut in time. Otherwise it is the time in which the links into
+    an NPU can deliver the chunks that it lacks, for the NPU with the largest time; 0 if no NPU
+    has such links. The members of the task are ignored. The result of the last task (the same
+    object) is cached.
     """
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
 
@@ -480,10 +517,17 @@ def _compute_goal_ps(task: SpreadTask) -> int:
 def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Spread in equal steps; retime the schedule if links are free before the arrival.
 
-    All links must have equal times. Schedules of more than `_MAX_RETIMED_TRANSFERS` (2 million)
-    transfers are not retimed. The kernel is called "symmetric" if one node was computed and
-    translated to all others, else "lockstep". Raises `InputError` (`memory`) for a log that exceeds
-    the memory limit.
+    All links must have equal times. The fastest schedule of the requested seeds is returned, of
+    equal ones the earlier; 0 seeds let `find_best_all_gather` choose the number. It is a log.
+    If links are free before the arrival and there are at most `_MAX_RETIMED_TRANSFERS` (2
+    million) transfers, it becomes a schedule in which transfers start as early as possible
+    (`retime`).
+
+    The kernel is called "symmetric" if one node was computed and translated to all others, else
+    "lockstep". Ctrl-C ends the search with the best result so far, marked as interrupted;
+    without one it is raised again. Raises `InputError` first for a log that would exceed the
+    memory limit (`memory`), then for networks with switches, links with invalid times, and a
+    chunk that cannot reach a node.
     """
     from collhub_tacos.spreading.homogeneous import find_best_all_gather
 
@@ -529,9 +573,12 @@ def _check_memory(task: SpreadTask) -> None:
 def _spread_on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Spread every chunk on a tree, with trees that share the load of links; use several seeds.
 
-    The fastest result is returned, of equal ones that of the first seed. Without a requested number
-    of seeds there are at most `_MAX_TREE_SEEDS` (4), fewer for large problems; they begin with the
-    setting's seed. The kernel is called "trees".
+    The fastest result is returned, of equal ones that of the lower seed. The requested number
+    of seeds is tried, from the setting's seed on. By default it is `_PAIRS_FOR_TREE_SEEDS` (40
+    000) divided by the pairs of link and chunk, rounded down, between 1 and `_MAX_TREE_SEEDS`
+    (4). No bound ends the search early. Ctrl-C or a limit ends it with the best result so far,
+    marked as interrupted; without one it is raised again. The kernel is called "trees". Raises
+    `InputError` (`disconnected`) for a member that a chunk cannot reach.
     """
     from collhub_tacos.routing.routes import spread
 
