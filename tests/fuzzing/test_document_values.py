@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.needs_plugins, pytest.mark.once]
 VALUES = (None, True, -1, 1.5, "x", [], {}, 10**30)
 """Values of all JSON types; the last one is above the integers of a column."""
 
-MAX_DOCUMENTS = 80
+MAX_DOCUMENTS = 40
 """Changed documents per reader, chosen at equal distances from all."""
 
 READERS = {

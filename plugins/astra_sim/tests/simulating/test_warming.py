@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from collhub_astra_sim.plugin import check
 
 from hub_core.plugin_api import CheckRequest, WarmOptions
@@ -36,6 +37,8 @@ def _run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+# It compiles all kernels where none are stored: more than a minute.
+@pytest.mark.once
 def test_no_kernel_is_compiled_after_warming() -> None:
     for program in (_WARM, _COMPILING_FAILS + _WARM):
         result = _run(program)

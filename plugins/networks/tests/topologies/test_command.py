@@ -154,7 +154,7 @@ def test_report_and_output_cannot_share_stdout(collhub, command: str) -> None:
         (["show", "ring:4?bandwidth=50"], "bandwidth '50' has no unit; use one of "),
         (
             ["show", "mesh:4xa"],
-            "topology 'mesh:4xa': '4xa' is not a size; write for example mesh:8",
+            "topology 'mesh:4xa': 'a' in '4xa' is not a size; write for example mesh:8",
         ),
         (["show", "ring:4*cube:2"], "topology 'ring:4*cube:2': 'cube' is no dimension; join "),
         (
