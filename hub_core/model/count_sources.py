@@ -89,15 +89,21 @@ class TokenRouting:
     def count_layer(self, num_ranks: int, num_nodes: int) -> LayerCounts:
         """Count the copies of tokens that ranks and nodes receive, and the work of every rank.
 
-        `num_ranks` must divide the number of experts, which are divided among the ranks in order.
-        `num_nodes` must divide `num_ranks`; a node consists of consecutive ranks. The tokens are
-        drawn by the seed, so that equal calls give equal results. A token with several experts on
-        one rank (node) is sent there once. A token for a replicated expert stays on its rank and
-        counts as no copy. The work is the number of (token, expert) pairs that a rank computes,
-        those of replicated experts included.
+        Tokens and experts are those of `draw`, so that equal calls give equal results. Rank r
+        has the experts of the r-th of `num_ranks` equal ranges of expert numbers; node m has
+        those of the m-th of `num_nodes` equal ranges. `num_ranks` must divide the number of
+        experts (otherwise `ValueError`). `num_nodes` should divide `num_ranks`, which is not
+        checked; a node then consists of consecutive ranks.
 
-        Returns copies int64[ranks, ranks] and int64[ranks, nodes] by (source, target), including
-        copies from a rank to itself or to its node, and work int64[ranks].
+        `per_rank[s, t]` (int64[ranks, ranks]) is the number of tokens of rank s with at least
+        one expert on rank t. `per_node[s, m]` (int64[ranks, nodes]) is the same for node m. A
+        token with several experts on one rank or node is one copy there. Copies from a rank to
+        itself or to its node are included. Replicated experts (those with the most tokens of
+        all ranks) give no copies.
+
+        `computed` (int64[ranks]) is the number of (token, expert) pairs that a rank computes. A
+        pair with a replicated expert is computed on the rank of the token, any other pair on
+        the rank of the expert.
         """
         chosen = self.draw(num_ranks)
         table = self._count_by_expert(chosen)
@@ -139,20 +145,24 @@ class TokenRouting:
 def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts | None:
     """Return the counts of a generator form, or None for any other text, such as a file name.
 
-    Equal texts give equal counts. In counts per rank, the part of a rank has the units that all
-    ranks together send to it, except for `uniform`. The forms are:
+    The text before the first `:` is the name of the generator. Equal arguments give equal
+    counts. The forms, with the limits of their numbers:
 
-    - `uniform[:N]`: N units (default 1) for every pair or rank
-    - `shift:K`: every rank sends one unit to the rank K positions later, cyclically; per pair
-      only
-    - `zipf:S[,seed=N][,units=U]`: every rank sends U units (default 4096) at random; the
-      receiver of popularity k gets them in proportion to k^-S
-    - `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the tokens of
-      `TokenRouting`
+    - `uniform[:N]`: N units for every pair or every rank (default 1; 1 to 2^40).
+    - `shift:K`: rank r sends one unit to rank (r + K) mod n (1 to n - 1). Only for kinds with
+      counts per pair.
+    - `zipf:S[,seed=N][,units=U]`: every rank sends U units (default 4096; 1 to 2^40) to random
+      ranks, itself included. The receiver at place k of a random order of the ranks has a
+      probability proportional to k^-S (S from 0 to 16). Default seed: 0.
+    - `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the units of
+      `TokenRouting.count_units`; for the numbers see `_parse_routing`.
 
-    Raises `UsageError` (`invalid-counts`) for an unknown or missing value, one outside its
-    limits, `shift` with counts per rank, and a number of experts that is no multiple of the
-    ranks. Raises `InputError` (`invalid-counts`) for more than 2^62 units in total.
+    For a kind with counts per rank, `zipf` and `experts` give each rank the sum of the units
+    that all ranks would send to it.
+
+    Raises `UsageError` (`invalid-counts`) for an unknown key, a missing number, a number
+    outside its limits, and `shift` for counts per rank. It is also raised if E is no multiple
+    of `num_ranks`. Raises `InputError` (`invalid-counts`) for more than 2^62 units in total.
     """
     name, _, rest = text.partition(":")
     if name not in ("uniform", "shift", "zipf", "experts"):
@@ -188,13 +198,22 @@ def read_counts(
     num_ranks: int,
     size_cure: str = SIZE_CURE,
 ) -> UnitCounts:
-    """Read the counts of an uneven collective from a JSON or CSV file.
+    """Read the counts of an uneven collective from the content of a JSON or CSV file.
 
-    JSON is a list of n integers or, for counts per pair, n lists of n integers by sender. CSV has
-    the same as lines of integers; n counts per rank may also be in one column. Empty lines are
-    ignored. Raises `InputError` (`invalid-counts`) for other contents, with row and column, for
-    integers of thousands of digits, and, with the cure `size_cure`, for another number of ranks
-    than `num_ranks`.
+    The text is UTF-8; a byte order mark is ignored. A text that begins with `[` or `{` is
+    parsed as JSON, any other text as CSV (`_parse_csv`); `name` (of the file) is only for
+    messages. With n = `num_ranks`:
+
+    - Kind with counts per pair: n lists (lines) of n integers; list i has the units that rank i
+      sends to each rank.
+    - Kind with counts per rank: one list (line) of n integers. In CSV they may also be in one
+      column of n lines.
+
+    Raises `InputError` (`invalid-counts`) for any other content, such as an empty file, a
+    negative number, text in a cell, and counts whose sum is not in 1 to 2^62. The message gives
+    the position if a single value is wrong. It is also raised for integers with more digits
+    than Python converts (4300), and, with the cure `size_cure`, for a valid table of another
+    number of ranks.
     """
     is_per_pair = kind.traits.has_counts_per_pair
     try:
@@ -227,10 +246,16 @@ def read_counts(
 
 
 def _parse_csv(text: str, name: str) -> list[list[object]]:
-    """Return the integers of every line that has a cell with text; negative ones are accepted.
+    """Return the integers of every line of comma-separated cells, as one list per line.
 
-    Raises `InputError` (code `invalid-counts`) with line and column, both from 1, for any other
-    cell, also for an empty one; `name`: name of the file in the message.
+    Lines without cells, and lines whose cells are all blank, are left out. Blanks around an
+    integer and a sign are allowed; the range is not checked here. An empty text gives an empty
+    list.
+
+    Raises `InputError` (`invalid-counts`) at the first other cell, such as an empty cell next
+    to a filled one (`1,,2`), or an integer with more digits than Python converts. The message
+    has `name` (of the file), line and column, both from 1; empty lines count. `csv.Error`
+    passes through.
     """
     rows: list[list[object]] = []
     for line, cells in enumerate(csv.reader(io.StringIO(text)), 1):
@@ -255,12 +280,18 @@ def _parse_csv(text: str, name: str) -> list[list[object]]:
 
 
 def _split_fields(text: str, name: str, rest: str) -> dict[str, str]:
-    """Return the values of a generator form by name; the first value has the generator's name.
+    """Return the values of a generator form as texts by name; they are not converted here.
 
-    `text`: the complete form, for messages. `name`: the generator. `rest`: the part after the
-    colon, such as `1.2,seed=3`. The last value of a repeated key counts. Raises `UsageError` for an
-    unknown key, for a key without a value, and for a missing first value, which only `uniform` may
-    omit.
+    `text`: the complete form, for messages. `name`: the generator (`uniform`, `shift`, `zipf`
+    or `experts`). `rest`: the part after the colon. The first value, before the first comma,
+    has the name of the generator as key: `zipf` with `1.2,seed=3` gives `{"zipf": "1.2",
+    "seed": "3"}`. Further values are KEY=VALUE with blanks around KEY ignored; the last value
+    of a repeated key counts. The keys are `seed` and `units` for `zipf`, and `top`, `tokens`,
+    `skew`, `seed` and `replicas` for `experts`; others have none.
+
+    `uniform` may omit the first value; its key is then missing. Raises `UsageError`
+    (`invalid-counts`) for an entry with another key or without a value, then for a missing
+    first value of another generator.
     """
     first, *others = rest.split(",") if rest else [""]
     allowed = {
@@ -319,14 +350,20 @@ def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
 
 
 def _parse_routing(text: str, fields: dict[str, str], num_ranks: int) -> TokenRouting:
-    """Build the routing of a form `experts:E,...` and check it for this number of ranks.
+    """Return the routing of a form `experts:E,...`, checked for this number of ranks.
 
-    `fields`: the numbers of the form by name, with E as `experts`. The defaults are `top` 8
-    (at most E), `tokens` 4096 per rank, `skew` 1, `seed` 0, and `replicas` 0. The limits are:
-    `experts` 1 to 2^16, `top` 1 to E, `tokens` 1 to 2^24, `skew` 0 to 16, `seed` 0 to 2^63 -
-    1, `replicas` 0 to E. Raises `UsageError`, which shows `text`, if E is no multiple of
-    `num_ranks`, for a value that is no number or outside its limits, and if tokens times
-    experts exceed 2^26.
+    `fields`: numbers of the form as text by name, with E as `experts`. Defaults and limits:
+
+    - `experts`: 1 to 2^16, always in `fields`
+    - `top`: by default 8, or E if that is smaller; 1 to E
+    - `tokens` of each rank: by default 4096; 1 to 2^24
+    - `skew`: by default 1; 0 to 16, the only number that may have a fraction
+    - `seed`: by default 0; 0 to 2^63 - 1
+    - `replicas`: by default 0; 0 to E
+
+    Raises `UsageError` (`invalid-counts`), which shows `text`, for a value that is no number or
+    outside its limits. It is also raised if E is no multiple of `num_ranks`, and if `tokens` *
+    E exceeds 2^26.
     """
     experts = int(_number(text, fields, "experts", 0, 1, _MAX_EXPERTS))
     if experts % num_ranks:

@@ -67,10 +67,14 @@ def chakra_nodes(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
     """Return the tag of every message: int32[rows], -1 for local steps.
 
-    A SEND and its RECV have the same tag. The k-th message of (source, destination, channel) in row
-    order has the tag base + k. The channels of a (source, destination) have consecutive ranges of
-    tags, in ascending order from 0, so a tag is unique only within a pair of ranks. Takes one sort
-    of the messages.
+    A SEND and its RECV (or RECV_REDUCE) have the same tag. The k-th message, from 0, of a
+    (source, destination, channel) in row order has the tag base + k. For each (source,
+    destination) the base is 0 for its lowest channel; for the next channel it is the number of
+    messages on all lower channels. Example: 2 messages on channel 0 have the tags 0 and 1, and
+    the first one on channel 3 has the tag 2. A tag is thus unique only within a pair of ranks.
+
+    If the numbers of sends and receives of a channel differ (an invalid algorithm), the larger
+    number counts. Without messages all tags are -1.
     """
     tags = np.full(len(steps), -1, np.int32)
     rows = np.flatnonzero(steps.sends | steps.receives)
@@ -97,12 +101,21 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
 
 
 def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int32]) -> NodeTable:
-    """Return the nodes with the ids, order, tags and lists that `extension` records.
+    """Return the nodes with the ids, order, tags and parent lists that `extension` records.
 
-    Ranks that it does not list are not changed. If its `tags` is `CHANNEL_TAGS`, a message gets the
-    channel of its step as tag. `channel`: int32, the channel of the step of every node. The given
-    nodes are not modified. Raises `InputError` if the extension has a wrong form or does not fit
-    the nodes, for example because the steps were changed.
+    `extension`: the object with the optional members `tags` and `ranks` that the module
+    describes. `channel`: int32, the channel of the step of every node. `nodes` is not modified.
+
+    - If `tags` is "channel", every message of the job gets the channel of its step as tag.
+      Another value of `tags` has no effect.
+    - Each rank in `ranks` gets the recorded order of its nodes, or keeps its order if none is
+      recorded. The nodes then get the recorded ids, or 0, 1, 2 and so on if none are recorded.
+    - The parents of nodes with a recorded list get the order of this list.
+
+    Ranks that are not listed keep their ids, order and lists. Raises `InputError`
+    (`invalid-extension`) for an extension that is no object, has other members, or has `ranks`
+    of another form. It is also raised for an unknown rank, for orders, ids or lists of another
+    form, and if they do not fit the nodes, for example because the steps were changed.
     """
     if not isinstance(extension, dict) or not set(extension) <= {"tags", "ranks"}:
         raise _create_misfit("it is not an object of tags and ranks")
@@ -129,9 +142,18 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
 def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     """Return the nodes with ids, order and tags of profile v1, in the order of the steps.
 
-    A RECV_REDUCE becomes a receive and a COMP node that depends on it, and its dependants wait for
-    the COMP; every other step is one node. Ids count from 0 in each rank. A rank without steps gets
-    one COMP node as placeholder, because simulators need a node per rank.
+    A RECV_REDUCE becomes a COMM_RECV and then a COMP; every other step is one node. Ids count
+    from 0 in each rank. A rank without steps gets one COMP node without dependencies as
+    placeholder, because simulators need a node per rank. `_build_columns` describes type, peer,
+    tag, size, duration and step.
+
+    The data and control dependencies of a step belong to its first node and keep their order.
+    They refer to the last node of each step on which it depends. The COMP of a RECV_REDUCE has
+    one data dependency, its COMM_RECV, and no control dependency. A receive does not depend on
+    its send.
+
+    `collective_bytes`: size of the full buffer. Raises `InputError` (`size-range`) if all
+    messages together have about 2^63 bytes or more.
     """
     steps = algorithm.steps
     is_pair = steps.kind == StepKind.RECV_REDUCE
@@ -166,13 +188,25 @@ def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 def _build_columns(
     algorithm: Algorithm, first: Int64Array, last: Int64Array, nodes: int, collective_bytes: int
 ) -> dict[str, Any]:
-    """Return the columns of `NodeTable` that describe single nodes, by name: int arrays per node.
+    """Return the columns of `NodeTable` that describe single nodes: arrays by name.
 
-    `first`, `last`: the nodes of each step. They differ only for a RECV_REDUCE: the first one is
-    the receive, the last one is a COMP that has the duration. `nodes`: number of all nodes. Only
-    messages have a peer (else -1), a tag and a size in bytes (else 0); the size is the step's
-    fraction of `collective_bytes`. Both nodes of a step have its number as `step`. A placeholder
-    node (of no step) is a COMP with step -1 and default values.
+    `first`, `last`: first and last node of each step. They differ only for a RECV_REDUCE, which
+    has a COMM_RECV and a COMP. `nodes`: number of all nodes, the length of every array. The
+    columns:
+
+    - `type` (uint8): COMM_SEND for a SEND, COMM_RECV for the first node of a RECV or
+      RECV_REDUCE, otherwise COMP
+    - `peer` (int32): peer of a message, otherwise -1
+    - `tag` (int32): that of `message_tags` for a message, otherwise 0
+    - `size` (int64): bytes of a message, otherwise 0; units of the step * `collective_bytes` /
+      units of the full buffer, rounded up
+    - `duration_ns` (int64): duration of the step at its last node; -1 at the COMM_RECV of a
+      RECV_REDUCE
+    - `step` (int64): row of the step, at both of its nodes
+
+    A node without a step (a placeholder) is a COMP with peer, duration and step -1, and tag and
+    size 0. Raises `InputError` (`size-range`) if all messages together have about 2^63 bytes or
+    more.
     """
     steps, unit_count = algorithm.steps, algorithm.collective.unit_count
     columns: dict[str, Any] = {
@@ -267,13 +301,17 @@ class _RankEntry:
         return ids
 
     def relist(self, name: str, indptr: Int64Array, indices: Int64Array) -> None:
-        """Put the parents of every node with a recorded list into the recorded order.
+        """Put the parents of every node with a recorded list into the order of this list.
 
-        `name`: kind of dependencies, "data" or "control". A recorded list is a pair of a node and
-        its parents; nodes and parents are numbered within the rank. `indptr`, `indices`: parents of
-        all nodes of the job (CSR); `indices` is changed in place. Without recorded lists, the
-        arrays are unchanged. Raises `InputError` for a list of another form, an unknown node, and
-        other parents than the node has; earlier lists are then already applied.
+        `name`: member of the entry with the lists, `data` or `control`. It is a list of pairs
+        (node, list of its parents). Nodes and parents are positions in the file within the
+        rank, from 0. `indptr`, `indices`: parents of the nodes of all ranks (CSR), with the
+        nodes in the order of the file. `indices` is changed in place. Nothing changes if the
+        member is missing or no list.
+
+        Raises `InputError` (`invalid-extension`) at the first pair that has another form or an
+        unknown node, or whose parents are not exactly those of the node. Earlier pairs are then
+        already applied.
         """
         # Lists that are not recorded are in plain order.
         lists = self._entry.get(name)

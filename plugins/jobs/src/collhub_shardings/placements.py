@@ -90,11 +90,16 @@ class Mesh:
 def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -> Mesh:
     """Parse a mesh such as `mesh(2,4)`, `mesh(x=2,y=4)` or `mesh(2,4)@8-15`.
 
-    Axes without a name are called by their position, `0`, `1`, ... Devices are numbered from
-    `first_device`, unless `@` lists them or gives the first one. Device d is on host d //
-    `host_size` (default: the size of the last axis). Raises `InputError` (`invalid-mesh`) for
-    other text, for more than 2^16 devices, and for a list of another length than the mesh, and
-    `UsageError` for a malformed list.
+    An axis without a name is called by its position from 0: the axes of `mesh(x=2,4)` are `x`
+    and `1`. Devices are in row-major order, the last axis fastest. Without `@` they are
+    numbered from `first_device`. `@8` numbers them from 8; `@8-15` or `@0,2,4,6` lists them in
+    this order. Device d is on host d // `host_size`; the default (None or 0) is the size of the
+    last axis. Blanks are allowed around the text, the axes and `@`, but not in the list.
+
+    Raises `InputError` (`invalid-mesh`) for any other text, an axis of size 0, two axes with
+    one name, more than 2^16 devices, and a list of another length than the mesh. Raises
+    `UsageError` (`invalid-ranks`) for a malformed list such as `@8-`, and for a device that is
+    listed twice.
     """
     match = _MESH.match(text.strip())
     if match is None:
@@ -162,11 +167,18 @@ class Placement:
         return " ".join(words)
 
     def _dtensor_words(self, mesh: Mesh) -> list[str]:
-        """Return the placement of DTensor for each mesh axis, as text.
+        """Return the placement in DTensor's notation: one word per mesh axis, in their order.
 
-        The words are `Replicate()`, `Partial()`, `Shard(d)` and `_StridedShard(d, split_factor=k)`.
-        The last is for an axis that divides its dimension after a later axis of the mesh; k is the
-        number of tiles of the later axes that divide it first.
+        The first rule that applies to an axis:
+
+        1. It divides dimension d after at least one axis with a higher number:
+           `_StridedShard(d, split_factor=k)`. k is the product of the sizes of these axes.
+        2. It divides dimension d: `Shard(d)`.
+        3. It is partial: `Partial()`.
+        4. Otherwise: `Replicate()`.
+
+        Example: if axis 1 (size 4) and then axis 0 divide dimension 0, the words are
+        `_StridedShard(0, split_factor=4)` and `Shard(0)`.
         """
         words = ["Replicate()"] * len(mesh.shape)
         for axis in self.partial:
@@ -224,10 +236,19 @@ class Placement:
 def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
     """Parse a spec for a tensor of `rank` dimensions on a mesh, in one of three notations.
 
-    The notations are placements of DTensor such as `Shard(0)`, a partition spec of JAX that begins
-    with `(`, `P(` or `PartitionSpec(`, and otherwise letters such as `S0 R`. Axes of a mesh are
-    numbers from 0 or names. Raises `InputError` for invalid specs, another number of dimensions,
-    axes that the mesh lacks, and a mesh axis that is used twice.
+    Blanks around the text are ignored. The first rule that applies gives the notation:
+
+    1. A text that contains `Shard(...)`, `_StridedShard(...)`, `Replicate(...)` or
+       `Partial(...)` is DTensor's, with one placement per mesh axis (`_dtensor`).
+    2. A text that begins with `(`, `P(` or `PartitionSpec(` is a partition spec of JAX, with
+       names or numbers of axes (`_partition_spec`). Dimensions that it omits at the end are not
+       split.
+    3. Any other text has letters such as `S0 R`, one word per dimension (`_letters`).
+
+    Raises `InputError` (`invalid-spec`) for a spec that its notation does not allow, a number
+    of dimensions (of mesh axes for DTensor) that does not fit, and an axis that the mesh lacks.
+    It is also raised for a mesh axis that is used twice, be it in dimensions or as a partial
+    axis.
     """
     text = stripped = text.strip()
     if _DTENSOR.search(stripped):
@@ -267,12 +288,17 @@ def _cut(cut_points: Int64Array, parts: int) -> Int64Array:
 
 
 def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
-    """Parse a spec such as `S0 R S12 P3`: one word per dimension, and at the end the partial axes.
+    """Parse a spec such as `S0 R S12 P3`: one word per dimension, at the end the partial axes.
 
-    `R`: the dimension is not cut; `S` and mesh axes: it is cut along these axes; a last word `P`
-    with mesh axes: the tensor is a sum over them. Axes are single digits, or numbers with commas.
-    `rank`: number of dimensions of the tensor. Raises `InputError` for other words, for axes that
-    the mesh lacks, and for another number of words than dimensions.
+    Words are separated by blanks. `R`: the dimension is not cut. `S` and mesh axes: the
+    dimension is cut along these axes, the major axis first. `P` and mesh axes, only as the last
+    word: the tensor is a sum over these axes; the word does not count as a dimension. Axes are
+    single digits (`S12`: axes 1 and 2), or numbers with commas (`S1,12`: axes 1 and 12). Names
+    of axes are not allowed here.
+
+    `rank`: number of dimensions of the tensor. An empty text fits only rank 0. Raises
+    `InputError` (`invalid-spec`) for other words, for axes that the mesh lacks, and unless
+    there is one word per dimension. An axis may be used twice here; the caller checks that.
     """
     words = text.split()
     partial: tuple[int, ...] = ()
@@ -343,13 +369,24 @@ def _entry_axes(entry: object, text: str, mesh: Mesh) -> tuple[int, ...]:
 def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
     """Parse placements of DTensor such as `Shard(0), Replicate()`, one per mesh axis.
 
-    Axes that shard the same dimension divide it in their order. `_StridedShard(d, split_factor=k)`
-    divides the dimension after as many of the later axes as together have k tiles, the first of
-    them first (PyTorch, `torch/distributed/tensor/placement_types.py`). Dimensions may be negative,
-    counted from the end. `Partial()` and `Partial(sum)` mark a sum. Raises `InputError` for other
-    text, another number of placements than axes, dimensions that do not exist, a split factor that
-    is missing or is not the number of tiles of the first later axes, and reductions other than
-    sums.
+    The words are in the order of the mesh axes, and may be in brackets. Each is one of:
+
+    - `Replicate()`: the axis divides nothing.
+    - `Partial()` or `Partial(sum)`: the axis is partial; the devices hold summands.
+    - `Shard(d)` or `Shard(dim=d)`: the axis divides dimension d before all later axes. Negative
+      numbers count from the end.
+    - `_StridedShard(d, split_factor=k)` (also `sf=k` or only `k`): the axis divides dimension d
+      after the first of the later axes whose sizes have the product k, and before the remaining
+      ones. With k = 1 it is `Shard(d)`.
+
+    "Later axes" are those later in the mesh that divide the same dimension, in the order in
+    which they divide it. The result lists the axes of each dimension in the order in which they
+    divide it, and partial axes ascending; `is_nested` is True.
+
+    Raises `InputError` (`invalid-spec`) for other text, another number of words than mesh axes,
+    a dimension that does not exist, and a reduction other than a sum. It is also raised for a
+    split factor that is missing or that no first later axes have as product. Source: PyTorch,
+    `torch/distributed/tensor/placement_types.py`.
     """
     words = _DTENSOR.findall(text)
     rest = _DTENSOR.sub("", text).strip(" ,[]()")

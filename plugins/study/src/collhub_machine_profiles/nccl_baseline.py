@@ -278,11 +278,19 @@ def expected_time(
     version: str = "",
     dtype: str = "",
 ) -> Prediction | None:
-    """Return the time of NCCL's own choice by a profile's tables or model; None if it has none.
+    """Return the time of a call with NCCL's own choice in us, by a profile; None if it has none.
 
-    First NCCL in the given version is looked up ("" accepts any version). If there is no
-    prediction, the libraries of the profile's tables and networks that are NCCL with a network
-    plugin (a variant that begins with "+") follow. The first prediction is returned.
+    The following libraries are tried in this order, and the first prediction of `predict_time`
+    (by a table of the profile, else by its model) is returned:
+
+    1. NCCL of `version` without a variant. An empty `version` fits any version, as does a table
+       without a version.
+    2. The libraries of the profile's tables, then those of its networks, if their variant
+       begins with `+` (a network plugin, such as `+ aws-ofi-nccl`). They are tried with their
+       own versions; `version` is ignored.
+
+    `size_bytes`: bytes of the full buffer. `nodes`: nodes on which the ranks are distributed
+    equally. `dtype`: data type of the call, "" if unknown; a table must have the same text.
     """
     # Imported here: choices without times need no numpy.
     from collhub_machine_profiles.calls import PlannedCall

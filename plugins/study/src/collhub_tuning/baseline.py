@@ -83,11 +83,18 @@ def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
 
 
 def baseline_rows(outcome: ComparisonOutcome) -> list[list[str]]:
-    """Return one row of texts per size at which the time of NCCL (the baseline) is known.
+    """Return one row of six texts per size at which NCCL's time (the baseline) is known.
 
-    The columns are size, name, channels ("" if unknown), time, origin and gain. The gain is that of
-    the winner of the comparison at this size over NCCL; "" if no algorithm has a time or the times
-    are not those of a machine.
+    Rows are in the order of the sizes of the comparison. The columns (`HEADER`):
+
+    1. Size, such as `16 KiB`.
+    2. Algorithm and protocol, such as `ring ll`, or `NCCL` if they are unknown.
+    3. Number of channels, "" if unknown.
+    4. NCCL's time.
+    5. Method, machine and error of this time (`format_origin`).
+    6. Gain of the winner (`ranking`): NCCL's time divided by its time, minus 1, such as `+12.3
+       %`. The text `, within the errors` follows if `is_within_error` holds. "" if no algorithm
+       has a time, the winner's time is 0, or the times are not those of a machine.
     """
     has_gains = models_machines(outcome)
     rows = []
@@ -113,12 +120,21 @@ def _format_judged_gain(outcome: ComparisonOutcome, baseline: Baseline, gain: fl
 
 
 def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
-    """Return a row of texts per window (sizes with one algorithm) that has a size with a baseline.
+    """Return one row of five texts per window of sizes that has at least one size with a baseline.
 
-    A baseline is a known time of the library's own choice. The columns are collective, range of
-    sizes, algorithm, distinct baselines in order of sizes, and gains. The gains are the smallest
-    and the largest known one (a single text if equal), "" if none is known or the timing does not
-    model a machine.
+    A window is a range of sizes with one algorithm. A baseline is NCCL's known time at a size
+    of the comparison. Rows are in the order of the collectives, then of their windows. The
+    columns (`TUNED_HEADER`):
+
+    1. Label of the collective.
+    2. Range of sizes (`format_sizes`).
+    3. Algorithm of the window.
+    4. Names of the baselines such as `ring ll`, each once, in the order of the sizes, separated
+       by commas.
+    5. Smallest and largest gain, such as `+1.0 % .. +12.3 %`, or one text if the two are equal.
+       A gain is NCCL's time divided by the algorithm's time at the size, minus 1. Sizes at
+       which the algorithm has no time, or time 0, do not count. "" if none counts or the times
+       are not those of a machine.
     """
     rows = []
     for collective in tuned:
@@ -150,13 +166,18 @@ def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
 def list_baselines(
     outcome: ComparisonOutcome, times_ns: Mapping[int, int | None]
 ) -> list[BaselineItem | None]:
-    """Return the baseline of each size of the comparison for reports, None without a baseline.
+    """Return the baseline of each size of the comparison for reports, None where it has none.
 
-    The baseline is the time that NCCL needs by its own choice. `times_ns`: times by size to
-    which the gains refer. A gain is NCCL's time divided by this time, minus 1, rounded to 4
-    decimal places. Without a time (or with 0), or if the timing does not model a machine, the
-    gain and `within_errors` are None. A baseline without a choice has None as algorithm,
-    protocol and channels; one without a machine has None as machine.
+    The order is that of the sizes. A baseline is the time of NCCL's own choice, rounded to ns,
+    with NCCL's version, the method and its median error (a fraction, or None). Algorithm,
+    protocol and channels are None if the choice is unknown; the machine is None without a
+    profile.
+
+    `times_ns`: time of an algorithm by size. The gain is NCCL's time divided by this time,
+    minus 1, rounded to 4 decimal places. `within_errors` is whether the absolute gain, not
+    rounded, is at most the sum of both errors (`is_within_error`). Both are None if `times_ns`
+    has no time (or 0) for the size, and if the times of the comparison are not those of a
+    machine.
     """
     has_gains = models_machines(outcome)
     items: list[BaselineItem | None] = []
@@ -277,11 +298,20 @@ class SizeDecision:
 
 
 def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | None:
-    """Return the time of the runtime's default at a size in bytes; None if it is not known.
+    """Return the time of the runtime's default at a size in bytes; None if it is unknown.
 
-    It is that of the fastest measured library, without error. If none was measured and the times of
-    the comparison model a machine, it is NCCL's predicted time. The error of a prediction is its
-    known error, at least `REPEAT_ERROR`; for NCCL's cost model on one node it is `NCCL_COST_ERROR`.
+    The first rule that applies:
+
+    1. A library was measured at this size: the library with the shortest time (of equal ones
+       the first), with error 0.
+    2. The times of the comparison are not those of a machine, or NCCL has no baseline at this
+       size: None.
+    3. NCCL's predicted time, with an error e that gives the range time / (1 + e) to time / (1 -
+       e).
+
+    The error of rule 3 is 24.3 % (`NCCL_COST_ERROR`) for NCCL's cost model on one node.
+    Otherwise it is the median error of the prediction, but at least 3 % (`REPEAT_ERROR`). An
+    unknown error, as for the cost model on several nodes, gives the range 0 to infinity.
     """
     fastest = None if outcome.measured is None else outcome.measured.fastest(size)
     if fastest is not None:

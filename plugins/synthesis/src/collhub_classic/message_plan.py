@@ -401,12 +401,17 @@ def _sum_latencies_s(topology: Topology, routes: Routes) -> Float64Array:
 
 
 def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_bytes: int) -> int:
-    """Estimate the time in ns of an all-to-all in which each rank sends to every other one.
+    """Estimate the time in ns of an all-to-all in which each rank sends to every other rank.
 
-    It is the time of all bytes on the busiest link plus the largest latency of a route, rounded up,
-    at least 1. In round k, rank r sends `collective_bytes` / n bytes to rank (r + k) mod n. At most
-    `_MAX_ESTIMATE_ROUNDS` of the n - 1 rounds, evenly spaced, are routed; their load is scaled to
-    all. `npus`: NPU of each rank, at least two.
+    With n ranks, rank r sends `collective_bytes` / n bytes to rank (r + k) mod n in round k,
+    for k = 1 to n - 1. The result is the time of the bytes of all rounds on the busiest link,
+    plus the largest latency of a route (the sum over its links). It is rounded up and at least
+    1.
+
+    At most 16 rounds (`_MAX_ESTIMATE_ROUNDS`), evenly spaced with the first and the last, are
+    routed. Their load is scaled to all n - 1 rounds, and only their latencies count. `npus`:
+    NPU of each rank, at least two (`ZeroDivisionError` for one). Raises `InputError`
+    (`disconnected`) for a message without a path.
     """
     npu_of = np.asarray(npus, np.int64)
     ranks = len(npu_of)
@@ -426,14 +431,20 @@ def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_byt
 def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None = None) -> int:
     """Estimate the time of a plan in ns, as the sum of the times of its rounds.
 
-    The result is rounded up and at least 1. All ranks finish a round together; it takes as long as
-    its slowest message. A message takes, on each link of its route, the latency of the link plus
-    the bytes of all messages of the round on this link divided by its bandwidth. A block has
-    `collective_bytes` / blocks of the plan, in an all-to-all / blocks per rank.
+    A round takes as long as its slowest message. A message takes the sum over the links of its
+    route. On each link it takes the link's latency plus the bytes of all messages of the round
+    on this link, divided by its bandwidth. A block has `collective_bytes` / `plan.num_blocks`
+    bytes; in an all-to-all `collective_bytes` is divided by `num_blocks` / ranks instead. The
+    result is rounded up and at least 1.
 
-    With `max_messages`, only about as many messages are routed, evenly spaced (rounds are skipped
-    first, then messages in the remaining ones), and the result is scaled; None for all. The plan
-    needs at least one message.
+    With `max_messages`, only a sample of about this number of messages is routed. Let s be the
+    number of messages // `max_messages`, at least 1, and r the smaller of s and the number of
+    rounds. Every r-th round is routed, from the first one. Of these rounds every (s // r)-th
+    message is routed, with s // r times its bytes. The sum is scaled to the number of all
+    rounds. None: all messages are routed.
+
+    Raises `InputError` (`disconnected`) for a message without a path, and `ValueError` for a
+    plan without messages.
     """
     npu_of = np.asarray(task.npus, np.int64)
     is_square = task.kind is CollectiveKind.ALL_TO_ALL
@@ -461,11 +472,13 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
 
 
 def _join_plans(plans: Sequence[MessagePlan], num_blocks: int) -> MessagePlan:
-    """Join the messages of several plans into one plan, sorted by round.
+    """Return one plan with the messages of all `plans`, sorted by round; `plans` are not changed.
 
-    Messages of equal rounds keep the order of the plans, then their order in the plan. The numbers
-    of rounds, channels and blocks are not changed. The result has the largest number of ranks of
-    the plans and `num_blocks` blocks.
+    Messages of the same round are in the order of the plans, then in their order within the
+    plan. Numbers of rounds, channels and blocks are kept, so that messages of different plans
+    in the same round are simultaneous. The result has `num_blocks` blocks, which is not
+    checked, and the largest number of ranks of the plans. Raises `ValueError` if `plans` is
+    empty.
     """
     joined = MessagePlan(
         max(plan.num_ranks for plan in plans),
