@@ -94,7 +94,10 @@ class _OfferedCommands(click.Group):
 def _list_commands(session: Session) -> list[Command]:
     """Return the core's commands in their fixed order, then those of plugins by name.
 
-    Only the offers of the commands are returned; their functions are not imported.
+    Plugins are discovered first. Commands of disabled plugins and of plugins that are not loaded
+    are missing. Names that occur several times are listed several times; of equal names of plugins,
+    the order is that of the plugins. Only the offers are returned; their functions are not
+    imported.
     """
     from hub_core.plugin_api import Command
     from hub_core.registry.core_plugin import OWN_COMMANDS
@@ -113,9 +116,15 @@ def _list_commands(session: Session) -> list[Command]:
 def _import_plugin_command(session: Session, name: str) -> click.Command:
     """Import the command `name` of a plugin and return it.
 
-    Raises `click.NoSuchOption` for a name that begins with `-`. Raises `UsageError`
-    (`unknown-command`) for an unknown name; the remedy is the closest name or, if none is close,
-    all names. Raises `PluginError`, which names the plugin, if the function cannot be imported.
+    Errors, in this order:
+
+    - `click.NoSuchOption` for a name that begins with `-`.
+    - `PluginError` (`name-clash`) if several offers have the name.
+    - `PluginError` (`not-available`) if a plugin that is not loaded may offer it (`Registry.find`).
+    - `UsageError` (`unknown-command`) for any other unknown name; the remedy is the closest name of
+      all commands or, if none is close, all names.
+    - `PluginError`, which names the plugin, if the function cannot be imported or is no click
+      command.
     """
     if name.startswith("-"):
         raise click.NoSuchOption(name)
@@ -172,16 +181,17 @@ def collhub(no_plugins: bool, disabled: tuple[str, ...], debug: bool, color: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on `arguments` and return its exit code.
+    """Run the program on `arguments`, print all errors, and return its exit code.
 
     With None, the arguments of the command line are used, and the process is set up for the
     program: streams, garbage collection, warnings and tracebacks of crashes. Then completions that
     a shell requests are printed instead of running a command, and threads of plugins cannot prevent
-    the end of the process.
+    the end of the process. Without any arguments, the help is printed.
 
-    The exit code is 141 if the reader of standard output has closed the pipe. OPENBLAS_NUM_THREADS
-    is set to 1 unless it is set. COLLHUB_TRACEBACK shows tracebacks unless it is empty or `0`.
-    Changes to the environment variables of colours are undone at the end.
+    The exit code is that of `_run`, such as 0 for success and 130 for Ctrl-C. It is 141 if the
+    reader of standard output has closed the pipe. OPENBLAS_NUM_THREADS is set to 1 unless it is
+    set. COLLHUB_TRACEBACK shows tracebacks unless it is empty or `0`. Changes to the environment
+    variables of colours are undone at the end.
     """
     # No command multiplies matrices, and idle threads of numpy's OpenBLAS use more CPU time than a
     # small conversion.

@@ -30,11 +30,12 @@ _SIZES = (1 << 10, 1 << 14, 1 << 20)
 
 
 def sample_selection(num_ranks: int = 4, num_nodes: int = 1) -> Selection:
-    """Build a selection for tests on a ring: an in-place all-reduce and an all-gather.
+    """Build a selection for tests on the network `ring:NUM_RANKS`: an all-reduce and an all-gather.
 
-    The all-reduce has two algorithms: at the first two of the three sizes in `_SIZES`, halving and
-    doubling is the fastest, at the last one the ring. The all-gather has only the ring.
-    `num_ranks`: a power of two. `num_nodes`: only stored in the selection.
+    All have times for the sizes 1 KiB, 16 KiB and 1 MiB. The all-reduce, which is only in place,
+    has two algorithms: for the first two sizes halving and doubling is the fastest, for the last
+    one the ring. The all-gather, for both modes, has only the ring. `num_ranks`: a power of two,
+    not checked. `num_nodes`: only stored in the selection.
     """
     samples = {
         "halving-doubling": halving_doubling_all_reduce(num_ranks),
@@ -172,9 +173,17 @@ def measurement_readers_refuse_bad_input(subject: CheckedPlugin) -> Iterator[str
 def _check_writer(writer: SelectionWriter) -> Iterator[str]:
     """Write a sample selection twice, read it back, and yield all problems.
 
-    Problems are wrong types of results (which end the check), differences between the two outputs,
-    invalid file names, errors that the reader reports, sizes that are served twice and, if no loss
-    is declared, sizes that are not served.
+    The problems, in this order:
+
+    1. The writer returns no `WriteResult`; this ends the check.
+    2. The files of both outputs differ.
+    3. A file has an invalid name.
+    4. The reader returns no list or tuple of `ServedCalls`; this ends the check.
+    5. Errors that the reader reports; warnings are no problems.
+    6. By collective and size: sizes that are served twice and, if no loss is declared, sizes that
+       are not served (`_check_coverage`).
+
+    Exceptions of writer and reader are not caught.
     """
     selection = sample_selection()
     result, repetition = call(writer, selection), call(writer, selection)
@@ -199,10 +208,13 @@ def _check_writer(writer: SelectionWriter) -> Iterator[str]:
 def _check_coverage(
     selected: SelectedCollective, served: Sequence[ServedCalls], *, has_losses: bool
 ) -> Iterator[str]:
-    """Yield a problem per size and mode that is served twice or not at all.
+    """Yield a problem per size and mode that is served by several calls or by none.
 
-    A size that is not served is no problem if `has_losses`. The sizes are the selected ones, and
-    the first and last size of each window. A mode is in place or out of place.
+    The order is by window, then by size ascending, then in place before out of place. Only the
+    modes that the collective has are checked. The sizes of a window are its selected sizes, its
+    first size, and its last size if it has an end. A size is served by `served` entries of this
+    kind of collective that have the mode and include the size. A size that is not served is no
+    problem if `has_losses`.
     """
     kind = selected.collective.kind
     modes = [mode for mode in ("in_place", "out_of_place") if getattr(selected.collective, mode)]

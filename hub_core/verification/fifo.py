@@ -66,8 +66,8 @@ class FifoBuffers:
         with 4, a message of 10 units has 3 transfers, each after the previous one. With None, every
         step is one transfer. A local step is always one.
 
-        Raises `UsageError` if `capacity` or `units` is below 1, and `InputError` (`too-large`) if
-        the transfers, one per local step included, exceed 2^24 plus the number of steps.
+        Raises `UsageError` if `capacity` or `units` is below 1. Raises `InputError` (`too-large`)
+        if the transfers, one per local step included, exceed 2^24 plus the number of steps.
         """
         if capacity < 1 or (units is not None and units < 1):
             fifo = f"a FIFO of {capacity} transfers of {units} units"

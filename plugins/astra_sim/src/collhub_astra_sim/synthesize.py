@@ -74,16 +74,24 @@ def _synthesize(
 ) -> SynthesisResult:
     """Build one of ASTRA-sim's native algorithms for a request, and determine its time.
 
-    `plan_of` builds the plan; `name` is the value of `algorithm` in the statistics. The collective
-    of the result has the plan's `unit_count`, may run out of place, and in place if the plan may;
-    these values of the request are not used. Rank r is on NPU `request.npus[r]`; other NPUs
-    have no steps. The time in ns is 0 if the request needs none, else that of the request's
-    simulator or, if that returns None, of ASTRA-sim's model (at least 1). Reductions take no time
-    unless the option `memory_bandwidth` is given.
+    `plan_of` builds the plan; `name` is the value of `algorithm` in the statistics. Rank r is on
+    NPU `request.npus[r]`; other NPUs have no steps and no SCRATCH.
 
-    Raises in this order: `UsageError` (`one-rank`) for one rank; `InputError` for more than
-    `_MAX_STEPS` steps (`too-large`), and for a number of ranks or a collective that `plan_of`
-    refuses; `UsageError` (`size-too-small`) for less than one byte per unit.
+    The collective has the plan's `unit_count`, may run out of place, and in place if the plan may;
+    these values of the request are not used. If `request.npus` is not 0, 1, ... for all NPUs, it is
+    a custom collective (`collective_among`), which may lose in place.
+
+    The time in ns is 0 if the request needs none. Otherwise it is that of the request's simulator
+    or, if that returns None, of ASTRA-sim's model (at least 1). Reductions take no time unless the
+    option `memory_bandwidth` is given.
+
+    Errors, in this order:
+
+    - `UsageError` (`one-rank`): the collective has one rank.
+    - `InputError` (`too-large`): more than `_MAX_STEPS` (20 million) steps (`_count_steps`).
+    - `InputError`: `plan_of` refuses the number of ranks or the collective.
+    - `UsageError` (`size-too-small`): less than one byte per unit.
+    - `InputError` (`too-large`): `collective_among` refuses the collective.
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:
@@ -234,14 +242,17 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
 
     `task.kind` is not checked. The tree is that of `_build_tree`: the root is rank 0 with
     `task.is_lowest`, else the last rank, and has one child; every other rank is a leaf or has two.
-    A leaf sends its INPUT up after `task.delay_ns`. Other ranks copy INPUT to OUTPUT, receive the
-    data of child i in unit i of SCRATCH, add child 0, then child 1, and send the sum up; the root
-    sends its sum down instead. Inner ranks forward this result to child 0, then to child 1.
 
-    After each received message, a leaf waits for `task.delay_ns`. Other ranks wait for this delay
-    and the time of a reduction of `task.size` bytes, on the way down too. The full buffer has one
-    unit, SCRATCH two. Raises `InputError` (`no-implementation`) unless the number of ranks is a
-    power of two.
+    Up: a leaf sends its INPUT after `task.delay_ns`. Other ranks copy INPUT to OUTPUT, and receive
+    the data of child i in unit i of SCRATCH. After the messages of all children and the waits
+    below, they add child 0, then child 1, to OUTPUT. Inner ranks send the sum to the parent. Down:
+    the root sends its sum to its child. The other ranks receive the result in OUTPUT. Inner ranks
+    forward it to child 0, then to child 1.
+
+    After each received message, a leaf waits for `task.delay_ns`. Inner ranks wait for this delay
+    plus the time of a reduction of `task.size` bytes, on the way down too; the root does so on the
+    way up. The full buffer has one unit, SCRATCH two. Raises `InputError` (`no-implementation`)
+    unless the number of ranks is a power of two.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1):
@@ -276,10 +287,16 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
 def _build_tree(ranks: int, *, is_lowest: bool) -> _Tree:
     """Return parent, children and kind (leaf, root) of every rank in the tree of an all-reduce.
 
-    The number of ranks must be a power of two. The number of a node is its rank, or without
-    `is_lowest` its rank plus 1. Odd numbers are leaves, the root has the number 0 (modulo the
-    ranks) and one child, ranks / 2. Another node, with the lowest bit b, has the children number -
-    b / 2 and number + b / 2.
+    `ranks`: a power of two, not checked. The number of a node is its rank, or without `is_lowest`
+    its rank plus 1. Let b be the lowest bit of a number that is set:
+
+    - Root: the number 0, without `is_lowest` the number `ranks`. It has one child, number ranks /
+      2. Its parent and its second child have no meaning.
+    - Leaves: odd numbers, except the root. Their children have no meaning.
+    - Other nodes: the children number - b / 2 and number + b / 2, in this order.
+
+    The result has ranks, not numbers, by rank. With 8 ranks and `is_lowest`, rank 0 has child 4,
+    rank 4 has children 2 and 6, and rank 2 has children 1 and 3.
     """
     me = np.arange(ranks)
     number = me if is_lowest else me + 1

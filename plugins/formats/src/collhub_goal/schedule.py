@@ -248,8 +248,13 @@ class _EdgeLines:
 def _format_operations(schedule: GoalSchedule, start: int, stop: int) -> Iterator[str]:
     """Yield one line per operation of one rank, whose rows are `start` to `stop` - 1.
 
-    The labels `l0`, `l1`, ... count within the rank. The line of a calc has its time and cpu. The
-    line of a message has its bytes, peer, tag, cpu and nic. A cpu or nic of -1 is omitted.
+    Each line ends with a line feed. The labels `l0`, `l1`, ... count within the rank. Examples:
+
+    - a calc of 70 ns on cpu 2: `l0: calc 70 cpu 2`
+    - a send of 8 bytes to rank 3: `l1: send 8b to 3 tag 5 cpu 0 nic 1`
+    - a receive of 8 bytes from rank 3: `l2: recv 8b from 3 tag 5`
+
+    A cpu or nic of -1 is omitted; the tag of a message is always written. A calc has no nic.
     """
     names = ("operation", "amount", "peer", "tag", "cpu", "nic")
     columns = (getattr(schedule, name)[start:stop].tolist() for name in names)
@@ -280,11 +285,12 @@ def _sort_sides(
     source: Int32Array,
     destination: Int32Array,
 ) -> _MessageSides:
-    """Return the sends (or the receives) sorted by source, destination and channel.
+    """Return the sends (or the receives) sorted by source, then destination, then channel.
 
     `is_side` (bool per step) selects the steps. `source` and `destination` are the ranks of the
-    message, per step. Steps with equal keys stay in their order, so that the k-th send matches the
-    k-th receive.
+    message, per step: for receives, the source is the peer. Steps with three equal keys stay in the
+    order of rows, so that the k-th send matches the k-th receive. The result has one entry per
+    selected step: its row in `steps`, source, destination and channel.
     """
     rows = np.flatnonzero(is_side)
     # The last key is the primary one; equal keys stay in the order of steps.

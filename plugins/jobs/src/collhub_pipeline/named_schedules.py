@@ -69,11 +69,14 @@ def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -
 
 
 def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -> list[Operation]:
-    """Order the passes of a stage: `warmup` forward passes, then alternating passes.
+    """Return the passes of a stage: `warmup` forward passes, then alternating passes.
 
-    `warmup`: at most `micros`. Each backward pass is followed by a forward pass while any remain.
+    After the warm-up comes a backward pass, then a forward pass, and so on; when no forward passes
+    remain, the remaining backward passes follow. Both kinds run in ascending order of microbatches.
+    A warm-up of 2 with 3 microbatches gives F0 F1 B0 F2 B1 B2. `warmup` must be at most `micros`.
+
     `delayed`: a backward pass is an input gradient and directly after it a weight gradient,
-    otherwise one pass. Both kinds run in ascending order of microbatches.
+    otherwise one pass. All passes have direction 0.
     """
 
     def step(kind: Pass, micro: int) -> Operation:

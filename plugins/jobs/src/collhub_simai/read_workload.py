@@ -396,11 +396,11 @@ def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProg
     - The weight gradient waits for the computation of the input gradient, not for its collective.
       Then come the collective of the weight gradient and the update.
     - The next layer waits for the collective of the input gradient and for the computation of the
-      weight gradient, but not for the collective of the weight gradient.
+      weight gradient. It does not wait for the collective of the weight gradient.
     - Without a node for the collective of the weight gradient, the layer has no update.
 
-    The policy `DISTRIBUTED_INFERENCE` has forward passes only. With `MICRO`, a benchmark of one
-    collective, each iteration has only the collective of the weight gradient of the first layer,
+    The policy `DISTRIBUTED_INFERENCE` has forward passes only. `MICRO` is a benchmark of one
+    collective. Each iteration has only the collective of the weight gradient of the first layer,
     and waits for no other one.
     """
     program = RankProgram(ROLES)

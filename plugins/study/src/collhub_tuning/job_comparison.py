@@ -104,11 +104,16 @@ def compare_job(
 
     `topologies`: if empty, the network that the job declares. `candidates`: `native`, a synthesizer
     or file for all collectives that have algorithms, or rules joined by `;`; repeated ones count
-    once, and none means `native`. `baseline`: a candidate, inserted first if it is not among them;
-    None means the first one. Its measurement on the first network is the baseline. `arguments`:
-    values of `comparison_options`. Measurements are by network, then candidate. A candidate that
-    fails gives a measurement with the reason; `HubError` is raised for an unreadable job or network
-    and an invalid option.
+    once, and none means `native`. `arguments`: values of `comparison_options`; `backend` is the
+    simulator.
+
+    `baseline`: a candidate, inserted before all others if it is not among them; None means the
+    first one. Its measurement on the first network is the baseline. Measurements are ordered by
+    network, then candidate.
+
+    A candidate that fails gives a measurement with the reason, also the baseline. Raises `HubError`
+    for an unreadable job or network, an unknown simulator and an invalid option. Raises
+    `UsageError` (`no-topology`) if `topologies` is empty and the job declares no network.
     """
     opened = context.open_input(source)
     backend = arguments["backend"]
@@ -157,10 +162,14 @@ def _measure(
 ) -> JobMeasurement:
     """Simulate the job with one candidate on one network; a failure becomes the result.
 
-    `name`: the candidate, whose rules are applied to the job first. Times are in ns; the exposed
-    time is the maximum over ranks. After a `HubError` the result has no times; its failure is the
-    first message with its cure, in one line. For a job that never finishes it is the first
-    diagnostic, and the finish times of the ranks are kept.
+    `name`: the candidate, whose rules are applied to the job first. Times are in ns. The exposed
+    time is the maximum over the ranks that have one, None if no rank has one. The cases are:
+
+    - `HubError`, also by the rules: no times. The failure is the message of its first finding, then
+      `; ` and its cure, if it has one, in one line. Other exceptions pass.
+    - A job that never finishes: no time, but the finish times of the ranks (None for those that do
+      not finish). The failure is the message of the first diagnostic, or `a rank never finishes`.
+    - Otherwise all times, and no failure.
     """
     try:
         job = _apply_candidate(context, workload, name, network)
@@ -195,8 +204,10 @@ def create_page_subjects(
 ) -> tuple[PageSubject, ...]:
     """Return the subjects of a page: the comparison, the baseline's run, and the fastest run.
 
-    Runs without a time are omitted. If the baseline is the fastest, there is a single run. The job
-    is simulated again for each run.
+    The comparison is its JSON report, with the file name of the job as title. A run is a timeline
+    of the job, titled `CANDIDATE on NETWORK`. A run without a time is omitted. If the baseline is
+    the fastest, there is a single run; of equally fast candidates, the first measurement is the
+    fastest. The job is simulated again for each run, and a `HubError` of the simulation passes.
     """
     # The folder of a file would fill the page.
     title = Path(comparison.source).name or comparison.source
@@ -227,10 +238,11 @@ def create_page_subjects(
 def _create_rules(workload: Workload, name: str) -> Iterator[str]:
     """Yield the rules (`collective=algorithm`) of a candidate; none for `native`.
 
-    If all parts of the name, separated by `_SEPARATOR`, are rules (`_is_rule`), these are
-    yielded without blanks around them. Otherwise the name is an algorithm, and there is one
-    rule `KIND=name` per kind of collective that the job calls on devices, in the order of
-    `_KINDS`, then of the uneven kinds; collectives on the host, and other kinds, get none.
+    The name is split at `;` (`_SEPARATOR`), and blanks around the parts are removed. If all parts
+    are rules (`_is_rule`: a kind or `*`, then `=`), they are yielded in order. Otherwise the entire
+    name is an algorithm, and there is one rule `KIND=name` per kind of collective that the job
+    calls on devices. Their order is all-reduce, all-gather, reduce-scatter, all-to-all (`_KINDS`),
+    then the uneven kinds. Other kinds and collectives on the host get no rule.
     """
     if name == NATIVE:
         return
@@ -296,8 +308,11 @@ def comparison_failures(comparison: JobComparison) -> list[str]:
 def create_job_report(comparison: JobComparison) -> CompareJobReport:
     """Return the JSON report of the comparison of a job.
 
-    It has the baseline, the fastest candidate (None without times) and all results in order, with
-    times in ns. `failure` is None for a measurement without a failure.
+    It has the source, number of ranks and simulator; candidate and network of the baseline and of
+    the fastest measurement; and all measurements in order, with times in ns. The fastest is None if
+    no measurement has a time, and the first of equally fast ones. A speedup is the time of the
+    baseline divided by that of the measurement, None if one is missing or the latter is 0.
+    `failure` is None for a measurement without a failure.
     """
     fastest = comparison.fastest
     return CompareJobReport(

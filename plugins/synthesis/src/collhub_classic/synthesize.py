@@ -477,11 +477,11 @@ def _build_algorithm(
     Otherwise it becomes a custom collective (`collective_among`), and NPUs without a rank have no
     steps and no SCRATCH.
 
-    All collectives support out of place. In place is supported too, except for an all-to-all,
-    because received data would overwrite data to be sent, and for custom collectives whose kind has
-    a part per rank (`traits.is_split`). With the option `rounds=blocking`, the steps are built as
-    synchronous rounds. The provenance has the options as texts. Raises `InputError` (`too-large`)
-    as `collective_among` does.
+    All collectives support out of place. In place is supported too, with two exceptions. In an
+    all-to-all, received data would overwrite data to be sent. The second exception are custom
+    collectives whose original kind has a part per rank (`traits.is_split`). With the option
+    `rounds=blocking`, the steps are built as synchronous rounds. The provenance has the options as
+    texts. Raises `InputError` (`too-large`) as `collective_among` does.
     """
     ranks = request.collective.num_ranks
     is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL

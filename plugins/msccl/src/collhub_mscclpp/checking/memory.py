@@ -191,7 +191,7 @@ def _custom(
     collective supports only the mode of the plan, in place or out of place.
 
     There is no expected result, except for `sendrecv` without a defect (`counts_defect`). Then
-    output cell i of rank r is input cell i of rank r - 1, and that of rank 0 is input cell i of the
+    output cell i of rank r is input cell i of rank r - 1. For rank 0, it is input cell i of the
     last rank.
     """
     input_cells = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
@@ -319,8 +319,8 @@ def contents_of(memory: PlanMemory) -> Contents:
     `words` are uint64, ordered by rank, then by cell of its INPUT. They are equal in every call
     with equal sizes (fixed seed). The outputs are the cells of the collective's postcondition, in
     its order. The expected word of an output is the word of its input cell. If the contributions of
-    all ranks are added, it is the sum of the words of the cell with the same number on every rank,
-    modulo 2^64. Without an expected result, there are no outputs. Raises `InputError` (`too-large`)
+    all ranks are added, it is a sum modulo 2^64: of the words of the cells with the same number on
+    all ranks. Without an expected result, there are no outputs. Raises `InputError` (`too-large`)
     if the postcondition is too large.
     """
     input_rank, inputs = buffer_cells(memory, Buffer.INPUT)

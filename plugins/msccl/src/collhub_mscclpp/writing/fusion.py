@@ -131,11 +131,18 @@ def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
 def _is_joined_send(draft: Draft, group: StepGroup, row: int) -> bool:
     """Return whether a step is a send that the operation of the previous group can execute too.
 
-    The step must use a memory channel and acquire no semaphore. Neither it nor the group may
-    use a switch. The operation must have room for its channel. If the group is a send, both
-    must use memory channels and the same source buffer and, with slices, have the same count.
-    If the group is a receive, the step must send exactly the range that the group writes. False
-    for all other groups.
+    All of these must hold:
+
+    - The step is a send on a memory channel, and acquires no semaphore.
+    - Neither the step nor any step of the group belongs to a switch operation.
+    - The operation has room: the sends of the group do not use the channel of the step, and use at
+      most 6 different channels. Receives of the group do not count.
+    - If the first step of the group is a send, it uses a memory channel and the same source buffer
+      (at any offset). With the option `slices`, both have the same count.
+    - If the first step of the group is a receive, also a reducing one, the step sends exactly the
+      range that this receive writes.
+
+    False for a group that begins with a step of another kind.
     """
     if _uses_switch(draft, group) or draft.work.switches.multicast[row] >= 0:
         return False

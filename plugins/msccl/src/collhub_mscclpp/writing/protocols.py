@@ -170,10 +170,10 @@ def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None
     - Sum through a switch: one `glres` per part adds the ranges of all ranks of the switch group,
       and stores the sum on all of them. If the destination is another range, a barrier and a copy
       to it follow. Nothing else is put for sends of the group.
-    - Otherwise the local operand and the messages are added, in this order, and stored in the
-      destination and at the receivers of the group's sends; receivers that pull are left out. If
-      the first message is pulled, the operation is `rre`, or `rres` with such sends; it reads from
-      the senders. Otherwise it is `re` or `res`, which read the local scratch.
+    - Otherwise the local operand and the messages are added, in this order. The sum is stored in
+      the destination and at the receivers of the group's sends; receivers that pull are left out.
+      If the first message is pulled, the operation is `rre`, or `rres` with such sends; it reads
+      from the senders. Otherwise it is `re` or `res`, which read the local scratch.
 
     Finally all sends of the group are signalled. There are several parts only if several thread
     blocks share the work.

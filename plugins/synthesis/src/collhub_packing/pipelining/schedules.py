@@ -186,11 +186,21 @@ class Pipelining:
     ) -> tuple[tuple[Stream, ...], list[int]]:
         """Divide each share of the data into an allowed number of equal chunks for its streams.
 
-        A stream is the part of a share on one tree. `counts`: requested chunks by stream. The
-        number per share is the largest allowed one up to the largest sum of `counts` of a share, or
-        else the smallest allowed one; it is at least one per stream. Each stream gets chunks in
-        proportion to its fraction of the share, by largest remainders. Returns the streams with
-        changed fractions and their numbers of chunks. Raises `InputError` if no number is allowed.
+        A stream is the part of a share on one tree. `counts`: requested chunks by stream. All
+        shares get the same number of chunks:
+
+        1. Allowed are the numbers of `units.list_counts(num_shares)` that are at least the number
+           of streams of every share.
+        2. The requested number is the largest sum of `counts` of one share.
+        3. The largest allowed number up to the requested one is used; otherwise the smallest
+           allowed one.
+
+        Within a share, each stream gets chunks in proportion to its fraction, at least one, by
+        largest remainders (`apportion`). Its new fraction is its chunks divided by all chunks of
+        the share. The streams of a share keep their order in the data and follow each other from 0.
+
+        Returns the streams with new `begin` and `part`, and their numbers of chunks, both in the
+        order of `streams`. Raises `InputError` (`size-not-served`) if no number is allowed.
         """
         of_share: dict[int, list[int]] = {}
         for index, stream in enumerate(self.streams):
@@ -214,12 +224,16 @@ class Pipelining:
         return tuple(streams), numbers
 
     def _schedule(self, counts: Sequence[int], slack_ps: int) -> Pipeline:
-        """Schedule all messages if the data of stream i have `counts[i]` chunks.
+        """Schedule all messages if the data of stream i have `counts[i]` equal chunks.
 
-        A stream is the part of the data on one tree; its chunks are equal. `slack_ps`: delay
-        before received data are sent on. The result has the collective in its new units, chunks,
-        transfers, and the time in ps at which the last message ends (0 without messages). Raises
-        `InputError` as `_cut_chunks` does.
+        A stream is the part of the data on one tree. `slack_ps`: time in ps from the end of a
+        message until messages that wait for it may start. `_build_plan` defines the priorities of
+        messages.
+
+        The result has the collective in its new units, the chunks stream by stream (`_cut_chunks`),
+        and the transfers (`_build_transfers`). Its time in ps is the end of the last message, 0
+        without messages. Raises `InputError` as `_cut_chunks` does, and (`size-range`) if all
+        messages together have 2^63 bytes or more.
         """
         collective, chunks, units = self._cut_chunks(counts)
         # A unit of the collective need not be an integer number of bytes.
@@ -290,11 +304,19 @@ class Pipelining:
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
         """Build the input of the event kernel: sizes, times, routes, needs and priorities.
 
-        `counts`: chunks per stream (part of the data on one tree); `sizes`: bytes of a chunk per
-        stream; times are in ps. Messages with earlier rounds come first, then those with higher
-        urgency. The round of a chunk is the rank of the fraction of its stream that precedes it, so
-        the first chunks of all streams have round 0. With `reduces_first`, all reductions precede
-        all broadcasts.
+        `counts`: chunks per stream (part of the data on one tree). `sizes`: bytes of a chunk per
+        stream. Times are in ps. Streams with equal sizes have one size class, numbered from the
+        smallest size; `busy` and `arrival` have one row per class and one column per link.
+
+        Of the messages that wait for the first link of their routes, those of the earliest round
+        are sent first; of these, the operation with the highest urgency (`_compute_urgency`). The
+        round of chunk k (from 0) of a stream with n chunks depends on k / n. The distinct fractions
+        of all streams are sorted, and the position of k / n among them is the round. So the first
+        chunks of all streams have round 0. With `reduces_first`, every reduction has a higher
+        priority than every broadcast, in any round.
+
+        The column `turn` has the rounds, multiplied by the largest urgency plus 1. The object
+        itself is not changed.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -370,9 +392,13 @@ class Pipelining:
     ) -> Transfers:
         """Build the transfers of all messages of a plan, with start and finish in picoseconds.
 
-        `start` and `finish` are by message: sorted by stream, then chunk, then operation; transfers
-        have the same order. The link and the window of a transfer are those of the first link of
-        its route, where messages wait for each other.
+        `start` and `finish` are by message: sorted by stream, then chunk, then operation. Transfers
+        have the same order. Each chunk of a stream has one transfer per operation of the stream.
+        Chunks are numbered from 0 over all streams, in order.
+
+        The link of a transfer is the first link of its route, where messages wait for each other.
+        Its window is the number of messages of this link that may be in flight at once
+        (`windows_of`).
         """
         stream = group_of_entry(plan.stream_message)
         message = counted_positions(np.diff(plan.stream_message))
