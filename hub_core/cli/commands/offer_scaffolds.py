@@ -241,11 +241,12 @@ def noun_of(kind: OfferKind) -> str:
 def plugin_module(nouns: Sequence[str]) -> str:
     """Return the source text of the module that offers one example of each kind in `nouns`.
 
-    `nouns`: names of kinds of offers, such as `writer` or `lower-bound`; unknown and repeated ones
-    are ignored. The module imports only what these kinds need, declares the API version and each
-    constant of the examples once, and has one function per hook, in the order of the hooks in
-    `OFFER_KINDS`. A hook function returns the examples of all its kinds in `nouns`. The text ends
-    with a line break.
+    `nouns`: names of kinds of offers, such as `writer` or `lower-bound`; unknown and repeated
+    ones are ignored. The module imports only what these kinds need, and `hookimpl`. It declares
+    the API version and each constant of the examples once. Then it has one function per hook,
+    in the order of the hooks in `OFFER_KINDS`, which returns the examples of its kinds in
+    `nouns`, in that order. Without known kinds there are no functions. The text ends with a
+    line break.
     """
     kinds = kinds_of(nouns)
     scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]
@@ -291,11 +292,14 @@ def readme(nouns: Sequence[str]) -> str:
 def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
     """Yield the source lines of one hook function, which returns an example of each kind.
 
-    `name`: the hook; `kinds`: kinds of offers of that hook. The first two lines are empty. If the
-    signature is longer than `_MAX_LINE`, the return type moves to a line of its own, or to one line
-    per type if that line is still too long; such a line is yielded together with the signature as
-    one text with line breaks. A docstring longer than `_MAX_LINE` is replaced by one that gives
-    only the number of kinds.
+    `name`: the hook; `kinds`: kinds of offers of that hook. After two empty lines follow the
+    decorator `@hookimpl`, the signature, the docstring, and a `return` of a list with one
+    object per kind, in order. The docstring is `Offer the KIND, the KIND.`; if its line is
+    longer than `_MAX_LINE` (100), it has only the number of kinds.
+
+    If the signature is longer than `_MAX_LINE`, the return type moves to a line of its own, or
+    to one line per type if that line is still too long. The signature is then one text with
+    line breaks.
     """
     types = " | ".join(kind.type.__name__ for kind in kinds)
     offered = ", ".join(f"the {kind.noun}" for kind in kinds)

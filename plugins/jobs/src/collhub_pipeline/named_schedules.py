@@ -96,10 +96,20 @@ def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -
 
 
 def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
-    """Build a schedule that sends half of the microbatches in each direction, in a greedy order.
+    """Build a schedule with half of the microbatches in each direction, in a greedy order.
 
-    In each direction, stage s holds at most devices - s microbatches, as in 1F1B. Raises
-    `UsageError` (`two-directions`) for an odd number of microbatches or devices.
+    Each device has a stage of both directions: in direction 0, stage s is on device s; in
+    direction 1 on device `devices` - 1 - s. Microbatches are numbered 0 to `micros` / 2 - 1 in
+    each direction. Forward passes, input gradients and weight gradients are separate passes.
+
+    The pass that can start first is started next (`greedy`). Of passes with equal start, input
+    gradients precede forward passes, and these weight gradients; then the lower microbatch,
+    direction and device decide. In each direction, stage s stores the activations of at most
+    `devices` - s microbatches, as in 1F1B. An activation is stored from the forward pass to the
+    weight gradient.
+
+    Raises `UsageError` (`two-directions`) for an odd number of microbatches, then for an odd
+    number of devices.
     """
     for number, option in ((micros, "micro_batches"), (devices, "stages")):
         if number % 2:
@@ -155,9 +165,15 @@ def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros
 def _order_with_delay(stage: int, warmup: int, delay: int, micros: int) -> list[Operation]:
     """Order the passes of a stage with delayed weight gradients.
 
-    First come `warmup` forward passes. Then each microbatch has its input gradient, the oldest
-    weight gradient if more than `delay` are pending, and a forward pass while any remain. The
-    remaining weight gradients are last.
+    All passes have direction 0 and the given stage. First come the forward passes of the
+    microbatches 0 to `warmup` - 1 (`warmup` is at most `micros`). Then for each microbatch m =
+    0..`micros` - 1, in this order:
+
+    1. its input gradient
+    2. the oldest pending weight gradient, if more than `delay` are pending, including that of m
+    3. the forward pass of microbatch `warmup` + m, if there is one
+
+    The weight gradients that are still pending are last, in ascending order.
     """
 
     def step(kind: Pass, micro: int) -> Operation:
@@ -203,22 +219,30 @@ def build_named(name: str, shape: Shape) -> Schedule:
 
 
 def _build(name: str, shape: Shape) -> Schedule:
-    """Build the schedule with a name for a shape, without recomputation.
+    """Build the schedule with a name for a shape, without recomputation and without a memory check.
 
-    Chunks per device are 2 by default for V-shaped schedules and Hanayo, otherwise 1. If the shape
-    has several token slices, stages run `slices - 1` more forward passes before their first
-    backward pass. Raises `UsageError` for
+    The first rule that applies:
 
-    - several slices, except for GPipe, the 1F1B schedules, zb-h1 and zb-h2 (`slices`);
-    - a number of chunks that the schedule does not support (`chunks`);
-    - a number of microbatches that interleaved schedules and DualPipeV do not support
-      (`micro-batches`);
-    - unequal stages, and odd numbers of stages or microbatches, with `two-directions`
-      (`two-directions`);
-    - warm-ups that are not one of at least 1 for each device (`option-value`), for GPipe and the
-      1F1B schedules.
+    1. Several token slices, and another name than gpipe, 1f1b, eager-1f1b, zb-h1 and zb-h2:
+       `UsageError` (`slices`).
+    2. The loops (interleaved, interleaved-zb, looped-bfs): 1 chunk per device by default,
+       otherwise any number. The first two raise `UsageError` (`micro-batches`) unless the
+       number of microbatches is a multiple of its rounds, max(1, microbatches // devices).
+    3. hanayo and the V-shapes (zbv, dualpipe-v, v-half, v-min): 2 chunks by default. Other
+       numbers raise `UsageError` (`chunks`), except even ones for hanayo. dualpipe-v raises
+       `UsageError` (`micro-batches`) for fewer than 2 microbatches per device.
+    4. More than 1 chunk: `UsageError` (`chunks`).
+    5. two-directions: `UsageError` (`two-directions`) if the stages are not equal
+       (`is_uniform`), or the number of microbatches or devices is odd.
+    6. gpipe, 1f1b and eager-1f1b: with the warm-ups of the shape, otherwise those of the name.
+       Raises `UsageError` (`option-value`) if given warm-ups are not one of at least 1 per
+       device.
+    7. zb-h1 and zb-h2: at most 1 or 2 times the stage number of weight gradients are pending.
+    8. Any other name: `KeyError`.
 
-    Raises `KeyError` for an unknown name.
+    In cases 6 and 7, a warm-up is the number of forward passes before the first backward pass
+    of a stage. With several slices each is increased by `slices` - 1, up to the number of
+    units, and gradients run the slices of a microbatch in reverse order.
     """
     devices, micros = shape.devices, shape.micros
     has_waves = name in _V_SHAPES or name == "hanayo"

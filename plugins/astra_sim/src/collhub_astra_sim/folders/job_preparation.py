@@ -290,10 +290,12 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
     """Raise `InputError` (`algorithm`) for the first node whose algorithm does not fit it.
 
-    An algorithm must have the number of ranks of the node's group, and its collective, where a
-    suffix "-v" does not count. Nodes of collectives that are not in `COMM_TYPES`, such as a
-    broadcast, never fit. `rows`: nodes with an algorithm; `ranks`: number of ranks of each. All
-    nodes are checked for their numbers of ranks first, then for their collectives.
+    `rows`: nodes with an algorithm; `ranks`: number of ranks of each. An algorithm must have
+    the number of ranks of the node's group, and its collective, where a suffix "-v" does not
+    count. All nodes are checked for their numbers of ranks first, then for their collectives.
+
+    Algorithms of collectives that are not in `COMM_TYPES`, such as a broadcast, do not fit any
+    node of a known collective. They are accepted at a node of an unknown collective.
     """
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.
@@ -344,13 +346,18 @@ def compute_written_losses(
 ) -> tuple[Loss, ...]:
     """Read a written folder back and return its differences from the job, as losses.
 
-    Order: rounded durations and dropped roots (`_report_lost_values`); one loss `hazard CODE` for
-    each finding on inputs on which ASTRA-sim hangs or aborts, with warnings; one loss
-    `simulation` if ranks do not finish in a simulation of the folder by the hub, or if the
-    simulation raises `HubError`. The simulation is run only if no hazard is an error. A folder
-    whose reading raises `HubError` gives a single loss. `workload`: the written job. `exact_ns`:
-    int64, the duration of every node before rounding; with None (the job became a custom
-    algorithm) durations and roots are not compared. `network`: backend of the simulation.
+    `workload`: the written job. `exact_ns`: int64, the duration of every node before rounding.
+    `network`: backend of the simulation. If the folder cannot be read (`HubError`), the result
+    is a single loss `simulation`. Otherwise the losses are, in this order:
+
+    1. Rounded durations and dropped roots (`_report_lost_values`). They are omitted if
+       `exact_ns` is None, because the job became a custom algorithm.
+    2. One loss `hazard CODE` for each finding of `find_hazards`: inputs on which ASTRA-sim
+       hangs, aborts or computes wrong results. Errors and warnings count.
+    3. One loss `simulation` if some ranks do not finish in a simulation of the folder by the
+       hub, or if the simulation raises `HubError`. It is run only if no hazard is an error.
+
+    The result is () without differences.
     """
     parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
     folder = Source("folder", tuple(parts), lambda finding: None)

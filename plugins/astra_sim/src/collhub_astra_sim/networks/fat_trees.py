@@ -50,16 +50,20 @@ class FatTree:
     def defect(self) -> str | None:
         """Return the first reason why no network has these numbers; None without one.
 
-        At least one tier is required, and no divisor may be 0. Checked in this order:
-        - `npus` is 1 to `MAX_NODES` // 4
-        - these quotients are integers of at least 1: `npus` / `pod_size`; `pod_size` / `radix_down`
-          of tier 0; then for each tier t and the next one u, from the lowest: uplinks of t =
-          (uplinks below t, or `npus`) * speed of t / (speed of u * `oversubscribed` of t); uplinks
-          of t / `radix_down` of u; `radix_up` of t / `bundle` of u
-        - at most `MAX_LINKS` // 2 cables
-        - for each such pair, from the lowest: the switches of t have as many ports up as those of u
-          have ports down, and `radix_up` of t is the number of switches of u that one switch of t
-          must reach, multiplied by `bundle` of u
+        At least one tier is required, and no divisor may be 0. Checked in this order, where the
+        uplinks of a tier are its cables to the next tier:
+
+        1. `npus` is 1 to `MAX_NODES` // 4.
+        2. `npus` / `pod_size` and `pod_size` / `radix_down` of tier 0 are integers of at least
+           1.
+        3. For each tier t and the next tier u, from the lowest, these are integers of at least
+           1: the uplinks of t; these / `radix_down` of u; `radix_up` of t / `bundle` of u. The
+           uplinks of t are n * (speed of t) / (speed of u * `oversubscribed` of t). Here n is
+           `npus` for tier 0, otherwise the uplinks of the tier below t, rounded down.
+        4. There are at most `MAX_LINKS` // 2 cables.
+        5. For each such pair, from the lowest: the switches of t together have as many ports up
+           as those of u have ports down. Then: `radix_up` of t is the number of switches of u
+           that a switch of t must reach, multiplied by `bundle` of u.
         """
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"
@@ -227,15 +231,20 @@ class _File:
         """Parse all lines of a file into `_head` and `_tiers`, without checks of completeness.
 
         Sets `_name` to the name of the source, `_head` to the values of `nodes`, `tiers` and
-        `podsize` (at least 1), and `_tiers` to the values of each tier by its number. Keys are in
-        lower case in both, and in any case in the file. A line is a key and an integer; empty lines
-        and lines that start with `#` are skipped. Lines before the first `tier N` belong to
-        `_head`, later ones to the tier N of the last such line.
+        `podsize` (at least 1), and `_tiers` to the values of each tier by its number. Keys are
+        in lower case in both, and in any case in the file. A line is a key and an integer of at
+        most 9 digits. Empty lines and lines that start with `#` are skipped, as is a byte order
+        mark. Lines before the first `tier N` belong to `_head`, later ones to the tier N of the
+        last such line.
 
-        Raises `InputError` (`invalid-htsim-topology`) with the line for other lines, integers that
-        are negative or above 10^9 - 1, values below the minimum of their key, keys that are unknown
-        in `_head` or in a tier, keys that occur twice there, and a line `tier N` if tier N already
-        has keys; without a line for a file above 1 MiB.
+        Raises `UsageError` for a source of several files. Raises `InputError`
+        (`invalid-htsim-topology`) without a line for a file above 1 MiB. For the first wrong
+        line it raises this error with the line:
+
+        - other lines, also those with a sign or a point in the number
+        - a line `tier N` if tier N already has keys
+        - a key that is unknown in `_head` or in a tier, or occurs twice there
+        - a value below the minimum of its key
         """
         self._name = source.name
         content = source.content()
@@ -275,12 +284,21 @@ class _File:
     def topology(self) -> Topology:
         """Build the network of the file: NPUs first, then the switches by tier from the lowest.
 
-        The file must have `nodes`, `podsize` and `tiers` (2 or 3), and a block of keys for every
-        tier from 0 to `tiers` - 1 and for no other tier. A block needs its required keys, below the
-        top tier with `Radix_Up`. Every cable becomes two links, each with the latency of the cable.
-        A link that leaves a switch also takes the latency of that switch; a link that leaves an NPU
-        does not. Raises `InputError` (`invalid-htsim-topology`, with the file but no line) for
-        missing keys and for numbers that `FatTree.defect` refuses.
+        Every cable becomes two adjacent links, first the one up, then the one down. Both have
+        the speed and the latency of the cable, which are those of the upper tier. Links that
+        leave a switch also take the latency of that switch. Cables of NPUs are first, then
+        those between the tiers from the lowest, sorted by lower, then by upper switch. Parallel
+        cables of a bundle stay separate links. The nodes have no names.
+
+        Raises `InputError` (`invalid-htsim-topology`, with the file but no line) for the first
+        of these defects:
+
+        1. `nodes`, `tiers` or `podsize` is missing.
+        2. `tiers` is not 2 or 3, or the blocks are not those of the tiers 0 to `tiers` - 1.
+        3. A tier, from the lowest, lacks a required key: `Downlink_speed_Gbps`, `Radix_Down`,
+           `Downlink_Latency_ns`, and below the top tier `Radix_Up`. It is ignored for the top
+           tier.
+        4. `FatTree.defect` refuses the numbers.
         """
         missing = [key for key in _HEAD if key not in self._head]
         if missing:

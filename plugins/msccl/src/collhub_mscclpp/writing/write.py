@@ -63,13 +63,16 @@ def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
     The caller has checked that the collective has no name in plans. The losses, in this order:
 
     - `kind`: unless the kind is CUSTOM
-    - `in_place`: if only in-place calls are supported and the kind is in `UNSTATED_IN_PLACE`, for
-      which a plan does not define which part of the larger buffer the smaller one is
+    - `in_place`: if only in-place calls are supported and the kind is in `UNSTATED_IN_PLACE`,
+      for which a plan does not define which part of the larger buffer the smaller one is
     - `root`: if the collective has a root
-    - `contract`: if there is no contract, if it has an expected result or undefined inputs, or if
-      its sizes differ from the chunk counts of the plan
-    - `unit_count`: unless it is the largest number of input or output chunks of any rank, which a
+    - `contract`: unless there is a contract without an expected result, with all inputs
+      defined, and with the sizes of the plan
+    - `unit_count`: unless it is the largest input or output of any rank in the plan, which a
       reader assumes
+
+    Sizes of the plan are input and output chunks of each rank (at least 1), multiplied by the
+    option `tbg`.
     """
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"
@@ -104,9 +107,11 @@ _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "e
 def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
     """Write an algorithm as a plan in a single file, with the losses of the conversion.
 
-    A note has the maximum number of thread blocks of a rank, how many messages arrive at their
-    destination or are pulled, and the operations of switches. The plan is not checked here. Raises
-    `InputError` and `UsageError` as `build_draft` and `plan_text` do.
+    The file has the name "". The losses are those of `list_losses`. The plan is not checked
+    here. The single note has the maximum number of thread blocks of a rank, and how many
+    messages arrive directly at their destination or are pulled by the receiver, of how many. If
+    switches work, their numbers of multicasts and sums follow. Raises `UsageError` and
+    `InputError` as `build_draft` does, then `UsageError` as `plan_text` does.
     """
     draft = build_draft(algorithm, options)
     blocks = write_thread_blocks(draft)
@@ -194,11 +199,15 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
     """Write the operations of all thread blocks, divided to fit the executor's tables.
 
-    Returns for each rank a list of segments, which become the thread blocks of the plan. They are
-    in the order of blocks; if several blocks share the work, in the order of the parts. Each group
-    of steps that one operation executes follows the acquires and precedes the releases of its
-    semaphores. New semaphores and remote buffers are added to the tables of the draft, so it must
-    be called only once per draft.
+    Returns for each rank a list of segments, which become the thread blocks of the plan; it is
+    empty for a rank without steps. A block of the draft becomes one segment, or several if its
+    operations, channels or buffers exceed a table. If several blocks share the work (option
+    `tbg`), each part of a block has such segments. The order is by block, then by part.
+
+    Steps that one operation executes together form a group. Before a group, the semaphores that
+    its steps wait for are acquired; after it, those that its steps signal are released. New
+    semaphores and remote buffers are added to the tables of the draft, so this function must be
+    called only once per draft.
     """
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     blocks: list[list[Segment]] = [[] for _ in draft.tables]
@@ -230,12 +239,17 @@ _SEPARATOR = ",\n"
 
 
 def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
-    """Return the plan with the given thread blocks as JSON in UTF-8.
+    """Return the plan with the given thread blocks as JSON in UTF-8, with a line feed at the end.
 
-    The name is the collective ("custom" if it has no name in plans), the number of ranks, and 16
-    hexadecimal digits of the SHA-256 of the rest of the text, because the executor caches plans by
-    name. Double scratch is used only for packets. Raises `UsageError` if slices do not suffice for
-    the requested size.
+    The name is COLLECTIVE_RANKS_HASH: the collective ("custom" if it has no name in plans), the
+    number of ranks, and the first 16 hexadecimal digits of the SHA-256 of the text after the
+    name. The hash is needed because the executor caches plans by name.
+
+    Other members are options and fixed values, except: `inplace` is true if only calls in place
+    are supported and the kind is not in `UNSTATED_IN_PLACE`. Double scratch is used only for
+    packets. The message sizes are those of `_find_min_bytes` and `_find_max_bytes`. Then
+    follows one object per rank (`_format_gpu`), in the order of the ranks. Raises `UsageError`
+    if slices do not suffice for the requested `max_size`.
     """
     work = draft.work
     # All chunks of a plan have one size, also chunks of scratch.
@@ -268,9 +282,11 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
 def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
     """Return the largest message size that the plan serves, in bytes.
 
-    It is the option `max_size`, or the executor's default. With slices it is limited to the size at
-    which the executor can count the slices of every pipeline. Raises `UsageError` if `max_size` is
-    above that. `counts`: result of `count_chunks`.
+    It is the option `max_size`, by default 2^64 - 1. Without slices or without messages nothing
+    else applies. With slices, it is at most P = (65535 * slice bytes // chunks of the largest
+    message) * (chunks of the buffer to which sizes refer). At larger sizes the executor could
+    not count the slices of a pipeline. Raises `UsageError` if `max_size` is given and above P.
+    `counts`: result of `count_chunks`.
     """
     work, options = draft.work, draft.options
     requested = _MOST_BYTES if options.max_size is None else options.max_size
@@ -329,11 +345,13 @@ def _format_gpu(
     counts: Sequence[int],
     stores: SwitchStores,
 ) -> str:
-    """Return one rank as a JSON object, with one line per thread block.
+    """Return one rank as a JSON object; every thread block begins on a new line.
 
-    `counts`: chunks of input, output and scratch. Channels are listed by type, without types that
-    have no peers, then one switch channel per group of `table`, described in `stores`. All
-    semaphores begin at 0. The id of a thread block is its position in `segments`.
+    Members, in this order: `id` (the rank); the chunks of input, output and scratch from
+    `counts`; `channels`; `remote_buffers` in the order of `table`; `semaphores`, which all
+    begin at 0; `threadblocks`. Channels are one object per type with its peers, omitted for a
+    type without peers. Then there is one switch channel per group of `table`, with the buffer
+    and ranks that `stores` has for it. The id of a thread block is its position in `segments`.
     """
     channels: list[dict[str, object]] = [
         {"channel_type": channel_type, "connected_to": peers}
@@ -369,11 +387,13 @@ def _format_gpu(
 
 
 def _format_block(position: int, segment: Segment) -> str:
-    """Return one thread block as a JSON object, with one operation per line.
+    """Return one thread block as a JSON object; each operation after the first begins a new line.
 
-    `position`: id of the block. Greetings (signals that the rank has begun the launch) come first,
-    because they do not wait and let senders begin. Channel types and buffer types without ids are
-    omitted. May add channels of greetings to the segment.
+    `position`: id of the block. Members, in this order: `id`, `channels`, `remote_buffer_refs`
+    and `ops`. Channel types and buffer types without ids are omitted. Greetings (signals that
+    the rank has begun the launch) are the first operations, because they do not wait and let
+    senders begin. Then the operations of the segment follow in order. Channels of greetings
+    that the segment does not have yet are added to it.
     """
     # Greetings come first: they do not wait, and they let senders begin.
     ops = [*segment.format_greetings(), *segment.ops]
