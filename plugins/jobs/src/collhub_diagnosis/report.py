@@ -153,9 +153,16 @@ def create_picture(verdict: Verdict) -> WaitForGraph:
 def verdict_fields(verdict: Verdict) -> dict[str, str]:
     """Return the summary of a verdict as text by label, in printing order.
 
-    Always present: `verdict` (kind and its meaning) and `read` (numbers of dumps and operations).
-    Present if not empty: `culprits`, `waiting`, `group` (with the number of the operation, if
-    known) and `no dump` (ranks without a dump).
+    Lists of ranks are texts such as `ranks 0-3, 7` with at most ten ranges (`format_ranks`).
+    Labels whose list is empty are left out:
+
+    - `verdict`: kind and meaning, such as `late: ranks have not issued an operation in which
+      others wait`; always present
+    - `culprits`, `waiting`: ranks
+    - `group`: ranks of the group, followed by `, operation N` if the number N of the operation
+      is known
+    - `no dump`: ranks without a dump
+    - `read`: such as `8 dumps, 120 operations`; always present
     """
     fields = {"verdict": f"{verdict.kind}: {_MEANINGS[verdict.kind]}"}
     if verdict.culprits:
@@ -185,10 +192,13 @@ def finding_lines(verdict: Verdict) -> list[str]:
 
 
 def wait_table(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the wait-for graph, one row per operation in which ranks wait.
+    """Return (header, rows) of the wait-for graph as texts: one row per entry of `verdict.waits`.
 
-    At most `MAX_LINES` rows. The last column is the innermost frame that issued the operation, ""
-    if it is unknown.
+    The columns are: waiting ranks, operation, number of the operation, description of the
+    group, awaited ranks, and innermost stack frame that issued the operation ("" if unknown).
+    Rows keep the order of the verdict. Only the first 40 (`MAX_LINES`) are returned, without a
+    note on the remaining ones. Without waits there are no rows, and the header is still
+    returned.
     """
     rows = [
         [

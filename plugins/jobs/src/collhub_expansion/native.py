@@ -78,14 +78,23 @@ def read_recorded_network(workload: Workload, registry: Registry) -> Topology | 
 
 
 def native_system(workload: Workload) -> NativeSystem:
-    """Return the system of a job that was read from an ASTRA-sim configuration.
+    """Return the native algorithms and delays in the ASTRA-sim system configuration of a job.
 
-    The system is the JSON text `system` of the extension `EXTENSION`; it was checked when the job
-    was read, so errors are not converted (`ValueError` for invalid JSON or values, `TypeError` for
-    null). Without this text, the result has the defaults and `is_stated` is false. Missing values
-    are: endpoint delay 10 ns, one split, one active chunk per dimension, no memory bandwidth (also
-    if it is 0; in GB/s), and an empty optimization. `names` has only kinds of `NATIVE_KINDS` with a
-    key "KIND-implementation", `custom` those of `_custom`.
+    The configuration is the JSON text `system` in the extension `astra-sim` of the workload.
+    Without this text the result is `NativeSystem()` with `is_stated` False. Otherwise
+    `is_stated` is True, and the fields are read from these keys:
+
+    - `endpoint_ns`: `endpoint-delay`, by default 10
+    - `memory_gb_per_s`: `local-mem-bw`; None if it is missing or 0
+    - `splits`: `preferred-dataset-splits`, by default 1
+    - `active`: `active-chunks-per-dimension`, by default 1
+    - `names`: `KIND-implementation` for each kind of `NATIVE_KINDS` with this key, such as
+      `all-reduce-implementation`; one name per dimension
+    - `optimization`: `collective-optimization`, by default ""
+    - `custom`: not from the text but from the extension (`_custom`)
+
+    The text was checked when the job was read. Errors are therefore not converted: `ValueError`
+    for invalid JSON or values, `TypeError` for null.
     """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("system") if isinstance(stated, dict) else None
@@ -159,16 +168,26 @@ def native_phases(
 ) -> list[NativePhase]:
     """Return the phases that ASTRA-sim runs one after the other in a stream of all ranks.
 
-    Source: `generate_collective`. `size`: bytes of the stream; `sizes`: ranks of each dimension;
-    `mask`: bit d selects dimension d, -1 all. There is a phase for each selected dimension with a
-    configured algorithm and more than one rank, in the order of `_order_phases`, which may divide
-    an all-reduce into more. If the name of the first algorithm begins with `one`, all dimensions
-    are one of all ranks, which bit 0 selects. A reduce-scatter divides the bytes of later phases by
-    the size of its dimension (rounded down), an all-gather multiplies them.
+    `size`: bytes of the stream. `sizes`: ranks of each dimension. `mask`: bit d selects
+    dimension d, -1 all. The algorithms of `system` for `kind` belong to the dimensions in
+    order. If the first name begins with `one`, there is only one dimension of all ranks with
+    this algorithm; bit 0 selects it, and further names are ignored.
 
-    Raises `InputError` (`several-dimensions`) if there is no phase, for more algorithms than
-    dimensions, and for an all-reduce in several dimensions without `collective-optimization`.
-    Raises `InputError` without an algorithm for the kind, and `KeyError` for an unknown name.
+    There is a phase for each dimension that has an algorithm, is selected, and has more than
+    one rank. `_order_phases` gives their order and kinds; it may divide an all-reduce into
+    reduce-scatters, an all-reduce and all-gathers. `stride` of a phase is the product of the
+    sizes of all lower dimensions. `size` of the first phase is that of the stream. After a
+    reduce-scatter it is divided by the ranks of its dimension (rounded down), after an
+    all-gather it is multiplied by them.
+
+    Raises, in this order:
+
+    1. `InputError` if `system` has no algorithm for the kind.
+    2. `InputError` (`several-dimensions`) for more algorithms than dimensions, no phase, or an
+       all-reduce in several dimensions without `collective-optimization`.
+    3. `KeyError` for an unknown name of an algorithm.
+
+    Source: `generate_collective` of ASTRA-sim.
     """
     names = _configured_names(system, kind)
     if names[0].startswith("one"):
@@ -333,11 +352,16 @@ def split_native(system: NativeSystem, kind: CollectiveKind, size: int, ranks: i
 
 
 def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
-    """Return the index in `Workload.algorithms` that is named for each collective: int64.
+    """Return the algorithm that is named for each collective: int64[collectives], -1 for none.
 
-    -1 for a collective without a named algorithm. Names are in the column `algorithm`, or by node
-    id in the extension of ASTRA-sim. Raises `InputError` (`algorithm`) if ranks of a collective
-    name different algorithms.
+    The result is an index into `Workload.algorithms`, in the order of the collectives in
+    `calls`. A node names an algorithm by its column `algorithm` if that is not negative.
+    Otherwise it does by its id in `per_node` of the extension `astra-sim`, which maps ids to
+    file prefixes; these are numbered by the list `custom` there.
+
+    Raises `InputError` (`algorithm`) with the location of a node if two ranks of a collective
+    name different algorithms, or only some of them name one. Raises `ValueError` for a prefix
+    that is not in `custom`.
     """
     named = _list_named_algorithms(workload)[calls.row]
     algorithm_of_call = np.full(len(calls.group), -1, np.int64)

@@ -80,13 +80,20 @@ def may_be_equal(first: Library, second: Library) -> bool:
 
 
 def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
-    """Combine records of single ranks to calls, and calls of one configuration to one point.
+    """Combine records of single ranks to calls, and equal calls to one point with the median time.
 
-    Records of a call have equal `call`, collective and size. The time of the call is the minimum of
-    their times, because the time of a rank includes waiting for late ranks. Calls with equal
-    collective, ranks, nodes, size, library and machine become one point with their median time and
-    `call` empty; its other fields are those of the first call. Points that name no call are
-    unchanged and come first.
+    Points with an empty `call` are returned unchanged, first and in their order. Other points
+    are records of ranks, which are combined in two steps:
+
+    1. Records with equal `call`, collective and size are one call. Its record is the one with
+       the minimum time (of equal ones the first), because the time of a rank includes waiting
+       for late ranks.
+    2. Calls with equal collective, ranks, nodes, size, library and machine become one point. It
+       has the median of their times in us (the mean of the middle two for an even number) and
+       an empty `call`. Its other fields, such as place and data type, are those of the first
+       call; they are not compared.
+
+    These points are in the order of their first records.
     """
     single: list[Measurement] = []
     fastest: dict[tuple[str, str, int], Measurement] = {}
@@ -202,12 +209,16 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
 
 
 def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
-    """Build a table of times by size for each configuration of the points, sorted by configuration.
+    """Build a table of times by size for each configuration of the points; empty without points.
 
-    A configuration is collective, ranks, nodes, library and data type. `other_place`: "in" or
-    "out"; points of this place are used only in configurations without other points (`one_place`).
-    The time of a size is the median of its points in us; sizes ascend. `repeats` of a table is the
-    smallest number of points of a size.
+    A configuration is collective, ranks, nodes, library (with version and variant) and data
+    type. Tables are sorted by these five; libraries are compared as text. Points of different
+    machines are combined in one table.
+
+    `other_place` ("in" or "out"): points of this place are dropped if the same configuration
+    has other points on the same machine (`one_place`). The sizes of a table ascend. The time of
+    a size is the median of its points in us. `repeats` of a table is the number of points of
+    the size that has the fewest.
     """
     groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
     for point in one_place(points, other_place):

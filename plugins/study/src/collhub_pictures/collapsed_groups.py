@@ -156,14 +156,19 @@ def _format_box_label(name: str, npus: int) -> str:
 
 
 def _format_folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:
-    """Return the label of a node that represents several equal nodes; a single one keeps its name.
+    """Return the label of a drawn node that represents the nodes `members` of a topology.
 
-    `members`: the merged nodes. `npus`: NPUs of each if they are boxes, None for switches.
+    `npus`: NPUs of each member if the members are boxes (collapsed groups), None for switches.
+    From names of boxes, which end with a size such as ` (8 NPUs)`, this size is removed first.
+    The first rule that applies, with n members:
 
-    - Names that differ only in a final integer are given as a range: `node 1-3 (3 x 8 NPUs)`,
-      `rail 0-7 (8 switches)`. A size in parentheses after the name of a box is ignored.
-    - Switches whose names differ only in another last word are given as `3 x NAME`.
-    - Otherwise the label is the first name with ".." and the size.
+    1. One member: its complete name, with the size.
+    2. All names are equal before the last blank, and the last words are numbers. The numbers
+       are a list in the order of the members, with ranges: `node 1-3 (3 x 8 NPUs)` for boxes,
+       `rail 0,2 (2 switches)` for switches.
+    3. Switches whose names are equal before the last blank, such as `leaf 0.3` and `leaf 0.4`:
+       `2 x leaf`.
+    4. Otherwise the first name, ` ..` and the size: `A .. (3 x 8 NPUs)` or `A .. (3 switches)`.
     """
     names = [topology.node_name(member) for member in members]
     if len(names) == 1:

@@ -121,10 +121,16 @@ def _create_plot(request: BandwidthComparison) -> _Plot:
 
 
 def _write_head(plot: _Plot) -> Iterator[str]:
-    """Yield the opening tag, the title, the background, and the explanation of the markers below.
+    """Yield the first SVG elements of the picture: opening tag, titles, background and caption.
 
-    The picture is as wide as the labels or the title need. The visible title is cut to 90
-    characters. There must be at least one curve.
+    In this order: the `<svg>` tag, the complete title (for readers of the document) with the
+    style, a white background, the visible title and the caption. The visible title is cut to 90
+    characters, the last of which is an ellipsis. The caption is at the lower edge. It explains
+    filled markers and, if there is a bound, its line.
+
+    The picture is as wide as the longest label next to the curves or the visible title needs,
+    estimated by the number of characters. Its height is that of the plot with the axes. Titles
+    are escaped. Raises `ValueError` without curves.
     """
     title = truncate(plot.request.title, 90)
     longest = max(len(_format_label(plot, curve)) for curve in plot.curves)
@@ -142,10 +148,12 @@ def _write_head(plot: _Plot) -> Iterator[str]:
 
 
 def _write_axes(plot: _Plot) -> Iterator[str]:
-    """Yield the grid lines with their values, and the names of the axes, as SVG elements.
+    """Yield the grid lines with their values, then the names of the axes, as SVG elements.
 
-    Bandwidths are horizontal lines with labels on the left. Sizes are vertical lines with labels
-    below.
+    For each tick of the bandwidths, ascending: a horizontal line, then its value to the left of
+    the plot, such as `10 GB/s`. For each tick of the sizes, ascending: a vertical line, then
+    its value below the plot, such as `16 KiB`. Last are the names `size of the full buffer`
+    below and `bus bandwidth`, rotated, on the left.
     """
     left, right, top, bottom = _LEFT, plot.sizes.end, _TOP, plot.bottom
     for value in plot.bandwidths.ticks:

@@ -257,13 +257,21 @@ _TACCL_NAME = "taccl"
 
 
 def to_step(attributes: list[str], file: str, line: int) -> list[str]:
-    """Convert the attributes of an `<op>` to those of a `<step>`, as alternating names and values.
+    """Convert the attributes of an `<op>` to those of a `<step>`; return a new list.
 
-    The source and the destination of the step both get `buf` and `off` of the `<op>`, and `s` gets
-    its `step`; each of these is "" if it is missing. Other missing attributes get
-    `_DEFAULT_ATTRIBUTES` (cnt 1, no dependency). Further attributes of the `<op>` are kept, also
-    unknown ones. `line`: line of the `<op>` in `file`, for messages. Raises `InputError`
-    (`short-form`) for a local copy or reduction (`cpy`, `re`), which needs two locations.
+    Both lists alternate names and values. The result has, in this order:
+
+    - `s`: the attribute `step` of the `<op>`
+    - `srcbuf` and `srcoff`, `dstbuf` and `dstoff`: its `buf` and `off`, equal for both ends
+    - `cnt`, `depid`, `deps`, `hasdep`: its values, by default 1, -1, -1 and 0
+    - all other attributes of the `<op>`, also unknown ones, in their order
+
+    `step`, `buf` and `off` become "" if they are missing. An attribute of the `<op>` that is
+    itself called `s`, `srcbuf`, `srcoff`, `dstbuf` or `dstoff` keeps its value. Values are not
+    checked.
+
+    Raises `InputError` (`short-form`) at `line` of `file` for the types `cpy` and `re` (local
+    copy and reduction). They need two locations, and an `<op>` has one.
     """
     given_attributes = dict(zip(attributes[::2], attributes[1::2], strict=True))
     kind = given_attributes.get("type", "")
@@ -283,18 +291,21 @@ def to_step(attributes: list[str], file: str, line: int) -> list[str]:
 
 
 def complete_header(document: ScannedXml, collective: str | None, file: str) -> ScannedXml:
-    """Return the document with the attributes of `<algo>` that the short form omits.
+    """Return a document with the attributes of `<algo>` that the short form of ncclize omits.
 
-    A document that is not in the short form is returned unchanged. Attributes in the file take
-    precedence over these values:
+    A document that is not in the short form (`is_short`) is returned itself. `document` is not
+    changed. An attribute in the file takes precedence over these values, which are texts:
 
-    - coll: `collective`
-    - proto: Simple
-    - ngpus: the number of `<gpu>` elements
-    - nchunksperloop: the largest `i_chunks` or `o_chunks`
-    - inplace: 1 for TACCL programs of a collective in `_IN_PLACE_COLLECTIVES`, else 0
+    - `coll`: `collective`
+    - `proto`: Simple
+    - `ngpus`: the number of `<gpu>` elements
+    - `nchunksperloop`: the largest `i_chunks` or `o_chunks` of all `<gpu>`, at least 1; texts
+      that are no numbers count as 0
+    - `inplace`: 1 if the `name` in the file is `taccl` and the collective is allgather,
+      allreduce or reduce_scatter, otherwise 0
 
-    Raises `InputError` (`short-form`) if neither the file nor `collective` names the collective.
+    Raises `InputError` (`short-form`), at the line of `<algo>` in `file`, if the file has no
+    `coll` and `collective` is None.
     """
     if not document.is_short:
         return document
