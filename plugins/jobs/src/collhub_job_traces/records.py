@@ -69,9 +69,9 @@ def stated_fields(extra: str) -> StatedFields:
     - Other tokens are not examined.
 
     Of repeated values the last one is used. The node type is None if no token contains it. Tokens
-    whose HEX is not hexadecimal or not protobuf are ignored, but a truncated attribute in them
-    raises `ValueError`. All results are empty for extras of other formats (`are_tokens`). The
-    result is cached and shared: do not change it.
+    whose HEX is not hexadecimal or not protobuf, and truncated attributes, are ignored. All results
+    are empty for extras of other formats (`are_tokens`). The result is cached and shared: do not
+    change it.
     """
     node_type, names, numbers = None, set(), {}
     for token in extra.split() if are_tokens(extra) else ():
@@ -87,7 +87,10 @@ def stated_fields(extra: str) -> StatedFields:
             if number == TYPE and isinstance(value, int):
                 node_type = value
             elif number == ATTRIBUTE and isinstance(value, bytes):
-                read = attribute(value)
+                try:
+                    read = attribute(value)
+                except ValueError:
+                    continue
                 names.add(read.name)
                 if isinstance(read.value, int):
                     numbers[read.name] = read.number
@@ -296,7 +299,10 @@ def attributes_of_extra(extra: str) -> dict[str, str]:
     texts = {}
     for token in extra.split():
         for raw in _raw(token):
-            read = attribute(raw)
+            try:
+                read = attribute(raw)
+            except ValueError:
+                continue
             if read.kind == Kind.STRING:
                 texts[read.name] = read.text
     return texts
@@ -349,7 +355,7 @@ def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...
     """Return the tensors and numbers among a node's inputs, as recorded in an extra.
 
     `number`: protobuf field to read, `INPUTS` or `OUTPUTS`. Only its first occurrence is read.
-    Empty without one, and for extras of other formats.
+    Empty without one, for extras of other formats, and for a message that cannot be decoded.
     """
     for token in extra.split():
         if token[0] not in "=!":
@@ -360,7 +366,10 @@ def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...
             continue
         for field, body, _ in record:
             if field == number and isinstance(body, bytes):
-                return tuple(_arguments(body))
+                try:
+                    return tuple(_arguments(body))
+                except ValueError:
+                    return ()
     return ()
 
 
@@ -371,14 +380,13 @@ def _arguments(body: bytes) -> list[StatedInput]:
     no lists count as empty. Entry i of types is examined for each i:
 
     1. If it begins with `Tensor(` and shapes has an entry i, it is a tensor. It is left out if its
-       shape has an entry that is no integer. Its element type is the hub's name, such as `float32`
+       shape is no list of integers. Its element type is the hub's name, such as `float32`
        for `Tensor(float)`, else "".
     2. Otherwise, if entry i of values exists and is an integer, float or boolean, it is a number.
        The result has it as float, booleans as 0.0 or 1.0.
     3. Otherwise it is left out, so positions are not kept.
 
-    Raises `ValueError` for a message that cannot be decoded, and `TypeError` if the shape of a
-    tensor is a single number.
+    Raises `ValueError` for a message that cannot be decoded.
     """
     texts = {field: value for field, value, _ in fields(body) if isinstance(value, bytes)}
     values, shapes, types = (
@@ -388,7 +396,7 @@ def _arguments(body: bytes) -> list[StatedInput]:
     for position, kind in enumerate(types):
         if str(kind).startswith("Tensor(") and position < len(shapes):
             shape = shapes[position]
-            if all(isinstance(size, int) for size in shape):
+            if isinstance(shape, list | tuple) and all(isinstance(size, int) for size in shape):
                 element = _ELEMENTS.get(str(kind)[len("Tensor(") : -1], "")
                 arguments.append(StatedInput(tuple(shape), element))
         elif position < len(values) and isinstance(values[position], int | float):

@@ -143,3 +143,16 @@ def test_other_texts_state_nothing(extra: str) -> None:
 def test_lists_of_tensors_and_unknown_types_are_told_apart() -> None:
     extra = stated("[[], []]", "[[[2], [3]], [4]]", "['Tensor(float)', 'Tensor(c10::BFloat16)']")
     assert tensors_of_extra(extra) == (StatedInput((4,), ""),)
+
+
+def test_damaged_attributes_and_shapes_of_an_extra_are_ignored() -> None:
+    # Field 10, an attribute of 3 bytes, whose name claims 5 bytes.
+    truncated = "=" + b"\x52\x03\x0a\x05a".hex()
+    assert stated_fields(truncated).attributes == frozenset()
+    assert attributes_of_extra(truncated) == {}
+    texts = (b"[1]", b"[3]", b"['Tensor(float)']")
+    # The fields 1 to 3 of an IOInfo in field 8; the shape of the tensor is a number, not a list.
+    info = b"".join(
+        bytes([number << 3 | 2, len(text)]) + text for number, text in enumerate(texts, 1)
+    )
+    assert tensors_of_extra("=" + (bytes([8 << 3 | 2, len(info)]) + info).hex()) == ()
