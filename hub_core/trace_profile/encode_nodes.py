@@ -265,11 +265,20 @@ class _ProfileNodes:
         ]
 
     def computation(self) -> list[Piece]:
-        """Return the attributes of COMP nodes: kind, operations, bytes and operands.
+        """Return the encoded attributes of COMP nodes, in the order that the profile defines.
 
-        A reduction has one operation per 4 bytes, rounded up, because an algorithm does not define
-        the element type; other kinds have 0. Operations (`num_ops`) and bytes (`tensor_size`) are
-        omitted in the symbolic dialect.
+        1. `comp_kind` (INT32): the `CompKind` of the node. COPY and REDUCE are steps of that
+           kind, and the second node of a receive-reduce is REDUCE. All other nodes are OTHER.
+        2. `num_ops` (INT64): for REDUCE ceil(bytes / 4), because an algorithm does not define
+           the element type; otherwise 0. Omitted in the symbolic dialect.
+        3. `tensor_size` (UINT64): the bytes of the step's units as `message_bytes` rounds them
+           up. Omitted in the symbolic dialect.
+        4. `src_region` and `dst_region`: (buffer, offset, units) of the step. Each is omitted
+           if it is (UNKNOWN, 0, 0), and for the placeholder node of an idle rank.
+
+        SEND and RECV nodes get none of these attributes. Raises `InputError` (`size-range`) if
+        the sizes of all nodes of the ranks, also messages, reach 2^63 bytes in total; not in
+        the symbolic dialect.
         """
         is_comp = ~self._is_message
         comp_kind = _COMP_KINDS[self._look]

@@ -264,10 +264,11 @@ class _Walker:
         (self.unfetched if type(value) in _CONTAINERS else self.memo)[number] = value
 
     def fetch(self, number: int) -> object:
-        """Return a container from the memo; from now on it cannot be changed.
+        """Return the value with a memo number; a container cannot be changed from now on.
 
-        A later change could make the container part of itself. Raises `InputError` for a number
-        that is not assigned.
+        A later change could make the container part of itself, so methods that fill containers
+        raise `InputError` for it. A plain value is returned as it is. Raises `InputError` if
+        the memo number is not assigned.
         """
         if number in self.memo:
             return self.memo[number]
@@ -397,10 +398,12 @@ class _Walker:
         return start + length
 
     def long_integer(self, opcode: int, position: int) -> int:
-        """Push the integer of opcode LONG1 or LONG4, and return the position after it.
+        """Push the integer of opcode LONG1 or LONG4, and return the file position after it.
 
-        It is little-endian in two's complement; length 0 is 0. Raises `InputError` for more than
-        `MAX_INTEGER_BYTES` bytes, and beyond the end of the file.
+        `position`: that of the opcode in the file. Next is the unsigned length in bytes: 1 byte
+        for LONG1, 4 bytes for LONG4. The integer follows, little-endian in two's complement;
+        length 0 is 0. Raises `InputError` if the length or the integer extends beyond the end
+        of the file, then for more than `MAX_INTEGER_BYTES` (8) bytes.
         """
         width = 1 if opcode == 0x8A else 4
         length = int.from_bytes(self.take(position, 1, width), "little")
@@ -480,11 +483,14 @@ class _Walker:
     def enclose(self, target: object, values: list[object]) -> None:
         """Check that the container `target` may contain `values`, and record its nesting depth.
 
-        The caller adds the values. The depth is one more than that of the deepest container in
-        `values`, and never decreases; a container of plain values has depth 0, which is not
-        recorded. Raises `InputError` if the depth would exceed `MAX_DEPTH`. Raises it also if
-        `target` is no tuple and was fetched from the memo before, because it could become part of
+        The caller adds the values. First raises `InputError` if `target` is no tuple and was
+        fetched from the memo before, even without values, because it could become part of
         itself.
+
+        If some values are containers, the depth of `target` becomes one more than that of the
+        deepest one, unless it is already greater. A container without a recorded depth counts
+        as 0. Raises `InputError` if the depth would exceed `MAX_DEPTH`. If all values are
+        plain, no depth is recorded.
         """
         if id(target) in self.fetched and type(target) is not tuple:
             self.refuse("a container contains itself, or is changed after a reference to it")

@@ -28,11 +28,16 @@ ALL_RANKS_NAMES = ("", "0")
 
 
 def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Return ranks by group name, as defined in METADATA nodes.
+    """Return ranks by group name, as defined in METADATA nodes, in the order of definition.
 
-    `extras`: the additional attributes of nodes, by index. The first definition of a group is
-    used. An empty list of ranks means all ranks of the job. Invalid lists, groups with ranks
-    outside of the job, and the names "" and "0", which mean all ranks, are ignored.
+    `extras`: the additional attributes of nodes; a node refers to them by index. Their texts
+    are read in the order of the nodes, each entry of `extras` once. A text may define several
+    groups (see `_list_metadata_groups`).
+
+    An empty list of ranks means all ranks of the job; other ranks keep the given order. Ignored
+    are groups with ranks outside of the job, and the names "" and "0", which mean all ranks
+    elsewhere. The first definition of a name that is not ignored is used. Without definitions
+    the result is empty.
     """
     groups: dict[str, tuple[int, ...]] = {}
     rows = np.flatnonzero(nodes.is_kind(NodeKind.MARKER) & (nodes.extra >= 0))
@@ -293,10 +298,14 @@ def _find_corresponding_group(
 ) -> int:
     """Return the group of a rank that corresponds to group `used` of the rank it is copied from.
 
-    `source_groups`, `rank_groups`: indices of the groups that contain the copied rank and this
-    rank. If this rank is in `used`, the result is `used`. Otherwise it is the group of this rank
-    with the same distances between ranks as `used`, at the same position among such groups. -1 if
-    there is none, or if the copied rank is not in `used`.
+    Results and arguments are indices of `groups`. `source_groups`, `rank_groups`: the groups
+    that contain the copied rank and this rank. The first rule that applies:
+
+    1. This rank is in `used`: `used`.
+    2. `used` is not in `source_groups`: -1.
+    3. A group matches `used` if the differences of its consecutive ranks are equal: (0, 2)
+       matches (1, 3). If `used` is match number k in `source_groups`, the result is match
+       number k in `rank_groups`, or -1 if there are fewer.
     """
     if used in rank_groups or used not in source_groups:
         return used if used in rank_groups else -1

@@ -43,12 +43,14 @@ class FabricLinks:
 
     @classmethod
     def of(cls, topology: Topology, devices: Iterable[int]) -> FabricLinks:
-        """Find the links that messages between NPUs of a topology use.
+        """Build the links that messages between NPUs of a topology use.
 
-        `devices`: the NPUs; they may be repeated and in any order, and are stored ascending, each
-        once. There is a route for every ordered pair of them, also of equal ones: the pair of
-        positions (i, j) has number i * count + j. The rates of all links are exact, in bytes/s.
-        Raises `InputError` for NPUs without a path.
+        `devices`: the NPUs; they may be repeated and in any order, and are stored ascending,
+        each once. Every ordered pair of the n stored NPUs has a route, also of an NPU with
+        itself (without links). The route from position i to position j of the stored NPUs has
+        number i * n + j. It is the path with the fewest links that `Topology.routes` chooses.
+        The rates of all links of the topology are exact fractions, in bytes/s. Raises
+        `InputError` (`disconnected`) for a pair without a path.
         """
         npus = np.asarray(sorted(set(devices)), np.int64)
         count = len(npus)
@@ -101,10 +103,15 @@ def can_plan_streams(topology: Topology, devices: Iterable[int]) -> bool:
 def find_cheapest_paths(costs: Float64Array) -> tuple[Float64Array, Int64Array]:
     """Find the cheapest path between every two positions; return (costs, predecessors).
 
-    Both have the shape of `costs`, float64[n, n], whose entry [a, b] is the cost of a direct
-    message from a to b; costs must not be negative. Entry [a, b] of the predecessors (int64) is the
-    position before b on the path from a to b; it is a for a direct message, which wins against a
-    path of equal cost. Floyd's algorithm (1962).
+    `costs`: float64[n, n], not changed. Entry [a, b] is the cost of a direct message from a to
+    b, at least 0, or infinite. Both results have this shape. The cost of a path is the sum of
+    its messages. Entry [a, a] of the resulting costs is the given one, unless a path through
+    other positions is cheaper.
+
+    Entry [a, b] of the predecessors (int64) is the position before b on the path from a to b.
+    It is a for a direct message, and if there is no path. A direct message wins against a path
+    of equal cost. Of equal paths the one that is formed first with ascending middle positions
+    wins. Source: Floyd's algorithm (1962).
     """
     count = len(costs)
     best = costs.copy()
@@ -180,9 +187,12 @@ class Delivery:
     def boxes(self, part: Part) -> Iterator[tuple[int, Part]]:
         """Yield (unit task, part of its box) for each box with bytes of a part of the delivery.
 
-        A delivery is the data of several unit tasks for the same receivers, one box (contiguous
-        data of a unit task) after the other. A part is (first, last), exact fractions from 0 to 1:
-        of the delivery in `part`, of the box in the result. The order is that of the unit tasks.
+        A delivery is a sequence of boxes, each with the contiguous data of one unit task, for
+        the same receivers. A part is (first, last), exact fractions from 0 to 1. `part` refers
+        to the bytes of the delivery, and the yielded part to the bytes of the box. The order is
+        that of the boxes. With boxes of 10 and 30 bytes, part (0, 1/2) gives all of the first
+        box, and (0, 1/3) of the second. Boxes without bytes in `part` are skipped, so a part
+        with first = last yields nothing.
         """
         low, high = part[0] * self.bytes, part[1] * self.bytes
         begin = 0
@@ -292,10 +302,13 @@ def find_best_bound(
 def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
     """Yield prices of links for simple cuts of the network: around every node and every host.
 
-    For each of them there are two arrays, float64[links]: 1 for the links that leave it, then 1 for
-    those that enter it, and 0 for all other links. Nodes come first, then hosts, each ascending.
-    `host_of`: host of every NPU, -1 if it is not used; a switch belongs to a host as in
-    `find_owners`.
+    For each node or host there are two arrays, float64[links]: first 1 for every link that
+    leaves it, then 1 for every link that enters it, and 0 for all other links. A link within a
+    host is 0 in both. All nodes of the topology come first, ascending, then the hosts in
+    `host_of`, ascending.
+
+    `host_of`: host of every NPU, -1 if it is not used. A switch belongs to a host if all NPUs
+    with a link to the switch do. Unused NPUs and other switches belong to no host.
     """
     topology = fabric.topology
     of_host = find_owners(topology, host_of)

@@ -102,9 +102,10 @@ def _format_ranks(ranks: Sequence[int]) -> str:
 
 
 def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
-    """Return the size of `units` units of an algorithm in bytes, rounded as for messages.
+    """Return the size of `units` units of an algorithm in bytes; None if the algorithm has no size.
 
-    None if the algorithm has no size.
+    The size is ceil(units * collective_bytes / unit count of the collective). `units` may be
+    less than this unit count. Raises `InputError` (`size-range`) for 2^63 bytes or more.
     """
     # The result may have fewer units than the algorithm: idle ranks have no share.
     collective_bytes = algorithm.collective_bytes
@@ -131,10 +132,11 @@ def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64A
 
 
 def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | None:
-    """Return why `ranks` are not `expected` distinct numbers below `num_ranks`; None if they are.
+    """Return why `ranks` are not `expected` distinct ranks below `num_ranks`; None if they are.
 
-    The first of these reasons is returned: a wrong number of ranks, the first rank out of range,
-    the smallest rank that occurs more than once.
+    The first of these reasons is returned as text: a wrong number of ranks, the first rank in
+    the list that is negative or at least `num_ranks`, the smallest rank that occurs more than
+    once.
     """
     if len(ranks) != expected:
         return f"{len(ranks)} ranks are given, the algorithm has {expected}"
@@ -175,9 +177,12 @@ def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMo
 
 
 def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collective:
-    """Return the collective with its root and its contract renumbered, if it has them.
+    """Return the collective with its root and the ranks of its contract renumbered, if it has them.
 
-    `new_ranks`: int64[num_ranks], new number of every rank.
+    `new_ranks`: int64[num_ranks], a permutation: the new number of every rank. A root r becomes
+    `new_ranks[r]`. Sizes of rank r in the contract become those of `new_ranks[r]`. Target and
+    source ranks of expected results are renumbered; their order, offsets, units and `ALL_RANKS`
+    are unchanged. Kind, units and reduction are unchanged.
     """
     root = collective.root
     if root is not None:

@@ -165,10 +165,14 @@ def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
 
 
 def _select_rows(steps: StepTable, kept: Int64Array, position: Int64Array) -> StepTable:
-    """Return the table of the rows `kept`, with renumbered dependencies.
+    """Return a step table with the rows `kept`, in the order of `kept` within each rank.
 
-    `kept` must include all rows on which its rows depend. `position`: new number of every row, -1
-    if it is not kept.
+    `kept`: row indices of `steps`, ascending at the caller. `position`: int64 per row of
+    `steps`, its index in `kept`, or -1 if it is not kept. Kept rows have unchanged columns. A
+    data or control dependency is kept if its child is kept. Its parent and child get their new
+    numbers. The number of ranks is unchanged, also if a rank loses all of its rows.
+
+    Raises `InputError` (`dangling`) if a kept child depends on a row that is not kept.
     """
     columns = {name: getattr(steps, name)[kept] for name in COLUMN_DTYPES}
     tables = []

@@ -81,11 +81,18 @@ class Simulation:
     def timing(self, program: Program, binding: Binding) -> Timing | str:
         """Simulate a program, and choose algorithm, protocol and chunk count of its collectives.
 
-        Every collective starts with the algorithm and protocol that are fastest in isolation. First
-        a common chunk count is chosen, then for each distinct collective all three; every change
-        that reduces the simulated time is kept. Equal collectives get equal choices. Returns the
-        time with the choices, or, if no choice fits, the reason as text. Raises `HubError` for
-        other errors.
+        1. Every collective gets the algorithm and protocol that are fastest in isolation.
+        2. The chunk counts `CHUNKS` (1, 4, 16) are simulated, each for all collectives
+           together. The fastest count is selected, the first one if times are equal.
+        3. For each group of collectives with equal `Demand` (kind, bytes, ranks, root), in
+           program order, alternatives of algorithm, protocol and chunk count are simulated. A
+           choice that is strictly faster replaces the previous one for the whole group.
+
+        Returns the time in s with the choice of each collective by name; without collectives
+        the choices are empty. Returns the text of the error instead if the network does not
+        fit, or if no count of step 2 fits. Any other `HubError` is raised, also the one for a
+        collective without any algorithm. Errors count as a misfit if all of their codes are in
+        `_CODES_OF_UNFIT_MEANS`.
         """
         try:
             choice = self._start(program, binding)
@@ -233,12 +240,19 @@ class Simulation:
         timing: Timing,
         groups: list[list[str]],
     ) -> Timing:
-        """Try alternative algorithms, protocols and chunk counts group by group; keep faster ones.
+        """Try other algorithms, protocols and chunk counts group by group, once; keep faster ones.
 
-        `groups`: names of collectives that get equal choices. The alternatives for a group are
-        those of the choice that its first member has when the group begins. Each is simulated in
-        the entire program; those that do not fit are skipped. The result is never slower than
-        `timing`.
+        `groups`: names of collectives that get equal choices. `timing`: the start. The
+        alternatives of a group come from `choice.list_alternatives` for its first member, with
+        the choice that this member has before the group begins. They do not change when one of
+        them is kept, so at most the last improvement of a group stays. Each alternative is
+        given to all members, and the entire program is simulated. It is kept if it is strictly
+        faster than the fastest time so far, and skipped if it does not fit. Kept choices apply
+        to the following groups.
+
+        Returns the fastest time in s with all choices; `timing` is not changed. Without groups
+        or improvements the result equals `timing`. Raises `HubError` for errors other than a
+        misfit.
         """
         best_s, selected = timing.seconds, dict(timing.choices)
         for names in groups:
@@ -348,10 +362,18 @@ class _MeansOfProgram:
     def list_alternatives(self, name: str, means: Means) -> list[Means]:
         """List alternatives to the algorithm, protocol and chunk count `means` of a communication.
 
-        First come other algorithms, among the `_CONTENDERS` that are fastest in isolation, each
-        with its fastest protocol; then `means` with other protocols, then with other chunk counts.
-        Each alternative is listed once. Chunk counts that make the graph too large are left out. A
-        Send has no other algorithms.
+        The order is:
+
+        1. Other algorithms among the `_CONTENDERS` (3) that are fastest in isolation, the
+           fastest first. Each has its fastest protocol and the chunk count of `means`. A Send
+           has none.
+        2. `means` with each of the other protocols, in the order of `PROTOCOLS`.
+        3. `means` with each of the other chunk counts in `CHUNKS` (1, 4, 16). Counts that need
+           more than `_MAX_NODES` steps are left out, and all counts for a reduction to a
+           scalar.
+
+        `means` itself is not listed. Raises `InputError` (`algorithm-does-not-fit`) if the hub
+        has no algorithm for the collective.
         """
         demand = self.demands[name]
         alternatives = []
@@ -538,10 +560,12 @@ def _refine_task(task: tuple[Simulation, Program, Binding, Timing]) -> Timing:
 
 
 def _select_promising(exploration: Exploration, num_sizes: int, count: int) -> list[Candidate]:
-    """Select candidates to simulate, in order of discovery, without duplicates.
+    """Select candidates to simulate, in the order of `exploration.candidates`, without duplicates.
 
-    At every size these are the original program, the `count` fastest (ties by order of discovery),
-    and the `count` fastest of the Pareto front of time and memory.
+    The first candidate (the original program) is always selected. At each of the sizes
+    0..`num_sizes` - 1 these are added: the `count` candidates with the lowest estimated time
+    (of equal times the first candidates), and the first `count` of the Pareto front of
+    estimated time and peak memory, the fastest first.
     """
     candidates = exploration.candidates
     selected = {0}

@@ -124,8 +124,11 @@ def lower_collective(trace: Trace, instances: Instances) -> Collective:
 def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
     """Build the contract of a user-defined collective for all instances; one chunk is one unit.
 
-    Sizes are those of one instance times the number of instances. The expected result is None
-    (undefined) if the trace leaves it undefined. Raises `ValueError` if the trace has no contract.
+    An instance is one of `instances.number` copies of the program. Input and output sizes per
+    rank are those of one instance in chunks, times the number of instances. `defined` is
+    unchanged. Expected results are those of `_build_expected`: all rows of instance 0, then of
+    instance 1, and so on. They are None if the trace does not define them. Raises `ValueError`
+    if the trace has no contract.
     """
     stated = trace.contract
     if stated is None:
@@ -250,8 +253,17 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
 def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
     """Build the step columns of operations in the given order, and the operation of each row.
 
-    A message between two ranks has two rows, first the send, then the receive. A local operation
-    has one row. A column that has no meaning for the kind of a step is -1, 0 or `Buffer.UNKNOWN`.
+    Returns (columns by name, int64[rows] with the index of the operation). An operation between
+    two ranks is a message and has two rows, first the send, then the receive:
+
+    - send: kind SEND, source rank and source operand; the destination operand is (UNKNOWN, 0).
+    - receive: kind RECV for a copy, with the source operand (UNKNOWN, 0). Otherwise
+      RECV_REDUCE, whose source operand equals the destination operand. Both have the
+      destination rank.
+
+    An operation within one rank has one row: COPY for a copy, otherwise REDUCE, with both
+    operands and peer -1. The lane is the operation's receive block for receives, otherwise its
+    send block. Channel, count and source line are those of the operation in all rows.
     """
     is_message = columns["src_rank"] != columns["dst_rank"]
     operation = group_of_entry(row_pointer(1 + is_message))
