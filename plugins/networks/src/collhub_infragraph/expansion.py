@@ -150,10 +150,11 @@ class _Expansion:
         edge: Value,
         owner: str,
     ) -> int:
-        """Return the number of the link with the name that an edge gives.
+        """Return the number of the link that an edge names at its key `link`.
 
-        Only links of `owner` are searched: a device, or "" for the document. Raises `InputError`
-        with the known names if there is no such link.
+        Links are numbered from 0 for the entire document. Only links of `owner` are searched: a
+        device, or "" for the document itself. Raises `InputError` if the key is missing or no
+        text, and if `owner` has no such link; this message lists the links of `owner`.
         """
         name = edge["link"].text()
         row = self._rows.get((owner, name))
@@ -180,8 +181,10 @@ class _Expansion:
     def _add_instance(self, instance: Value) -> None:
         """Add the instances of an entry: `count` copies of its device, after all previous vertices.
 
-        Raises `InputError` for a repeated name, an unknown device, a count outside of
-        1..`MAX_NODES`, and more than `MAX_NODES` vertices in total.
+        `name`, `device` and `count` are required. Raises `InputError`, in this order: for a
+        missing or repeated name, for a missing, unknown or invalid device, for a count that is
+        no integer in 1..`MAX_NODES`, and for more than `MAX_NODES` vertices of all entries so
+        far.
         """
         name = instance["name"].text()
         if name in self._instances:
@@ -230,12 +233,15 @@ class _Expansion:
                 yield *pair, link
 
     def _generate_outer_blocks(self) -> Iterator[EdgeBlock]:
-        """Yield the edges between instances, an array of both ends for every entry of `edges`.
+        """Yield the edges between instances, one block for every entry of `edges`, in order.
 
-        A result is (first vertices, second vertices, number of the link). The entry's scheme joins
-        its two endpoints (`join_endpoints`), and its link is one of the document. Raises
-        `InputError` for unknown instances, components, links and schemes, and for more than
-        `MAX_LINKS` edges of all entries together.
+        A block is (first vertices, second vertices, number of the link): two int64 arrays with
+        the ends of the edges, which may be empty. `ep1` and `ep2` of the entry select vertices
+        (`_find_ends`), its scheme joins them (`join_endpoints`), and its link is one of the
+        document. Nothing is yielded without `edges`.
+
+        Raises `InputError` at the entry for unknown instances, components, schemes and links,
+        for invalid brackets, and when the edges of all entries so far exceed `MAX_LINKS`.
         """
         total = 0
         for edge in self._root.items_of("edges"):
@@ -247,11 +253,16 @@ class _Expansion:
             yield first_ends, second_ends, self._find_link(edge, "")
 
     def _find_ends(self, endpoint: Value) -> Int64Array:
-        """Return the vertices that one end of an edge between instances selects.
+        """Return the vertices that one end of an edge between instances selects: int64.
 
-        They are grouped by instance. Of the text `instance`, only the part before the first point
-        is used; its brackets select copies of the instance. Raises `InputError` for an instance or
-        component that does not exist.
+        The text at `instance` is a name with optional brackets, which select copies as
+        `Step.select` does; without brackets all copies. Text after the first point is ignored.
+        The path at `component` selects vertices in each of these copies. The result has the
+        vertices of the first selected copy, then of the next one; in a copy the order is that
+        of `find_vertices`.
+
+        Raises `InputError` for a missing key, an unknown instance or component, and invalid
+        brackets.
         """
         instance = endpoint["instance"]
         # InfraGraph uses only the text before the first point.

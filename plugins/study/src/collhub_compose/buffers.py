@@ -110,8 +110,10 @@ class Relocation:
     def apply(self, steps: StepTable) -> StepTable:
         """Return a copy of the steps in which every region is moved by this relocation.
 
-        The rank and the buffer of a region determine its new buffer and by how many units its
-        offset increases. Everything else is unchanged.
+        A region is the source of a step that reads or the destination of a step that writes.
+        For old buffer b on rank r, the new buffer is `buffer[r, b]`, and `shift[r, b]` units
+        are added to the offset. All three buffers are moved in this way. Unused operands, and
+        all other columns, are unchanged.
         """
         moved = {}
         for side in SIDES:
@@ -386,7 +388,8 @@ def count_required_units(contract: CustomContract) -> Int64Array:
 def _find_touched_ends(steps: StepTable, buffer: Buffer) -> Int64Array:
     """Return the end of the last unit of a buffer that steps access: int64[num_ranks].
 
-    The end is the number of that unit plus 1, and 0 on ranks without an access.
+    The end on a rank is the maximum of offset + count over all sources that its steps read and
+    all destinations that its steps write in this buffer. It is 0 on ranks without an access.
     """
     touched_ends = np.zeros(steps.num_ranks, np.int64)
     for side in SIDES:

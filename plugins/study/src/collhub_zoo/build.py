@@ -302,9 +302,11 @@ def _run_groups(
 
 
 def _create_failure(group: GroupRequest, reason: str) -> GroupOutcome:
-    """Return an outcome with one failure for every entry of the group.
+    """Return an outcome with one failure for every entry of the group, in the order of its names.
 
-    Line breaks in the reason become spaces.
+    Each failure has the entry, the topology of the group as machine, the collective and the
+    reason. Every run of white space in the reason becomes one space, also line breaks; white
+    space at its ends is removed. All other fields of the outcome are empty.
     """
     failures = [
         SkippedItem(

@@ -123,11 +123,12 @@ class Statements:
         return fields
 
     def _declare(self, statement: dict[str, object], names: Iterable[str]) -> None:
-        """Add to a statement the arguments among `names` that no earlier statement has declared.
+        """Append the declarations of new arguments to the list `arguments` of a statement.
 
-        They are appended to its `arguments`, which is created if missing, in the order of `names`
-        without repetitions. Names that are no arguments are ignored. The declared ones are recorded
-        in this object.
+        The arguments are those of `names` that the program declares and that no earlier call
+        has declared, each once, in the order of `names`. Other names are ignored. A declaration
+        has the JSON fields of `argument_fields`. The list is created if it is missing, also
+        without new arguments. The names of the new arguments are recorded in this object.
         """
         declared = self.bound.program.declared
         new = (name for name in dict.fromkeys(names) if name not in self._declared)

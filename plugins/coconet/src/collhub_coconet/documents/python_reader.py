@@ -109,11 +109,17 @@ class _TensorLanguage:
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
         """Return the document of the chosen program as the child's report, or an error report.
 
-        `namespace`: the global variables of the executed file. `chosen`: name or number (from 1) of
-        a program, None if the file has only one. Without exactly one match, the error report lists
-        the programs or, if there are none, why each function is none. A function that returns no
-        `Program` gives the error `no-program`. Exceptions of the called function are raised. `end`
-        is the child's report of the end of the file and is not used.
+        `namespace`: the global variables of the executed file. Its programs are those of
+        `_find_program_functions`. `chosen`: a number from 1 or else a name; None if the file
+        has only one program. The rules, in this order:
+
+        1. Not exactly one program matches: the error `several-programs` lists the programs. If
+           the file has none, the error is `no-program` and explains why each function is none.
+        2. The function of the program is called; its exceptions are raised.
+        3. It returns no `Program`: the error `no-program`.
+        4. The result is {"document": JSON of the program}.
+
+        `end`, the child's report of the end of the file, is not used.
         """
         functions = _find_program_functions(namespace)
         positions = chosen_places(list(functions), chosen)
@@ -137,12 +143,15 @@ def main() -> None:
 
 
 def _find_program_functions(namespace: Mapping[str, object]) -> dict[str, ProgramFunction]:
-    """Map names to functions that return a program, in the order of the file.
+    """Map names of global variables to functions that return a program, in the order of the file.
 
-    If the file has global variables that are programs, the result has only these, each as a
-    function that returns it. Otherwise it has the functions of `_find_functions` that
-    `_explain_exclusion` accepts: annotated to return a `Program`, without required arguments.
-    Nothing is called.
+    If some global variables are programs, the result has only these, each with a function that
+    returns it. Names that begin with `_` and imported programs are included; a program with two
+    names is listed twice.
+
+    Otherwise the result has the functions that the file itself defines, whose name does not
+    begin with `_`, that are annotated to return a `Program`, and that have no required
+    arguments. Nothing is called. The result is empty if there are none.
     """
     functions: dict[str, ProgramFunction] = {}
     for name, value in namespace.items():
@@ -199,8 +208,12 @@ def _report_no_choice(
 ) -> Report:
     """Build the error report for no or several matching programs, which lists the programs.
 
-    At most 40 names are listed, numbered from 1. `chosen`: the wanted program, None if none was
-    named. Without any name the report explains why no function of the file builds a program.
+    With `names`, the code is `several-programs`, also for a single name. The message has the
+    count of all names, and the first 40 of them, numbered from 1. If `chosen` (the requested
+    program) is not None, it also says that none of them is `chosen`. The line is -1 (none).
+
+    Without names the result is the report of `_report_no_program`, which explains why no
+    function of the file builds a program.
     """
     if not names:
         return _report_no_program(_find_functions(namespace))
@@ -212,9 +225,11 @@ def _report_no_choice(
 
 
 def _report_no_program(functions: Mapping[str, Callable[..., object]]) -> Report:
-    """Build the error report for a file without a program; it explains why functions do not count.
+    """Build the error report `no-program` for a file without a program.
 
-    `functions`: those of the file, by name; the report has the line of the first one.
+    `functions`: those of the file, by name. The message has the reasons (`_explain_exclusion`)
+    why the first 40 of them do not build a program, in the given order. The line is that of the
+    first function. Without functions the message has no reasons and the line is -1 (none).
     """
     message = "defines no program: neither a global Program nor a function that returns one"
     reasons = [
