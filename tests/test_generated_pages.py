@@ -245,7 +245,7 @@ def test_the_page_for_scripts_equals_the_declarations_of_the_commands() -> None:
 def test_the_page_for_scripts_has_schema_and_exit_codes_of_the_core_commands() -> None:
     page = format_command_page(load_core_only())
     section = page.partition("\n### verify\n")[2].partition("\n### ")[0]
-    assert "Exit 0 if every mode that an algorithm claims is correct, else 1" in section
+    assert "Exit 0 if every mode that an algorithm claims is correct and every --check" in section
     assert "[`collhub/report-load-all-1`](../schemas/report-load-all-1.json)" in section
 
 

@@ -299,10 +299,11 @@ def check_stdout(out: str, as_json: bool) -> None:
 
 
 def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
-    """Return whether the names of the files are those of all files of one set of rank files.
+    """Return whether the files are exactly the files of one set of rank files.
 
-    The suffixes are those of the formats that the installed readers of algorithms know. The files
-    are not opened.
+    The suffixes are those of the formats that the installed readers of algorithms know. The folder
+    is listed. If a format of single files has the same suffix, the head of the first file decides,
+    and `InputError` is raised if it cannot be read (`are_one_set`).
     """
     # Imported here: a single file does not need the readers.
     from hub_core.pipeline.sources import are_one_set

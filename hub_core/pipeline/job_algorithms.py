@@ -144,7 +144,7 @@ class CollectiveRule:
     def matches(self, kind: CollectiveKind, size: int, group: str) -> bool:
         """Return whether a collective of this kind, size in bytes and group meets all conditions.
 
-        A condition that the rule does not declare is met.
+        Conditions: the rule's kind and group, if it has them, and `least` <= size < `behind`.
         """
         is_kind = self.kind in (None, kind)
         is_group = self.group in (None, group)

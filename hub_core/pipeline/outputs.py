@@ -366,12 +366,11 @@ def _write_artifacts(
 def _check_artifacts(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
     """Yield the artifacts of a writer as contents, in its order; each is loaded on request.
 
-    Before an artifact is yielded, its content is loaded. Then `PluginError` is raised for the first
-    defect, in this order: a name that does not fit the layout of the format (`name_defect`); a
-    repeated name; content that is not `bytes`, `bytearray` or `memoryview`. Raises `PluginError` at
-    the end if there was no artifact. A None in place of an artifact is the end. Any other exception
-    of the writer becomes `PluginError`, as in `blame`. `HubError`, `KeyboardInterrupt` and
-    `MemoryError` pass through, and all exceptions of a writer of the core.
+    Raises `PluginError` for the first defect of a loaded artifact, in this order: a name that does
+    not fit the layout of the format (`name_defect`); a repeated name; content that is not `bytes`,
+    `bytearray` or `memoryview`. Raises it at the end if there was no artifact; None in place of an
+    artifact is the end. Other exceptions of a plugin's writer become `PluginError` (`blame`), apart
+    from `HubError`, `KeyboardInterrupt` and `MemoryError`, which pass through.
     """
     is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()

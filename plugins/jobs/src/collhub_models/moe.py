@@ -283,9 +283,10 @@ def _inward_hops(
 
 
 def _part_of(tokens: Int64Array, parts: int, part: int) -> Int64Array:
-    """Return the tokens in part `part` of `parts` nearly equal parts, for each entry.
+    """Return the tokens in part `part` (from 0) of `parts` nearly equal parts, for each entry.
 
-    All parts together have the given tokens.
+    Part k of n tokens ends at floor(n (k + 1) / `parts`): 5 tokens in 2 parts are 2, then 3. All
+    parts together have the given tokens.
     """
     share: Int64Array = tokens * (part + 1) // parts - tokens * part // parts
     return share

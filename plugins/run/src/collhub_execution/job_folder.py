@@ -97,8 +97,12 @@ def _create_shared_file(path: Path, size: int) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     else:
         descriptor = create_memory("collhub-job")
-        # Processes of the same user may open the descriptor through /proc.
-        path.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+        try:
+            # Processes of the same user may open the descriptor through /proc.
+            path.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+        except BaseException:
+            os.close(descriptor)
+            raise
     os.ftruncate(descriptor, size)
     return descriptor
 

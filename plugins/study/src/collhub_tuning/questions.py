@@ -103,8 +103,9 @@ class Measurement:
 
     @property
     def merit(self) -> Merit:
-        """Return the time and the messages, by which the best measurement of a size is chosen.
+        """Return the time in ns and the number of messages, which are compared to choose a winner.
 
+        The winner has the fewest messages of those within 1 % of the shortest time (`choose_best`).
         Raises `AssertionError` without a time.
         """
         assert self.time_ns is not None

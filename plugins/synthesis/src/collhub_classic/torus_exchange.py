@@ -168,7 +168,11 @@ def _list_places(sizes: Sequence[int]) -> Int64Array:
 
 
 def _is_even(sizes: Sequence[int]) -> bool:
-    """Return whether the largest class by displacement has at most `_MAX_CLASS` times the mean."""
+    """Return whether the blocks of an exchange fall evenly into the classes of `_classify`.
+
+    `sizes`: NPUs per dimension of the torus. There is one class per dimension; the largest one must
+    have at most `_MAX_CLASS` times the mean number of blocks.
+    """
     lengths = np.bincount(_classify(_list_places(sizes), sizes), minlength=len(sizes))
     return bool(lengths.max() <= _MAX_CLASS * lengths.mean())
 

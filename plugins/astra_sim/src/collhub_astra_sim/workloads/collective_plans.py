@@ -97,11 +97,15 @@ def build_system_phases(
 def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
     """Return the phases of a native collective of a process group that is smaller than the system.
 
-    `size`: its number of ranks. There is one phase, with the system's algorithm if it has one for
-    this kind, or a ring if it has several (one per dimension); none for one rank. If the system
-    splits all-reduces, an all-reduce uses only the first half of the queues. Raises `InputError`
-    for a double binary tree, on which ASTRA-sim crashes, for a halving-doubling all-to-all, and if
-    the system has no algorithm for this kind.
+    `size`: its number of ranks. The first rule that applies:
+
+    1. The system has no algorithm for this kind: `InputError`, also for one rank.
+    2. One rank: no phase.
+    3. The system has one algorithm for this kind: one phase with it. `InputError` for a double
+       binary tree, on which ASTRA-sim crashes, and for a halving-doubling all-to-all.
+    4. The system has several (one per dimension): one phase with a ring.
+
+    If the system splits all-reduces, an all-reduce uses only the first half of the queues.
     """
     names = _get_algorithm_names(kind, system)
     if size == 1:

@@ -309,8 +309,10 @@ class _StatedLinks:
     def _rate_of_one(self, gpu: Gpu, link: Element) -> float:
         """Return the bandwidth of one link of a GPU in GB/s.
 
-        The name of the element decides between NVLink and xGMI. Raises `InputError` if neither the
-        file nor the profile determines the bandwidth.
+        The name of the element decides: `nvlink` has the rate of NVLink (`_nvlink_rate`), any other
+        name that of xGMI (`_xgmi_rate`), from the profile or from the `sm` or `gcn` of the GPU. An
+        unknown `gcn` gets an assumed rate with a warning. Raises `InputError` if the rate of an
+        NVLink is determined by neither.
         """
         assert gpu.element is not None
         if link.name == "nvlink":

@@ -216,9 +216,9 @@ def _read_json(
 def _find_rule_lines(text: str, count: int) -> list[int]:
     """Return the line (from 1) on which each of the first `count` items of the list `rules` begins.
 
-    `text` is valid JSON. The list is the first `"rules": [` in the text, at any depth, even inside
-    a string. If the text has no such list, or the list has fewer than `count` items, the result is
-    `[1] * count`. The result is [] if `count` is 0.
+    `text` is valid JSON. The list is the first `"rules": [` in the text, at any depth. If the text
+    has no such list, or the list has fewer than `count` items, the result is `[1] * count`. The
+    result is [] if `count` is 0.
     """
     start = re.search(r'"rules"\s*:\s*\[', text)
     decoder, lines = json.JSONDecoder(), []

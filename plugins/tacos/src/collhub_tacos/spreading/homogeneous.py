@@ -65,7 +65,8 @@ def bound_steps(network: LinkNetwork, origin: Int64Array) -> int:
     """Return a lower bound on the number of steps of an all-gather.
 
     An NPU needs as many steps as the chunks that it lacks divided by its incoming links, rounded
-    up; the bound is the maximum over all NPUs. `origin`: NPU of each chunk.
+    up; the bound is the maximum over all NPUs. An NPU without incoming links counts as if it had
+    one; callers report it as unreachable. `origin`: NPU of each chunk.
     """
     npus = network.num_npus
     chunks_at_node = np.bincount(origin, minlength=npus)[:npus]
