@@ -63,10 +63,15 @@ def parse_whole(text: str, maximum: int) -> int | None:
 
 
 def parse_size(text: str) -> int:
-    """Convert a size such as `1MiB` or `1.5GB` to bytes.
+    """Convert a size such as `1MiB` or `1.5 GB` to bytes, exactly.
 
-    Raises `UsageError` for a number without a unit or with an unknown one, and unless the size is a
-    positive whole number of bytes up to 2^62.
+    The unit is one of B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024),
+    in this spelling. Blanks around number and unit are ignored. The number has digits, an optional
+    decimal point and an optional exponent, without a sign.
+
+    Raises `UsageError` for a text of another form or of more than 64 characters, and for a missing
+    or unknown unit. The same error is raised unless the size is a positive whole number of bytes up
+    to 2^62: `0B` and `1.5B` are refused, `1e3B` is 1000.
     """
     number, unit = _split(text, _BYTES, "size", "1MiB")
     # The double checks the magnitude: 1e999999999B is never expanded to an exact fraction.
@@ -79,11 +84,18 @@ def parse_size(text: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Convert `50GB/s`, `400Gb/s`, `400Gbit/s` or `400Gbps` to bytes per second, exactly.
+    """Convert `50GB/s`, `400Gb/s`, `400Gbit/s` or `400Gbps` to bytes per second.
 
-    The result is the double nearest to the exact product. Raises `UsageError` for a number without
-    a unit or with an unknown one, and for bandwidths outside `MIN_BANDWIDTH`..`MAX_BANDWIDTH`
-    (0.001 to 1e18 bytes/s).
+    The result is the double nearest to the exact product of number and unit. Units, case-sensitive:
+
+    - bytes: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), followed by
+      `/s` or `ps`
+    - bits, 1/8 byte each: K, M, G or T (powers of 1000), followed by `bit/s`, `b/s` or `bps`
+
+    Blanks around number and unit are ignored. The number has digits, an optional decimal point and
+    an optional exponent, without a sign. Raises `UsageError` for a text of another form or of more
+    than 64 characters, for a missing or unknown unit, and for bandwidths outside
+    `MIN_BANDWIDTH`..`MAX_BANDWIDTH` (0.001 to 1e18 bytes/s).
     """
     number, unit = _split(text, _RATES, "bandwidth", "50GB/s")
     rate = float(number) * _RATES[unit]

@@ -238,10 +238,12 @@ def _create_misfit(reason: str) -> InputError:
 
 
 def _reorder(nodes: NodeTable, ids: UInt64Array, order: Int64Array) -> NodeTable:
-    """Return the nodes in another order, with their dependencies renumbered.
+    """Return a table with the nodes in another order, and with dependencies that follow them.
 
-    `order`: int64, for every node of the result its position in `nodes`. `ids`: the ids of the
-    nodes of the result. Lists of dependencies keep their order. `nodes` is not modified.
+    Node i of the result is node `order[i]` of `nodes` with the id `ids[i]`. `order`: int64, a
+    permutation of all rows, which leaves each row within its rank. Data and control dependencies
+    are row numbers. They are replaced by the new rows of the same nodes; each list keeps its order.
+    `nodes` is not changed.
     """
     position = inverse(order)
     columns: dict[str, Any] = {"node_id": ids}
@@ -260,9 +262,12 @@ class _RankEntry:
     def __init__(self, nodes: NodeTable, rank: str, entry: JsonValue) -> None:
         """Select the nodes of one rank, to which `entry` of an extension applies.
 
-        `rank`: the key of the entry, the decimal number of the rank (at most 9 ASCII digits).
-        Raises `InputError` for any other key, and if the algorithm has no such rank. An entry that
-        is not an object counts as empty. `rows` are the rows of the rank's nodes in `nodes`.
+        `rank`: the key of the entry, the rank in 1 to 9 ASCII digits; leading zeros are accepted.
+        `rows` becomes the slice of the rows of this rank in `nodes`, `start` its first row. An
+        `entry` that is no object counts as an empty one.
+
+        Raises `InputError` for any other key, and for a number that is not below `nodes.num_ranks`.
+        A rank without nodes is accepted.
         """
         is_number = rank.isascii() and rank.isdigit() and len(rank) < 10
         if not is_number or int(rank) >= nodes.num_ranks:
@@ -275,8 +280,10 @@ class _RankEntry:
     def permutation(self) -> Int64Array:
         """Return, for every node in file order, its position in the order of profile v1: int64.
 
-        It is 0..n-1 if no order is recorded. Raises `InputError` unless the recorded order is a
-        permutation of 0..n-1.
+        The positions count from 0 within the rank. They are the list `order` of the entry. If it is
+        missing or null, they are 0..n-1, with n the number of nodes of the rank. Raises
+        `InputError` unless `order` is a list of integers with each of 0..n-1 once. Booleans count
+        as 0 and 1.
         """
         plain = np.arange(self._count)
         if self._entry.get("order") is None:
@@ -287,10 +294,11 @@ class _RankEntry:
         return order
 
     def ids(self) -> UInt64Array:
-        """Return the id of every node in file order: uint64; 0..n-1 if no ids are recorded.
+        """Return the id of every node of the rank in file order: uint64.
 
-        Raises `InputError` if the recorded ids are not integers from 0, are repeated, or are not
-        one per node.
+        The ids are the list `ids` of the entry. If it is missing or null, they are 0..n-1, with n
+        the number of nodes of the rank. Raises `InputError` unless `ids` is a list of n different
+        integers of 0..2^64-1. Booleans count as 0 and 1.
         """
         if self._entry.get("ids") is None:
             # Ids that count from 0 are not recorded.

@@ -182,9 +182,13 @@ def _ranks_of_job(report: RasReport) -> dict[Process, int]:
 def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:
     """Divide the ranks of a communicator into late ranks and ranks that wait for them.
 
-    Late are ranks with fewer collectives than the maximum, which the waiting ranks have.
-    `job_rank`: rank of the job by rank of the communicator; ranks without one are left out. The
-    result has the name, both lists of job ranks, and all ranks in `job_rank`, each ascending.
+    A rank waits if its number of collectives (`counts`) is the maximum of the communicator. All
+    other ranks in `counts` are late. With equal counts all wait. `counts` must not be empty
+    (`ValueError`).
+
+    `job_rank`: rank of the job by rank of the communicator. The result has the name of the
+    communicator, the late and the waiting ranks as job ranks, and all job ranks in `job_rank` as
+    `group`. Each list ascends. Ranks without a job rank are left out.
     """
     newest = max(communicator.counts.values())
     ranks = {rank: count == newest for rank, count in communicator.counts.items()}
@@ -198,11 +202,16 @@ def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> Be
 
 
 def _describe_counts(communicator: Communicator, job_rank: Mapping[int, int]) -> str:
-    """Describe unequal counts of collectives in one RAS query of a communicator.
+    """Describe the ranks with fewer collectives than the others in one RAS query: one line of text.
 
-    The text names at most 8 ranks that have fewer collectives than the maximum, each with the
-    difference. `job_rank`: rank of the job by rank of the communicator; other ranks keep their
-    number in the communicator.
+    Late ranks have fewer collectives than the maximum of `counts`. They are listed as `rank 3 by 2`
+    (2 fewer than the maximum), ascending by their number in the communicator. At most 8 are listed;
+    `, ...` stands for the remaining ones. The text ends with the note that only a second query with
+    the same numbers proves a fault.
+
+    `job_rank`: rank of the job by rank of the communicator. It replaces the number in the text;
+    ranks without one keep theirs. With equal counts the list is empty. Without any count it raises
+    `ValueError`.
     """
     newest = max(communicator.counts.values())
     slow = [

@@ -105,10 +105,14 @@ def input_bytes(word: str, size: int, rank_count: int) -> int:
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (line number from 1, line without its end) for every line, also for empty ones.
+    r"""Yield (line number from 1, line without its end) for every line, also for empty ones.
 
-    The text is None for a line longer than 4 MiB, end included. A line ends with a newline or
-    the stream; carriage returns before it are removed. At most one line is in memory.
+    A line ends with a newline or with the stream. All newlines and carriage returns at its end are
+    removed: `a\r\r\n` gives `a`. At most 4 MiB are in memory at once.
+
+    The second value is None for a line that is too long: more than 4 MiB with its newline, or 4 MiB
+    and more if it has no newline. Its remainder is skipped, and it counts as one line. An empty
+    stream yields nothing.
     """
     number = 0
     while line := stream.readline(MAX_LINE_BYTES):

@@ -89,10 +89,11 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
 
 
 def _check(nodes: NodeColumns) -> None:
-    """Raise `UsageError` for a job with collectives or without messages.
+    """Raise `UsageError` for a job with collectives, otherwise for a job without messages.
 
-    A collective has no steps that could be run (`collective`; the message contains the first one).
-    A job needs at least one SEND (`no-messages`).
+    - `collective`: some node is a collective, whose steps are unknown. The message contains the
+      identity of the first one in row order.
+    - `no-messages`: no node is a SEND, also if there are RECV nodes or no nodes.
     """
     calls = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     if len(calls):
@@ -105,12 +106,15 @@ def _check(nodes: NodeColumns) -> None:
 
 
 def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
-    """Return the size of every message in units (int64[nodes]), and the bytes per unit.
+    """Return the size of every node in units (int64[nodes]), and the bytes per unit.
 
-    The unit is the greatest common divisor of all message sizes. If all sends together would then
-    have more than `_MOST_UNITS` units, it is their total divided by `_MOST_UNITS`, rounded up.
-    Messages are rounded up to full units. Nodes that are no message, and messages without a size,
-    count 1 unit.
+    The unit is the greatest common divisor of the sizes of all SEND and RECV nodes; 1 byte if none
+    has a size. If all sends together have more than `_MOST_UNITS` such units, the unit is their
+    total divided by `_MOST_UNITS`, rounded up.
+
+    Sizes are rounded up to full units. Other nodes, and messages without a size or of 0 bytes,
+    count 1 unit. They do not enter the divisor and the total. Example: messages of 6, 4 and 0 bytes
+    have 3, 2 and 1 units of 2 bytes.
     """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     # A message without size, or of size 0, is one unit.
@@ -137,8 +141,12 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
 def _match_messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
     """Match sends with receives: the k-th send with the k-th receive of one connection.
 
-    A connection is a source, a destination and a `channel` (number per row). The order is that of
-    the rows. Unmatched nodes are left out; the verification reports them.
+    A connection is a source rank, a destination rank and a `channel` (number per row of `nodes`).
+    The k-th send and receive are counted in row order. The result has two columns of row numbers:
+    `receive[i]` is the partner of `send[i]`. Pairs ascend by the row of the send.
+
+    Nodes without a partner are no error here. Their rows are in `lonely_sends` and
+    `lonely_receives`, both ascending.
     """
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
     receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
@@ -158,8 +166,14 @@ def _build_contract(
 ) -> Contributions:
     """Build the contract of the messages: every received unit must be the unit that was sent.
 
-    It has one entry per unit and message. `counts`: units per row. `sent`, `received`: first unit
-    of every row in INPUT of its sender and OUTPUT of its receiver.
+    The result has one entry per message and unit, message by message in the order of `messages`,
+    with ascending units. Unit i of a message is sent from INPUT unit `sent[row of send] + i` of the
+    sending rank. OUTPUT unit `received[row of receive] + i` of the receiving rank must get its
+    content.
+
+    All arrays have one entry per row of `nodes`. `counts`: units of the row; for a message that of
+    its send decides. `sent`: first unit of a send in INPUT of its rank. `received`: first unit of a
+    receive in OUTPUT of its rank. Lonely sends and receives have no entry.
     """
     send, receive = messages.send, messages.receive
     sizes = counts[send]

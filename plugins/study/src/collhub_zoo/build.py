@@ -342,8 +342,12 @@ def _list_slower(
     """Yield `SIZE B: OLD to NEW ns` for every size whose time increased by more than 0.1 %.
 
     `old`, `new`: results with a list `points` of objects with `size` (bytes) and a time in ns.
-    `member`: name of the time in the points. Sizes without an integer in both are skipped. The
-    order is that of the old result.
+    `member`: key of the time in the points. A missing list, and elements that are not objects,
+    count as absent.
+
+    The order is that of the points in `old`. A point of `old` is skipped if `new` has no point of
+    its size, or if one of the two times is no integer. If `new` has several points of one size, the
+    last one counts.
     """
     times = {_get(point, "size"): _get(point, member) for point in _list(new.get("points"))}
     for point in _list(old.get("points")):

@@ -103,17 +103,28 @@ def find_all_gather(
     needed: BoolArray | None = None,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
-    """Find the fastest all-gather over `seeds` seeds from `first_seed` on.
+    """Find the fastest all-gather over the seeds `first_seed` to `first_seed + seeds - 1`.
 
-    Of equal ones the first is returned. At least one seed is tried. The search ends if a
-    schedule attains `bound_ingress_ps`. `needed`: bool[nodes], nodes that need all chunks, None
-    for all NPUs. `threads`: seeds tried in parallel (0: one per core), which does not change
-    the result. `progress` is called with the fraction of all seeds and `all-gather`;
-    `after_trial` after every seed that counts, in their order.
+    Each seed gives one schedule of `all_gather`, with `origin[x]` the NPU at which chunk x starts.
+    The schedule with the smallest `time_ps` is returned, of equal ones that of the first seed. At
+    least one seed is tried, also if `seeds` is 0. The search ends early with the first seed whose
+    time is at most `bound_ingress_ps`.
 
-    Ctrl-C, or a `KeyboardInterrupt` of these two such as `BudgetReached`, ends the search with
-    the best result so far; without one it is raised again. Their other exceptions are raised.
-    Raises `InputError` as `all_gather` does.
+    `needed`: bool[NPUs], the NPUs that need all chunks, None for all. `threads`: seeds tried in
+    parallel (0: one per core), which does not change the result. `progress` is called with the
+    fraction of all seeds and the text `all-gather`. `after_trial` is called once per finished seed
+    in their order, up to the one that ends the search.
+
+    Ctrl-C, or a `KeyboardInterrupt` raised by `progress` or `after_trial` (such as
+    `BudgetReached`), ends the search: the best result so far is returned with `is_interrupted`. If
+    no seed has finished, it is raised again. Other exceptions of the two functions are raised.
+
+    Raises `InputError` with these codes:
+
+    - `switches`: the network has switches
+    - `link-times`: a busy time is negative or longer than `arrival`
+    - `origin-range`: an origin is no NPU
+    - `disconnected`: a chunk cannot reach an NPU that needs it
     """
     _check(network, times, origin)
     return find_best_of_seeds(
@@ -130,10 +141,15 @@ def find_all_gather(
 def bound_ingress_ps(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, needed: BoolArray | None = None
 ) -> int:
-    """Return a lower bound in ps: the time in which links can deliver the missing chunks to an NPU.
+    """Return a lower bound in ps: the time in which its incoming links can fill the slowest NPU.
 
-    It is the maximum over all NPUs that need the chunks (`needed`, None for all) and have incoming
-    links; 0 if there are none. Messages are not divided.
+    The missing chunks of an NPU are all chunks that do not start there (`origin[x]`: NPU at which
+    chunk x starts). Every incoming link delivers one chunk after `arrival` ps and another one after
+    every further `busy` ps (each at least 1); chunks are not divided. The time of an NPU is the
+    first at which all its links together have delivered the number of its missing chunks.
+
+    The result is the maximum over the NPUs that need the chunks (`needed`: bool[NPUs], None for
+    all) and that have incoming links. It is 0 if there are none, or if no chunk is missing.
     """
     degree = network.in_degree[: network.num_npus]
     nodes = np.flatnonzero((degree > 0) & _select_members(network, needed))
@@ -267,10 +283,11 @@ class _EventGather:
             raise unreachable_error(self._network, int(self._origin[chunk]), npu)
 
     def schedule(self) -> LinkSchedule:
-        """Return all transfers, sorted by destination, then by arrival.
+        """Return all transfers so far, sorted by destination, then by arrival.
 
-        Chunks at their origin have no transfer. A transfer starts the arrival time of its link
-        before it arrives. No transfer reduces.
+        Transfers that arrive at one destination at the same time are in the order in which they
+        were processed. Chunks at their origin have no transfer. A transfer finishes at its arrival,
+        and starts earlier by the `arrival` time of its link (ps, at least 1). No transfer reduces.
         """
         state = self._state
         # Initial chunks have no link.
@@ -283,9 +300,12 @@ class _EventGather:
 
 
 def _prune(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkSchedule:
-    """Remove transfers that bring a chunk to a node that neither needs nor forwards it.
+    """Return the schedule without transfers that bring a chunk to a node that does not use it.
 
-    `needed`: bool[NPUs]. The remaining transfers keep their order.
+    A transfer is kept if its destination is `needed` (bool[NPUs]), or if a kept transfer takes the
+    same chunk from its destination. So a chain of transfers that ends at a node that is not needed
+    is removed completely. A node receives a chunk at most once. `num_chunks`: more than the highest
+    chunk number. The remaining transfers keep their order and times. `schedule` is not changed.
     """
     brought_by = np.full((schedule.network.num_npus, num_chunks), -1, np.int64)
     brought_by[schedule.destination, schedule.chunk] = np.arange(len(schedule))
@@ -317,10 +337,12 @@ def _draw_variant(
 
 
 def _draw_random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
-    """Return `count` random numbers in [0, 1) of the sequence of a seed: float64.
+    """Return the random numbers `offset` to `offset + count - 1` of the sequence of a seed.
 
-    They are the entries of the sequence from `offset` on. The generator is splitmix64 (Steele, Lea
-    and Flood, OOPSLA 2014), which is equal for all versions of numpy.
+    The result is float64[count]: multiples of 2^-53 in [0, 1). Equal arguments give equal numbers
+    in all versions of numpy. Two calls with adjacent ranges give the same numbers as one call. The
+    generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014). Any integer is a seed; `offset` is
+    at least 0.
     """
     index = np.arange(1, count + 1, dtype=np.uint64) + np.uint64(offset)
     state = index * np.uint64(0x9E3779B97F4A7C15)
