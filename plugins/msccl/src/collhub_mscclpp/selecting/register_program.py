@@ -72,14 +72,7 @@ def plan_name(file: str) -> str:
 
 
 def register(rank: int) -> None:
-    """Register the plans of `PLANS` with the MSCCL++ runtime, with `select` as selector.
-
-    Each file is loaded from `FOLDER` for this rank and registered once, by ascending file name,
-    under the name in the file. The plans' constraint is 0 ranks, so that the runtime uses a
-    plan only if `select` returns it. Without plans only the selector is set. Raises
-    `ImportError` without MSCCL++, `FileNotFoundError` for a missing file, and the errors of the
-    runtime for a file that it refuses.
-    """
+    """Give all plans to the runtime, for this rank."""
     mscclpp: Any = import_module("mscclpp")
     native = mscclpp._mscclpp
     load = getattr(native, "CppExecutionPlan", None) or native.ExecutionPlan

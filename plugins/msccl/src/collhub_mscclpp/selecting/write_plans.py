@@ -81,6 +81,9 @@ def register_text(registration: Registration) -> str:
 
     It is the source text of `register_program.py` in which RANKS, RANKS_PER_NODE and PLANS have the
     values of `registration`, one row of PLANS per line.
+
+    Any change of that file, also of a docstring, makes folders of earlier releases unreadable
+    (`parse_register_text`).
     """
     listed = "".join(f"    {astuple(plan)!r},\n" for plan in registration.plans)
     text = inspect.getsource(register_program)
