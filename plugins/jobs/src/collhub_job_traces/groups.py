@@ -75,10 +75,11 @@ def _values(tokens: str) -> Iterator[str]:
 
 
 def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield (name, ranks) of the groups in a JSON list within a text; nothing for other texts.
+    """Yield (name, ranks) for each group in the JSON list within a text, in the order of the list.
 
-    The list is the text from the first `[{` to the last `}]`. Entries that define no group, such as
-    those with repeated ranks, are skipped.
+    The list is the text from the first `[{` to the last `}]`. Nothing is yielded if there is no
+    such section, or if it is not valid JSON; no error is raised. Ranks have the given order and may
+    be empty. Entries that are no group (`_is_group`) are skipped; names may be repeated.
     """
     first, last = text.find("[{"), text.rfind("}]")
     try:
@@ -162,10 +163,12 @@ def infer_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup
 def _list_described_groups(
     stated: Mapping[str, Sequence[int]], names: Sequence[str], file: str
 ) -> tuple[ProcessGroup, ...]:
-    """Return the groups that nodes name, in the order of `names`, then the remaining groups.
+    """Return the groups of `names` in this order, then all others in the order of `stated`.
 
-    `stated`: ranks by name; the remaining groups are in its order. `names`: each once. Raises
-    `InputError` (`group`) for the first of `names` that is not in `stated`.
+    `stated`: ranks of every group by name; the ranks keep their order. `names`: the groups that
+    nodes name, each once. All names are checked before: the first that is not in `stated` raises
+    `InputError` (`group`), at `file`, with a list of all names in `stated`. A repeated rank in a
+    group raises `InputError` (`group`) too. Without `names` the result has the order of `stated`.
     """
     for name in names:
         if name not in stated:
@@ -229,9 +232,12 @@ def choose_stand_ins(ranks_with_file: Sequence[int], ranks: int) -> Stand:
 
 
 def report(stand: Stand, source: Source) -> None:
-    """Report a warning (`ranks-assumed`) that lists the ranks without a file; nothing without any.
+    """Report one warning (`ranks-assumed`) to `source` that lists all ranks without a file.
 
-    Each of them is assumed to have the nodes of the next lower rank with a file.
+    It also gives the number of ranks of the job. Its text says that each listed rank is assumed to
+    have the nodes of the next lower rank with a file. Ranks below the first file use the first file
+    (`choose_stand_ins`), but the text does not mention this. The ranks are written as in `0,2,4-7`.
+    If all ranks have a file, nothing is reported.
     """
     if not stand.assumed:
         return

@@ -352,10 +352,11 @@ def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequen
 
 
 def _find_reaching(costs: Int64Array, goal: int) -> np.typing.NDArray[np.bool_]:
-    """Return the positions from which `goal` can be reached over edges of cost 0: bool[positions].
+    """Return which positions have a path to `goal` over edges of cost 0: bool[positions].
 
-    The goal itself is included. `costs`: int64[positions, positions], source first; an edge exists
-    between all pairs. Paths may have any number of edges.
+    `costs`: int64[positions, positions]; entry [a, b] is the cost of the edge from a to b. An edge
+    whose cost is not exactly 0 is not used. Paths may have any number of edges. `goal` itself is
+    True, also without edges. `costs` is not changed.
     """
     inside = np.zeros(len(costs), np.bool_)
     inside[goal] = True

@@ -117,10 +117,12 @@ def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
 
 
 def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64Array:
-    """Check a list of ranks, and return it as int64.
+    """Return `ranks` as an int64 array in the given order, after checking them.
 
-    It must have `expected` distinct numbers in 0..`num_ranks` - 1. Otherwise `UsageError` (`ranks`)
-    is raised, with the defect that `_find_defect` names and an example.
+    There must be exactly `expected` distinct numbers, each in 0..`num_ranks` - 1. Otherwise
+    `UsageError` (`ranks`) is raised with the text of `_find_defect`. Its cure has an example of at
+    most 4 ranks, such as `0,1,2,3,...` for 5 expected ranks. If `expected` is 0, an empty list is
+    valid.
     """
     message = _find_defect(ranks, expected, num_ranks)
     if message is None:

@@ -31,10 +31,12 @@ from hub_core.model import (
 
 
 def xml_text(algorithm: Algorithm) -> str:
-    """Return the text that the writer of MSCCL-IR XML produces with default options.
+    """Return the MSCCL-IR XML text of an algorithm, written with the default options of the writer.
 
-    Losses and notes of the writer are dropped. Raises `HubError` for algorithms that it cannot
-    write.
+    The text is the file that `collhub convert` writes without options. It ends with a line feed.
+    The losses and notes of the writer are dropped, and no file is written to disk. Raises
+    `InputError`, with the exceeded limit, if the runtime cannot execute the algorithm. All other
+    errors of the writer (`write`) pass through.
     """
     # Imported here: a program that is only lowered does not need the writer.
     from collhub_msccl.plugin import WriteOptions
@@ -68,10 +70,13 @@ def compute_execution_order(
 def _compute_longest_chains(
     operations: int, parents: Int64Array, children: Int64Array
 ) -> Int64Array:
-    """Return for each operation the number of operations in the longest chain before it.
+    """Return, for each operation, the number of operations in the longest chain before it: int64.
 
-    An operation without parents has 0. `parents`, `children`: pairs of dependent operations; each
-    parent has a lower number than its child. The result is int64.
+    An operation without parents has 0; any other has 1 + the maximum of its parents. `parents[i]`
+    and `children[i]` are a pair of dependent operations, numbered from 0. The pairs may be in any
+    order and may be repeated. Each parent must have a lower number than its child; this is not
+    checked. With 4 operations and the pairs (0, 1), (1, 3), (0, 3) the result is 0, 1, 0, 2.
+    Without operations it is empty.
     """
     by_child = np.lexsort((parents, children))
     pairs = zip(parents[by_child].tolist(), children[by_child].tolist(), strict=True)
