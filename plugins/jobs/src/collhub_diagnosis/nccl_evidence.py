@@ -234,9 +234,11 @@ class _RasParser:
         self.ranks_left = MAX_RANKS
 
     def parse(self, root: Mapping[str, object]) -> RasReport:
-        """Return all communicators of a query, in their order.
+        """Return a report with all communicators of a query, in the order of its list.
 
-        Raises `InputError` at the path of a wrong field, and for more than 2^16 communicators.
+        The list is `communicators`; a missing one counts as empty. Raises `InputError`
+        (`invalid-ras`) for more than 2^16 communicators, then at the path of the first wrong
+        field, such as `communicators[3].rank`.
         """
         communicators = self.objects(root, "communicators", "")
         if len(communicators) > MAX_COMMUNICATORS:
@@ -326,10 +328,17 @@ class _RasParser:
             yield rank, entry, path
 
     def problem(self, status: Mapping[str, object], where: str) -> str:
-        """Describe an error or an unfinished phase of a communicator on a rank; "" without one.
+        """Describe the errors and the unfinished start of a communicator on a rank; "" without any.
 
-        Errors are a nonzero `async_error` other than 7 (in progress) and an aborted communicator;
-        `init_state` 7 is an initialization in progress, other nonzero values a failed one.
+        The parts of the text are joined by ", ", in this order:
+
+        - an `async_error` other than 0 and 7 (in progress), with its number
+        - an `init_state` other than 0: 7 is an initialization in progress, other numbers a
+          failed one
+        - an aborted communicator, if `abort_flag` is true
+
+        Missing fields count as 0 or false. Raises `InputError` at the path `where` if one of
+        the two numbers is not an integer from 0 to 2^62.
         """
         error = self.integer(status, "async_error", where)
         state = self.integer(status, "init_state", where)

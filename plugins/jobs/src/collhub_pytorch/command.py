@@ -52,8 +52,10 @@ def _parse_algorithms(
 ) -> dict[CollectiveKind, str]:
     """Parse values such as `all-reduce=ring`: name of the algorithm by kind of collective.
 
-    It is the callback of a click option. The last value of a repeated kind is used. Raises
-    `click.BadParameter` for an unknown kind or a missing name.
+    It is the callback of a click option. The text before the first `=` is a kind in any usual
+    spelling (`standard_kind`), and the text after it is the name, which is not checked. The
+    last value of a repeated kind is used. Raises `click.BadParameter` for an unknown kind and
+    an empty or missing name.
     """
     algorithms = {}
     for pair in pairs:
@@ -234,11 +236,12 @@ def _create_machine_predictor(
     ranks_per_node: int | None,
     notes: list[str],
 ) -> MachinePredictor:
-    """Create the predictor of times on a measured machine.
+    """Create the predictor of times on a measured machine, which is not read yet.
 
-    `machine`: its name or profile. If `ranks_per_node` is None, the number that the files record is
-    used, which a note reports (appended to `notes`); if they record none either, the predictor gets
-    None. Raises `HubError` for an unknown machine.
+    `machine`: its name or profile; an unknown one raises `HubError` only when the predictor is
+    first used. `ranks_per_node` is passed to the predictor. If it is None, the number that the
+    files record is passed, and a note that reports it is appended to `notes`. If they record
+    none, None is passed.
     """
     from collhub_pytorch.job import recorded_ranks_per_node
     from collhub_pytorch.predicted_times import MachinePredictor

@@ -111,10 +111,12 @@ class _Words:
         self._pending: list[str] = []
 
     def next_line(self) -> list[str]:
-        """Return the words of the next line that is not empty; [] at the end of the file.
+        """Return the words of the next line that has any; [] at the end of the file.
 
-        A line of more than 2^20 bytes is read in parts, which count as lines. A byte order mark
-        before the first line is left out.
+        Words are separated by white space. Bytes that are not UTF-8 are replaced. A byte order
+        mark before the first line is left out. `line` increases by 1 for every line that is
+        read, also for skipped ones. A line of more than 2^20 bytes is read in parts of 2^20
+        bytes; each part counts as a line, and a word can be divided between two of them.
         """
         while content := self._stream.readline(1 << 20):
             self.line += 1
@@ -182,11 +184,15 @@ def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
 
 
 def _parse_values(words: list[str], source: _Words) -> dict[str, int]:
-    """Parse the `key: number` pairs of the first line as numbers by key.
+    """Parse the `key: number` pairs of the first line as numbers by key (without the colon).
 
-    A key ends with a colon, except `pp_comm`; of a list (`checkpoints: 2 0 5`) only the first
-    number is read. The last value of a repeated key is used. Raises `InputError` for a value that
-    is no decimal number, and for more than 2^20 `all_gpus`.
+    A key is a word that ends with a colon, or `pp_comm` with or without it. Its value is the
+    next word; further words up to the next key are ignored, so `checkpoints: 2 0 5` gives 2. A
+    key at the end of the line is ignored. The last value of a repeated key is used. Without
+    keys the result is {}.
+
+    Raises `InputError` (`simai`) for a value that is not 1 to 18 decimal digits, also with a
+    sign, and for more than 2^20 `all_gpus`.
     """
     values: dict[str, int] = {}
     for key, text in pairwise(words):
@@ -308,7 +314,11 @@ def read(source: Source, options: SimaiOptions) -> Workload:
 
 
 def _num_collectives(text: WorkloadText, roles: Sequence[str]) -> int:
-    """Return the number of collectives in the rows whose groups have one of the roles."""
+    """Return the number of collectives in all layers whose groups have one of the roles.
+
+    The forward, input-gradient and weight-gradient phases of a layer have at most one
+    collective each.
+    """
     phases = [
         phase
         for layer in text.layers

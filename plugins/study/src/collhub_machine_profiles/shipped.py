@@ -91,8 +91,11 @@ def profile_of_text(text: str) -> MachineProfile | None:
 def load_profile(name_or_file: str) -> MachineProfile:
     """Return the profile in a file, or the shipped profile of a machine if no such path exists.
 
-    A machine is found as in `find_profile`: by the name of a profile, a GPU or a topology. Raises
-    `InputError` (`unknown-machine`) if there is neither, and for an unreadable or invalid file.
+    A machine is found as in `find_profile`: by the name of a profile, a GPU or a topology. An
+    existing path has priority, also over a machine of the same name, and is read as a file.
+    Raises `InputError`: `unknown-machine` if there is neither path nor machine,
+    `unreadable-input` for a path that cannot be read (such as a folder), and others for an
+    invalid profile.
     """
     from collhub_machine_profiles.machine_profile import read_profile
 

@@ -78,12 +78,17 @@ def read_report(path: Path) -> PageSubject | None:
 
 
 def read_tuned_folder(folder: Path) -> list[PageSubject]:
-    """Return the comparisons of a tuned folder, then its files as text.
+    """Return the comparisons of a tuned folder, then one subject with its files as text.
 
-    Files of all subfolders are shown: those named `report.md` first, the other files sorted by
-    path. At most `_MAX_FILES` (200) files are shown, each cut after `_MAX_FILE_BYTES` (10^6) with a
-    note. Bytes that are not UTF-8 are replaced. Symbolic links are omitted. Raises `InputError` for
-    an invalid report, and `OSError` for an unreadable file.
+    The comparisons are those of `folder/report.json`, one per collective; there are none if it
+    has another schema. The text subject has the name of the folder and pairs (path in the
+    folder, text) of all files, also of subfolders: first those named `report.md`, then the
+    others, each sorted by path. At most `_MAX_FILES` (200) files are shown, each cut after
+    `_MAX_FILE_BYTES` (10^6) with a note. Bytes that are not UTF-8 are replaced. Symbolic links
+    are omitted.
+
+    Raises `OSError` for a missing report or an unreadable file, and `InputError` for a report
+    that is no JSON object or violates its schema.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     paths.sort(key=lambda path: path.name != "report.md")
@@ -228,8 +233,10 @@ def index_bandwidths(comparison: BandwidthComparison) -> dict[str, object]:
 def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:
     """Return the list of the page's index to which a report belongs, and the entry for it.
 
-    `report`: output of `collhub compare --json`, for a collective or for a job. Raises `UsageError`
-    for another report.
+    `report`: output of `collhub compare --json`. A comparison for a collective gives
+    `comparisons` and the curves of `_index_comparison`. One for a job gives `job_comparisons`
+    and the rows of `_index_job_comparison`. The `schema` of the report decides. Raises
+    `UsageError` (`unknown-report`) for a missing or other schema.
     """
     schema = report.document.get("schema")
     if schema == COMPARISON_SCHEMA:

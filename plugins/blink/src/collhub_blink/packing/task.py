@@ -70,11 +70,13 @@ class RankNetwork:
         )
 
     def find_routes(self, parents: Int64Array, children: Int64Array) -> list[tuple[int, ...]]:
-        """Return the nodes on the route from each parent to its child, as simulators route.
+        """Return the nodes on the route from each parent to its child, in the order of the pairs.
 
-        `parents`, `children`: nodes of the topology, int64[pairs]. A route has both ends. In a
-        reversed network, messages go from child to parent; the route is still listed from parent to
-        child.
+        `parents`, `children`: nodes of the topology, int64[pairs]. A route has the fewest
+        links, chosen as simulators do (`Topology.routes`), and includes both ends; equal ends
+        give one node. In a reversed network, the route is that of a message from child to
+        parent over the original links, but is listed from parent to child. Raises `InputError`
+        (`disconnected`) for a pair without a path.
         """
         topology, senders, receivers = self.topology, parents, children
         if self.is_reversed:
@@ -292,7 +294,8 @@ def _check_suitable(collective: Collective) -> None:
 def _parse_chunks(text: str) -> int | None:
     """Parse the option `chunks`: a number from 1 to 2^20, None for `auto`.
 
-    Only ASCII digits are a number. Raises `UsageError` for any other text.
+    A number is 1 to 7 ASCII digits, so leading zeros are allowed. Raises `UsageError` for any
+    other text, also for 0, a sign, blanks and other spellings of `auto`.
     """
     if text == "auto":
         return None

@@ -244,10 +244,11 @@ def _losses(algorithm: Algorithm) -> Iterator[Loss]:
 
 
 def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
-    """Yield the properties of a collective and its steps that the program does not have, as losses.
+    """Yield what the program does not have of a collective and its steps; each is one `Loss`.
 
-    - Steps of kind COMPUTE, which are left out.
-    - A custom collective without an expected result: the program cannot check its output.
+    1. `steps`, once, if there are steps of kind COMPUTE: they are left out.
+    2. `contract`, if a custom collective has no expected result: the program measures the time
+       of the schedule but cannot check its output.
     """
     collective = algorithm.collective
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
@@ -360,10 +361,12 @@ class LibraryNames:
 
 
 def choose_names(algorithm: Algorithm, name: str | None) -> LibraryNames:
-    """Return the names of a library: from the option `name`, or derived from the algorithm.
+    """Return the names of a library, for the kind of the collective and a word.
 
-    Raises `UsageError` (`library-name`) for an option that is not a letter followed by lower-case
-    letters, digits and `_`, up to `_MAX_NAME_CHARACTERS` characters.
+    The word is the option `name`, or, if it is None, derived from the algorithm
+    (`_derive_name`). Raises `UsageError` (`library-name`) unless the option is a letter a-z
+    followed by letters a-z, digits and `_`, with at most `_MAX_NAME_CHARACTERS` (48) characters
+    in total.
     """
     kind = algorithm.collective.kind
     if name is None:
@@ -380,10 +383,11 @@ def choose_names(algorithm: Algorithm, name: str | None) -> LibraryNames:
 def _derive_name(algorithm: Algorithm) -> str:
     """Return a name derived from the algorithm's source file or producer, else `schedule`.
 
-    The name of the source file, without its suffix, is tried before the producer. The text is made
-    lower case. `_` replaces each run of characters that are no letter or digit. Leading digits and
-    `_` are removed, and the rest is cut to `_MAX_NAME_CHARACTERS`. A text is skipped if nothing
-    valid is left, and if it is "unknown".
+    The candidates are the file name of the source without folders and its last suffix, then the
+    producer. A candidate is made lower case, `_` replaces each run of characters other than a-z
+    and 0-9, leading digits and `_` are removed, the rest is cut to `_MAX_NAME_CHARACTERS` (48),
+    and `_` at the end is removed. The first candidate is used that is not empty then and was
+    not "unknown" before. `2-Ring v1.xml` gives `ring_v1`.
     """
     origin = algorithm.provenance
     for text in (PurePath(origin.source_name).stem, origin.producer):
@@ -458,11 +462,12 @@ _TOOLS = (
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Report for each compiler whether it is on the `PATH`; the check always succeeds.
+    """Report for each compiler in `_TOOLS` whether it is on the `PATH`; the check always succeeds.
 
-    There is one line per compiler, with its path in the environment's `PATH` or, if it is missing,
-    with advice. A missing compiler is no failure: programs are written without compilers, and the
-    executor numpy runs algorithms.
+    There is one line per compiler, in this order. It has the path of the compiler in the `PATH`
+    of the request's environment (or of this process if that has none) and its use. If it is
+    missing, the line has advice instead, and still counts as successful: programs are written
+    without compilers, and the executor numpy runs algorithms.
     """
     del options
     path = request.environment.get("PATH")
