@@ -153,8 +153,8 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
 def _components(topology: Topology, mask: BoolArray) -> Int64Array:
     """Return the component of every node over the links of `mask`, regardless of direction.
 
-    int64[nodes]: the smallest node of the component. A node without such a link is its own
-    component.
+    `mask`: bool[links]. The result is int64[nodes]: the smallest node number of the component of
+    each node, switches included. A node without a link in `mask` is a component of its own.
     """
     label = np.arange(topology.num_nodes)
     sources = np.concatenate([topology.source[mask], topology.destination[mask]])
@@ -183,10 +183,12 @@ def _first_switches(topology: Topology) -> Int64Array:
 
 
 def _coordinates(topology: Topology) -> Iterator[tuple[Int64Array, DimensionKind]]:
-    """Yield (coordinate of every NPU, `NO_BLOCK` for switches; kind) of each dimension.
+    """Yield (coordinate of every node, kind) for each dimension of a regular network.
 
-    The first dimension varies fastest. Nothing is yielded for an irregular network, and for a
-    single dimension that is neither a line nor a ring.
+    The coordinate is int64[nodes]: NPU n has n // stride % size, with the stride 1 for the first
+    dimension and the product of the previous sizes for later ones. Switches have `NO_BLOCK`.
+    Nothing is yielded without dimensions (an irregular network), and if the only dimension is
+    neither a line nor a ring. With several dimensions, all are yielded, whatever their kind.
     """
     if len(topology.dimensions) == 1 and topology.dimensions[0].kind not in (
         DimensionKind.LINE,
@@ -236,8 +238,10 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
 def _distances(topology: Topology) -> Iterator[Int64Array]:
     """Yield the number of links from NPU 0 to every node, then from the NPU farthest from it.
 
-    int64[nodes]. An unreachable node has the number of nodes, so it counts as the farthest. Of
-    equally far NPUs the first one is taken.
+    Each of the two results is int64[nodes], with the minimum number of links along their direction,
+    through NPUs and switches. The start has 0. A node without a path has the number of all nodes,
+    so it counts as the farthest. Of equally far NPUs the one with the lowest number is the second
+    start.
     """
     nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
     start = 0

@@ -118,10 +118,10 @@ def open_rank_files(paths: Sequence[str], report: Report) -> Input:
 def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
     """Return whether the contents of files, rather than their names, show that they are rank files.
 
-    True if one format of rank files has the signature of all files, each in its first 4096 bytes,
-    decompressed if necessary. False if a file is repeated or missing, or if the name and the
-    content of a file belong to a set (`_is_set`). Raises `InputError` for a file that is empty,
-    unreadable or begins with 4096 zero bytes, and for a name that belongs to several sets.
+    False if a file is repeated or missing. Otherwise False if the name and the content of some file
+    make it a member of a set (`_is_set`). Otherwise True if one format of rank files has its
+    signature in every file (first 4096 bytes, decompressed). Raises `InputError` for a file that is
+    empty, unreadable or begins with 4096 zero bytes.
     """
     places = [Path(path) for path in paths]
     if len(set(places)) < len(places) or not all(file.is_file() for file in places):
@@ -142,8 +142,8 @@ def may_read(opened: Input, format: Format) -> bool:
 def content_of(opened: Input, format: Format) -> Source:
     """Return the source for a reader of the format; if it accepts gzip, with decompressed parts.
 
-    Parts that are not compressed stay. Raises `InputError` (code `gzip`) for a compressed file if
-    the format does not accept gzip.
+    Parts that are not compressed are read as they are. If the format does not accept gzip, raises
+    `InputError` (code `gzip`) for a compressed first part.
     """
     if format.accepts_gzip:
         return replace(opened.source, parts=tuple(map(decompress_part, opened.source.parts)))
@@ -212,9 +212,9 @@ def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
 def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
     """Return whether `member` belongs to a set of rank files, rather than being a single file.
 
-    It does if all formats with its suffix are formats of rank files. Otherwise it does if the
-    signature of one of these formats is in its first 4096 bytes, decompressed if necessary. Raises
-    `InputError` if the file cannot be read for this.
+    True if all formats with the suffix of its name (in any case) are formats of rank files.
+    Otherwise True if its first 4096 bytes, decompressed if necessary, have the signature of one of
+    these rank formats. Only then the file is read; raises `InputError` if that fails.
     """
     sharing = [
         candidate for candidate in formats if member.file.name.lower().endswith(candidate.suffixes)
@@ -252,8 +252,8 @@ def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
 def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
     """Return the members unchanged if they are empty or all have the same prefix and suffix.
 
-    Otherwise there are several sets of rank files, and `InputError` on `path` is raised; the
-    message has their number and the remedy the first files of at most six sets.
+    Otherwise raises `InputError` on `path` with the number of sets. The remedy has the first member
+    (in the given order) of at most six sets, sorted by prefix, then suffix.
     """
     first_files = {(member.prefix, member.suffix): member.file for member in reversed(members)}
     sets = sorted(first_files)

@@ -145,9 +145,12 @@ def align_clocks(
 def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:
     """Return the largest accepted difference in ns between the ends of a collective on its ranks.
 
-    It is the option `clock_residual` (in s). Without it, it is `_DEVICE_RESIDUAL_NS` if any
-    collective runs on a device, otherwise the larger `_HOST_RESIDUAL_NS`, since threads of the host
-    end when they get a core.
+    It is the option `clock_residual` (in s), also if it is 0. If the option is None, some
+    collective on a device gives 1 ms (`_DEVICE_RESIDUAL_NS`). Otherwise it is 100 ms
+    (`_HOST_RESIDUAL_NS`), because host threads end when they get a core.
+
+    A collective runs on a device if two conditions hold: the file of its rank records work of a
+    device (`has_device`), and its group is not one of a host library (`is_host_group`).
     """
     if options.clock_residual is not None:
         return options.clock_residual * 1e9

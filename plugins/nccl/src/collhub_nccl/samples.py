@@ -65,7 +65,10 @@ def _nvidia_gpu(cpu: int, position: int) -> str:
 def _nvidia_cpu(cpu: int) -> str:
     """Return the XML of a CPU with a PCI switch, which has two GPUs and a network card below it.
 
-    Bus ids and device numbers depend on the number `cpu`, so that two CPUs do not collide.
+    CPU number c (from 0) has NUMA id c. Its GPUs have the device numbers and ranks 2c and 2c + 1,
+    the card's port has the name `mlx5_c` and the device number c. Bus ids: 16c for the switch, 16c
+    + 1 and 16c + 2 for the GPUs, 16c + 8 for the card. So CPUs do not collide. The text is complete
+    lines; the element `cpu` is closed.
     """
     gpus = _nvidia_gpu(cpu, 0) + _nvidia_gpu(cpu, 1)
     devices = _NVIDIA_CPU.format(
@@ -138,10 +141,13 @@ def text_samples() -> Sequence[Source]:
 
 
 def graph_samples() -> Sequence[Source]:
-    """Return a ring graph as NCCL writes it on one of several nodes, for tests of the reader.
+    """Return one ring graph as NCCL writes it on one of several nodes, for tests of the reader.
 
-    It has four GPUs with ranks 4 to 7, three channels over two different rings, and a network
-    device per channel. What the reader reports about it is dropped.
+    The list has one source in memory, `graphs.dump`. Its graph has three channels, numbered 0 to 2
+    in the order of the file. Each channel has the network device of its number, four GPUs (device
+    numbers 0 to 3, ranks 4 to 7), and the device again. Channels 0 and 2 have the ranks in the
+    order 4, 5, 7, 6, channel 1 in the order 4, 6, 7, 5. Findings that a reader reports on the
+    source are dropped.
     """
     orders = ((0, 1, 3, 2), (0, 2, 3, 1), (0, 1, 3, 2))
     lines = ['<graphs version="1">', _GRAPH.format(channels=len(orders))]

@@ -114,8 +114,11 @@ def program_from_json(content: str | bytes, file: str = "program") -> Program:
 def parse_program(document: Fields, file: str) -> Program:
     """Create a program from a parsed JSON document, after a check against the schema.
 
-    `file`: its name, for messages. Raises `InputError` with all violations of the schema (code
-    `schema`), and for a program that violates the typing rules. The messages have no line numbers.
+    `file`: its name, for messages. If the document violates the schema, raises `InputError` with
+    all violations (code `schema`), each with its `$.path` in the complete document, and without
+    line numbers. If it conforms, raises `InputError` for a layout on an axis that the mesh lacks
+    (`axis`), and for violations of the rules of names and types (`type_program`). If there are
+    none, it is raised for the first mistake in the stages and chains (`stage`).
     """
     # Checked first, so that the types of all fields are known below.
     violations = schema_violations(_shorten(document), _SCHEMA_FILE)
@@ -130,8 +133,13 @@ def parse_program(document: Fields, file: str) -> Program:
 def _shorten(document: Fields) -> Fields:
     """Copy a document, with a single row for all rows that differ in valid names only.
 
-    The schema has the same result for the copy, because its rows do not depend on each other. So
-    checking thousands of similar rows takes the time of one.
+    In the lists `arguments`, `operations` and `stages`, every row is replaced by its form
+    (`_shorten_row`), and of equal forms only one remains, at the position of the first. In the list
+    `outputs`, valid names are replaced by a single `x` (`_shorten_names`). Other fields, also
+    `chains`, and fields of these names that are no lists, are kept. `document` is not changed.
+
+    The copy conforms to the schema if and only if the document does. So checking thousands of
+    similar rows takes the time of one.
     """
     short = dict(document)
     for table in ("arguments", "operations", "stages"):
@@ -147,8 +155,10 @@ def _shorten_row(row: object) -> object:
     """Copy a row of a document with names replaced by `x`, so that rows can be compared by form.
 
     A valid `name` becomes `x`. In the list `members`, the first valid name becomes `x`, and all
-    further valid names are removed. In the list `operands`, every text becomes `x`. Everything else
-    is kept. A row that is not an object is returned unchanged.
+    further valid names are removed. In the list `operands`, every text becomes `x`, also an invalid
+    name. Everything else is kept. A row that is not an object is returned unchanged.
+
+    Valid names have at most 200 characters: ASCII letters, digits and `_`, no digit at the start.
     """
     if not isinstance(row, dict):
         return row
@@ -163,9 +173,11 @@ def _shorten_row(row: object) -> object:
 
 
 def _shorten_names(names: list[object]) -> list[object]:
-    """Replace all valid names by a single `x`, at the position of the first one.
+    """Replace all valid names by a single `x` at the position of the first one; return a new list.
 
-    Other entries (no text, more than 200 characters, invalid names) are kept in order.
+    Valid names have at most 200 characters: ASCII letters, digits and `_`, no digit at the start.
+    All other entries, also repeated ones, are kept in their order. Example: `["a", "1", "b"]` gives
+    `["x", "1"]`. `names` is not changed.
     """
     short: list[object] = []
     for name in names:
@@ -177,10 +189,10 @@ def _shorten_names(names: list[object]) -> list[object]:
 
 
 def stage_fields(program: Program) -> dict[str, list[Fields]]:
-    """Convert stages and chains to lists of objects, under the names `stages` and `chains`.
+    """Convert stages and chains to lists of objects: `{"stages": [...], "chains": [...]}`.
 
-    A stage has name, family and members; a chain has members and dimensions. Both are in the order
-    of the program.
+    A stage becomes an object with `name`, `family` and `members`, a chain one with `members` and
+    `dimensions`. Both lists are in the order of the program; they are empty without entries.
     """
     stages: list[Fields] = []
     for stage in program.stages:
@@ -260,8 +272,10 @@ def _layout_fields(layout: Layout) -> dict[str, object]:
 def _create_layout(fields: Fields) -> Layout:
     """Create the layout on one axis from `layout`, the placement, and its parameter.
 
-    If missing, `dimension` is -1, `reduction` is sum and `root` is 0. Raises `ValueError` for an
-    unknown placement.
+    The parameter is `dimension` of a sliced layout (default -1), `reduction` of a partial one
+    (default `sum`), and `root` of one on a root (default 0). Other placements have no parameter;
+    fields that do not belong to the placement are ignored. Raises `ValueError` for an unknown
+    placement or reduction, and `KeyError` without `layout`.
     """
     placement = Placement(fields["layout"])
     if placement is Placement.SLICED:

@@ -98,11 +98,12 @@ def fully_connected(num_nodes: int) -> Topology:
 
 
 def hub_and_spoke(num_nodes: int) -> Topology:
-    """Build a topology in which one hub connects all nodes.
+    """Build a topology in which one hub connects all nodes; its name is `HubAndSpoke(n=N)`.
 
-    Each ordered pair of different nodes has a link of bandwidth 1. Two switches per node, named
-    `node_N_out` and `node_N_in`, limit its sends to all other nodes, and its receives from them, to
-    1 each.
+    Each ordered pair of different nodes has a link of bandwidth 1. Each node N has two switches:
+    `node_N_out` limits the total of its sends to all other nodes to 1, `node_N_in` the total of its
+    receives from them. The list of switches is ordered by node, out before in. 0 nodes give no
+    links and no switches; for one node, the two switches have no peers.
     """
     switches: list[Switch] = []
     for node in range(num_nodes):
@@ -150,10 +151,11 @@ def star(num_nodes: int, non_blocking: bool = True) -> Topology:
 
 
 def reverse_topology(topology: Topology) -> Topology:
-    """Return the topology with the direction of all links and switches reversed.
+    """Return a new topology with the direction of all links and switches reversed.
 
-    Bandwidths stay; the name gets the prefix "Reverse", and switches the suffix "_reversed". The
-    argument is not changed.
+    The link from a to b gets the bandwidth that the link from b to a has in `topology`. Each switch
+    swaps its sources and destinations, and keeps its bandwidth and position. The name gets the
+    prefix "Reverse", and names of switches get the suffix "_reversed". The argument is not changed.
     """
     nodes = topology.nodes()
     links = [[topology.link(dst, src) for src in nodes] for dst in nodes]
