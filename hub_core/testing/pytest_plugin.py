@@ -19,9 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raise `pytest.UsageError` if tests of the kit are collected without the option.
+    """Raise `pytest.UsageError` if tests of the kit are collected without `--collhub-plugin NAME`.
 
-    Tests of the kit are those that use the fixture `collhub_plugin`. `items` is not changed.
+    Tests of the kit are those that use the fixture `collhub_plugin`. pytest calls this function
+    after the collection. With the option, or without such tests, nothing happens. `items` is not
+    changed.
     """
     if config.getoption(OPTION) is not None:
         return

@@ -119,11 +119,19 @@ def job_of(
     roles: Mapping[str, Int64Array],
     producer: str,
 ) -> Workload:
-    """Build the workload of all stages, whose ranks together are 0, 1, ... in order.
+    """Build the workload of all stages; every rank gets the nodes of the program of its stage.
 
-    `roles`: for each role its groups as rows of a table, int64, padded with -1; the groups of a
-    role must not share ranks. Groups of which some member does not use the role are left out; its
-    other members then have no group (-1) in nodes of this role. Cost: linear in the nodes.
+    The ranks of all stages together must be 0, 1, 2 and so on, each in one stage. Nodes are ordered
+    by rank, then as in the program, also if the stages are not in the order of ranks. Dependencies
+    of the program are repeated for each rank. There must be at least one stage.
+
+    `roles`: for each role a table (int64) with one group of ranks per row, padded with -1. A rank
+    is in at most one group of a role. A group is created only if all its members use the role in
+    some node. Groups are named "1", "2" and so on, by role, then by row (`_groups`). Nodes of ranks
+    without a created group in this role have group -1.
+
+    The node names are in the order in which the stages use them first. `producer` is only stored in
+    the provenance.
     """
     groups, group_of = _groups(stages, roles)
     names: dict[str, int] = {}
@@ -172,12 +180,16 @@ def _groups(
 def _columns(
     stage: RankPrograms, group_of: Int64Array, names: dict[str, int]
 ) -> dict[str, Int64Array]:
-    """Build the columns of the nodes of a stage, rank by rank in the order of `stage.ranks`.
+    """Return the int64 columns of the nodes of a stage, rank by rank in the order of `stage.ranks`.
 
-    All ranks have the nodes of the program in its order. The role of a node is replaced by the
-    rank's group in this role (`group_of`: int64[roles, ranks]; -1 without a role), and the shift
-    by the peer, that is the rank plus the shift (-1 for a shift of 0; the peer is not checked).
-    Names become indices in `names`, to which new names are added.
+    All ranks have the nodes of the program in its order. The columns `kind`, `duration_ns`,
+    `operations`, `bytes`, `collective` and `tag` are those of the program. The others are:
+
+    - `name`: index of the name in `names`, which is changed: new names get the next index.
+    - `rank`: the rank that runs the node.
+    - `group`: `group_of[role, rank]` for the role of the node; -1 without a role. `group_of`:
+      int64[roles, ranks], -1 for none.
+    - `peer`: rank + shift; -1 for a shift of 0. It is not checked, and may be no rank of the job.
     """
     program, count = stage.program, len(stage.ranks)
     index = [names.setdefault(name, len(names)) for name in program.names]

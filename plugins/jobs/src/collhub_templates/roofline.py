@@ -23,8 +23,11 @@ def work_of(machine: MachineOptions, operations: int, touched: int) -> dict[str,
     """Return the columns `operations` and `bytes` of a computation, and its duration if known.
 
     `operations`: number of floating-point operations; `touched`: bytes of memory that are read or
-    written. Unless `machine.tflops` is 0, the result has `duration_ns`: the longer of the times for
-    operations and for memory, rounded to ns, at least 1.
+    written. Both are returned unchanged. If `machine.tflops` is 0, the result has only these two.
+
+    Otherwise it also has `duration_ns`, the maximum of two times: operations / (tflops * 1e12) and
+    touched / `memory_bandwidth`, in ns. This maximum is rounded (half to even) to an integer, and
+    is at least 1, also for 0 operations and 0 bytes.
     """
     work = {"operations": operations, "bytes": touched}
     if machine.tflops:

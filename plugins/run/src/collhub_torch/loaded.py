@@ -57,11 +57,16 @@ class LoadedAlgorithm:
         self.op = operator
 
     def attach(self, group: dist.ProcessGroup | None = None) -> str:
-        """Allow a group to call `op`; return the name of the group for these calls.
+        """Allow a process group to call `op`; return the name to pass as `group` in these calls.
 
-        The default is torch's default group. It must be called on every rank of the group. The
-        communicator is created by the first call of `op`. Raises `UsageError` without a default
-        group (`no-group`), and for a group with another number of ranks (`group-size`).
+        `group`: None is torch's default group. Names are "1", "2" and so on, in the order of calls.
+        A group that is attached again gets another name and another communicator; old names stay
+        valid until `detach`. No communication takes place here. The first call of `op` on all ranks
+        joins the communicator, so every rank of the group must attach it.
+
+        Raises `UsageError`: `no-group` if `group` is None and torch has no default group, then
+        `group-size` if the group has another number of ranks than the algorithm. After `group-size`
+        the next name is skipped.
         """
         group = dist.group.WORLD if group is None else group
         if group is None:
@@ -126,10 +131,23 @@ class LoadedAlgorithm:
     def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Run the collective on an attached group, and return a new tensor with the output.
 
-        This is the function of the torch operator. `op`: name of the reduction; `group`: result of
-        `attach`. On a GPU the call is enqueued without waiting for the result. Raises `UsageError`,
-        in this order, for a group that is not attached, a tensor that the library does not support,
-        an unknown reduction, and a first dimension that is not divisible as the collective needs.
+        This is the function of the torch operator. `source` is not changed. The output has the
+        dtype and device of `source`. Its first dimension is multiplied or divided by the number of
+        ranks as the collective requires (`Shape.like`). `op`: a name in `OPS` (sum, prod, min, max,
+        avg), also required for collectives without reduction. `group`: result of `attach`.
+
+        The first call on a group joins the communicator and waits for all ranks. Later calls on a
+        GPU are enqueued on the current stream without waiting for the result.
+
+        Raises `UsageError`, in this order:
+
+        - `no-group`: the group is not attached
+        - `tensor`: another device type than that of the library, not contiguous, or an unsupported
+          dtype
+        - `op`: an unknown reduction
+        - `tensor`: a first dimension that cannot be divided as the collective needs
+
+        Raises `PluginError` (`nccl`) if NCCL reports an error.
         """
         session = self._get_session(group)
         check_tensor(source, self.device)

@@ -313,10 +313,15 @@ def expected_time(
 def expected_time_of_choice_us(
     profile: MachineProfile, communicator: Communicator, collective: str, size: int, choice: Choice
 ) -> float | None:
-    """Return the time in us of a call that NCCL executes by `choice`, by the model of a node.
+    """Return the time in us of a call that NCCL executes by `choice`, by the model of one node.
 
-    `size`: bytes. Returns None if the profile does not model the call, or if the algorithm of the
-    choice is not ring, nvls or p2p.
+    `size`: bytes of the full buffer. The ranks, nodes and NCCL version are those of `communicator`.
+    The algorithm, protocol, channels, threads and chunk are those of `choice`, the constants those
+    of `profile`.
+
+    Returns None if the profile has no known GPU, has no constants, or does not model the call (as
+    on several nodes). Also None if the algorithm of the choice is not ring, nvls or p2p. Raises
+    `ValueError` if the model has no formula for the pair of algorithm and protocol.
     """
     from collhub_machine_profiles.calls import PlannedCall
     from collhub_machine_profiles.time_models import call_columns, predict
@@ -336,9 +341,14 @@ def _choose(
 ) -> tuple[Choice | None, float | None]:
     """Return how NCCL executes a call by its own cost model, and the cost in us.
 
-    It takes the allowed algorithm and protocol with the lowest cost, without settings in the
-    environment. An all-to-all has a choice but no cost (None). Both are None for a collective that
-    the cost model does not have.
+    - all-to-all: (the choice of `choose_exchange`, None). `size_bytes`: bytes of the buffer of a
+      rank.
+    - a collective in `ALGORITHMS_OF`: the allowed pair of algorithm and protocol with the lowest
+      cost (`cheapest_alternative`), and this cost. The size is that of the full vector. `dtype` can
+      forbid an algorithm; "" means none. Of equal costs the first in NCCL's numbering is taken.
+    - any other collective: (None, None).
+
+    Environment variables are ignored. Raises `ValueError` if no pair is allowed.
     """
     if collective == "all-to-all":
         return choose_exchange(communicator, size_bytes), None

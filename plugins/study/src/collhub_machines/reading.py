@@ -68,9 +68,10 @@ _WHOLE_NUMBER = re.compile(r"[0-9]{1,19}\Z")
 
 
 def text_of(source: Source) -> str:
-    """Return the text of a source without a byte order mark.
+    """Return the content of a source as text, decoded from UTF-8, without a byte order mark.
 
-    Raises `InputError` with the line if a byte is not UTF-8, and for a file with only white space.
+    Line ends are unchanged. Raises `InputError` (`measurements`) at the line of the first byte that
+    is not UTF-8, and at line 1 for a file that is empty or has only white space.
     """
     content = source.content()
     try:
@@ -155,8 +156,11 @@ def refuse_without_results(
 ) -> InputError:
     """Return the `InputError` for a file without any usable result; the caller raises it.
 
-    It has the warnings `skipped`, of which equal ones are combined, then an error (`no-results`).
-    The error is on `line`, or on the entire file if there are warnings, which give the reasons.
+    Its diagnostics are the warnings `skipped`, then one error with the code `no-results`. Warnings
+    that differ only in numbers of their messages are combined to the first one (`combine_notes`).
+
+    Without `skipped`, the error is at `line` (None: the entire file) and says that the file has no
+    times. Otherwise it is on the entire file, and says that the other findings give the reasons.
     """
     reason = "the file has no times"
     if skipped:
@@ -178,11 +182,18 @@ def collective_name(text: str) -> str | None:
 
 
 def library_of(text: str) -> Library:
-    """Parse the text of a library, such as `NCCL 2.27.7, NVLS off` (name, version, variant).
+    """Return the library that a text such as `NCCL 2.27.7, NVLS off` describes.
 
-    Remarks in parentheses, as in `NCCL 2.27.7 (NVLS from 2 MiB)`, describe the default choice and
-    are dropped. A text after the name that does not begin with a digit is part of the variant. A
-    missing name becomes "unknown".
+    The result has name, version and variant, here `NCCL`, `2.27.7` and `NVLS off`.
+
+    Remarks in parentheses are dropped first, then all characters after the first 120. The variant
+    is the text after the first comma. The name is the first word of the text before the comma, and
+    the version is the remaining text there. A missing name becomes "unknown", other missing parts
+    "".
+
+    If this version does not begin with a digit, it is the first part of the variant and the version
+    is "". `RCCL fast, x` gives ("RCCL", "", "fast, x"). `NCCL 2.27.7 (NVLS from 2 MiB)` gives
+    ("NCCL", "2.27.7", "").
     """
     plain = re.sub(r"\s*\([^)]*\)", "", text)[:120].strip()
     head, _, variant = plain.partition(",")

@@ -115,10 +115,15 @@ class ColumnLines:
     def add_optional(
         self, name: str, values: npt.ArrayLike | None, *, is_delta: bool = False
     ) -> Reference | None:
-        """Add a column to the page and return its description; None if the page has no room for it.
+        """Add a column to the page and return its description, or None if it is not added.
 
-        If the total would exceed the budget, the column is not added, and `name` is appended to
-        `omitted`. If `values` is None, no column is added and None is returned.
+        1. If `values` is None, nothing happens and None is returned.
+        2. If the lines have more bytes than the budget, before or with the new line, the column is
+           not added. `name` is appended to `omitted`, and None is returned. A total equal to the
+           budget is allowed.
+        3. Otherwise the result is that of `add`. `name` is not stored.
+
+        `is_delta`: as in `add`. A line that does not fit is removed again from `lines`.
         """
         if values is None or self._size > self._budget:
             if values is not None:
@@ -172,12 +177,19 @@ def _read_pieces(column: npt.NDArray[np.generic], is_delta: bool) -> Iterator[In
 
 
 def _choose_type(column: npt.NDArray[np.generic], is_delta: bool) -> tuple[str, int]:
-    """Return (type, bytes per value) for storing a column; `is_delta`: differences are stored.
+    """Return (type, bytes per value) for storing the numbers of a column.
 
-    The differences are those from the previous value, for the first one from 0. The types are
-    `uint` if no stored value is negative; `int`, with the sign in the lowest bit (2v, or -2v - 1 if
-    negative); and `f64`, with 8 bytes, for floats and for integers that need more than `_MAX_WIDTH`
-    (6) bytes. Integers get the fewest bytes that hold all values, at least 1.
+    With `is_delta`, integers are stored as differences from the previous value, the first one from
+    0. Floats are never stored as differences.
+
+    - Floats: ("f64", 8).
+    - Integers, if no stored number is negative: ("uint", n) with the fewest bytes n for the
+      highest.
+    - Integers, if one is negative: ("int", n). A number v >= 0 is encoded as 2v, a negative one as
+      -2v - 1. The result has the fewest bytes n for the highest code.
+    - If n would be above `_MAX_WIDTH` (6), also for integers: ("f64", 8).
+
+    n is at least 1. An empty integer column gives ("uint", 1). Example: 3 and -1 give ("int", 1).
     """
     if column.dtype.kind == "f":
         return "f64", 8
@@ -227,12 +239,20 @@ class StepColumns:
         return self.lines.add(compute_gaps(start, end, first))
 
     def add_partners(self, peer: Int64Array) -> Reference | str | None:
-        """Add the column of matching steps (other ends of messages), and return its description.
+        """Add the column of the matching steps of messages, and return its description.
 
-        `peer`: the other rank of every step. If matching messages in order gives the same partners,
-        no column is needed and `IN_ORDER` is returned. If all partners are mutual, only the
-        distance from the first step of each message to the second is stored; otherwise all partners
-        are. None if the column exceeds the budget.
+        A partner is the row of the step at the other end of a message, -1 for none
+        (`self.partner`). `peer`: the other rank of every step. The first case that applies is used:
+
+        1. Matching the k-th receive of each pair of ranks with its k-th send gives exactly these
+           partners (`_match_in_order`): `IN_ORDER`, and no column is added.
+        2. All partners are mutual (the partner of a partner is the step itself): the column has,
+           for the step of a message with the lower row, the distance to the other row. Other steps
+           have 0. The description has also `ends: "first"`.
+        3. Otherwise: the column has all partners, stored as differences.
+
+        If the column exceeds the budget (`add_optional`), None is returned and `matching steps` is
+        appended to the omitted columns.
         """
         if np.array_equal(self._match_in_order(peer), self.partner):
             return IN_ORDER

@@ -113,9 +113,11 @@ def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
 
 
 def _check(named: Sequence[NamedAlgorithm]) -> None:
-    """Raise `UsageError` if two algorithms have the same name or different numbers of ranks.
+    """Raise `UsageError` if two algorithms have equal names or different numbers of ranks.
 
-    Names are checked first; the message contains the first repeated one.
+    Names are checked first: the message has the first name in the list that occurs more than once.
+    Then all numbers of ranks must be equal; the message has all distinct numbers, ascending. With
+    no or one algorithm, nothing is raised. Nothing is returned or changed.
     """
     names = [algorithm.name for algorithm in named]
     doubled = [name for name in names if names.count(name) > 1]

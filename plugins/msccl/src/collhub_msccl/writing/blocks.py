@@ -268,8 +268,13 @@ class _Group:
     def has_conflict(self, other: _Group) -> bool:
         """Return whether two groups of connection parts cannot share a channel.
 
-        They cannot if both have a part between the same source and destination, or if a rank would
-        have more than `MAX_BLOCKS_PER_CHANNEL` peers in one direction.
+        True in these two cases:
+
+        - Both groups have a part with the same source and the same destination.
+        - A rank of the groups would have more than `MAX_BLOCKS_PER_CHANNEL` (32) peers in one
+          direction (send or receive). Its peers in both groups are added. Exactly 32 are allowed.
+
+        The order of the two groups does not matter, and neither is changed.
         """
         if not self.pairs.isdisjoint(other.pairs):
             return True
