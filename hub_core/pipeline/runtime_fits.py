@@ -133,9 +133,11 @@ def _fit(
 ) -> FittedAlgorithm:
     """Return the best form of an algorithm that one of the runtimes executes.
 
-    `variants` yields the forms of the algorithm with their times; they are tried by ascending time,
-    then number of steps. The runtimes are tried in order, and the first one that executes any form
-    is used. If none does, the `InputError` of the first runtime is raised.
+    `variants` yields (form, time in ns, text); forms are considered by ascending time, then
+    number of steps. The runtimes in `chosen` (at least one) are tried in order. The first one
+    that executes any form is used, also if a later one has a faster form; `_choose_variant`
+    chooses among its forms. If no runtime executes any, the `InputError` of the first runtime
+    is raised. Other errors are passed on at once.
     """
     rows = sorted(
         variants(in_largest_units(algorithm)), key=lambda row: (row[1], len(row[0].steps))

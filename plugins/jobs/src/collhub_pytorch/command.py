@@ -361,11 +361,15 @@ def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInpu
 def _read_other_job(
     context: CommandContext, opened: OpenedInput, reading: Mapping[str, str | int | float | None]
 ) -> Workload:
-    """Read a job with those options of this command that its reader declares.
+    """Read a job of another format with those options of this command that its reader declares.
 
-    `reading`: option values by name. Options that are None or that the reader does not declare
-    are dropped silently, except `step`: raises `UsageError` if it is given and the format marks
-    no iterations. Exceptions of the reader are passed on.
+    `reading`: option values by name; `step` must be a key. Options that are None or that the
+    reader does not declare are dropped silently. `step` is the exception: raises `UsageError`
+    before reading if it is given and the reader does not declare it, because the format marks
+    no iterations.
+
+    Exceptions of the reader are passed on. In the advice of an `InputError`, reader options are
+    replaced by options of this command: `-O step=3` by `--step 3`.
     """
     declared = {option.name for option in opened.options}
     if reading["step"] is not None and "step" not in declared:
@@ -406,10 +410,21 @@ def _choose_times(
 ) -> NetworkTimes:
     """Create the object that simulates times of collectives on the network `topology_text`.
 
-    `algorithms`: by kind, algorithms that replace the default ones. `machine`: its profile, `none`,
-    or None for the known machine that the topology names, if any. `backend`: simulator without a
-    machine. On a machine, the time of an algorithm is that of its fastest number of copies. Raises
-    `HubError` for an invalid topology or machine.
+    `algorithms`: by kind, algorithms that replace the default ones. `backend`: name of the
+    simulator. `machine`: name or content of a machine profile, `none`, or None if the option is
+    not given.
+
+    - With a profile, this machine is simulated.
+    - With None, it is the known machine that the topology names, if `backend` is the default
+      simulator or one that models machines.
+    - With `none`, it is this known machine only if `backend` models machines.
+    - Otherwise, and without a known machine, `backend` simulates the links of the topology.
+
+    On a machine, the time of an algorithm is that of its fastest number of copies.
+
+    No collective is simulated yet. Raises `HubError` for an invalid topology, for an unknown
+    machine, for a machine that is not that of the topology, and if `machine` and `backend`
+    contradict each other.
     """
     from collhub_pytorch.replay import NetworkTimes
     from hub_core import choose_timing
@@ -425,11 +440,12 @@ def _choose_times(
 def _print_counts(
     context: CommandContext, workload: Workload, notes: Sequence[str], as_json: bool
 ) -> None:
-    """Print the number of communications per kind, size and group as a table, without times.
+    """Print the number of communications per kind, size and group, without times.
 
-    All ranks of a collective, and both ends of a message, count as one communication. Notes are
-    printed before the table. With `as_json` the JSON report is printed instead, with empty entries
-    for times. Raises `InputError` if the ranks of a collective do not match.
+    All ranks of a collective count as one communication, and both ends of a message too. The
+    notes are printed first, then a table with one row per group, in the order of `group_calls`.
+    With `as_json` only the JSON report is printed: it contains the notes, and empty entries for
+    times. Raises `InputError` before printing if the ranks of a collective do not match.
     """
     from collhub_pytorch import report
     from collhub_pytorch.analysis import match_communications
@@ -474,10 +490,15 @@ def _print_report(context: CommandContext, report: _Report) -> None:
 
 
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
-    """Convert the options of the command to options of the reader.
+    """Convert the options of the command to options of the reader of profiles.
 
-    `step` and `clock_residual` (a time with a unit, converted to s) remain None if they are
-    None; `kernel_delay_factor` becomes 0 then. Raises `UsageError` for an invalid time.
+    - `ranks_missing`, `clocks`: unchanged as text
+    - `step`: as integer; None stays None
+    - `clock_residual`: a time with a unit (`parse_time`), converted to s; None stays None
+    - `kernel_delay_factor`: as float; None becomes 0
+
+    All five must be keys of `reading`; its other options are ignored. Raises `UsageError` for
+    an invalid `clock_residual`, and `ValueError` for a `step` or factor that is no number.
     """
     from collhub_pytorch.formats import ProfileOptions
 

@@ -252,8 +252,9 @@ class NativeLibrary:
     def join(self, unique_id: bytes, num_ranks: int, rank: int) -> int:
         """Join an NCCL communicator on the current device and return its handle.
 
-        Waits for all ranks. `unique_id`: 128 bytes, the same for all ranks. Raises `PluginError` if
-        NCCL reports an error.
+        Waits until all `num_ranks` ranks have called it. `unique_id`: 128 bytes, the same for
+        all ranks. `rank`: from 0. Raises `PluginError` if NCCL reports an error, and
+        `ValueError` for fewer bytes.
         """
         communicator = ctypes.c_void_p()
         nccl_id = _UniqueId.from_buffer_copy(unique_id)

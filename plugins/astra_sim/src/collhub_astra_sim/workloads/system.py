@@ -51,12 +51,16 @@ class RemoteMemory:
 
     @classmethod
     def of_json(cls, content: bytes | str, name: str = "memory.json") -> RemoteMemory:
-        """Parse the remote memory that a JSON text describes.
+        """Parse the remote memory that a JSON object describes.
 
-        A memory of kind `NONE` has no other values. Other memories need a latency (ns, at least 0)
-        and a bandwidth (bytes/ns, at least 1), those per node also the NPUs of a node. `name`: name
-        of the file, for errors. Raises `InputError` for invalid JSON, and for missing or invalid
-        values.
+        The kind (`memory-type`) is a value of `MemoryKind`. With `NO_MEMORY_EXPANSION` all
+        other keys are ignored. Otherwise `remote-mem-latency` (integer in ns, at least 0) and
+        `remote-mem-bw` (integer in bytes/ns, at least 1) are required. A memory per node also
+        requires `num-npus-per-node`, an integer of at least 1; for the other kinds this number
+        is 1, whatever the file contains.
+
+        `name`: name of the file, for errors. Raises `InputError` for invalid JSON, for another
+        JSON value than an object, and for missing or invalid values.
         """
         keys = _Keys(content, name)
         kind = MemoryKind(keys.text("memory-type", tuple(MemoryKind)))
@@ -157,9 +161,11 @@ class _Keys:
     """
 
     def __init__(self, content: bytes | str, name: str) -> None:
-        """Parse the JSON of the file `name`.
+        """Parse the JSON text `content` of the file `name` to a mapping from keys to values.
 
-        Raises `InputError` unless it is an object. Its values are checked only when they are read.
+        Raises `InputError` for invalid or too deeply nested JSON, and for another value than an
+        object. The last value of a repeated key is used. Values are checked only when they are
+        read.
         """
         self._name = name
         try:
@@ -267,8 +273,10 @@ class _Keys:
     def custom(self) -> dict[JobCollective, str]:
         """Return the prefix of the file names of each collective's custom algorithm.
 
-        The keys end in "-implementation-custom"; collectives without such a key are missing. The
-        order is that of `NATIVE_TYPES`. Raises `InputError` unless the value is a list of one text.
+        The keys are `all-reduce-implementation-custom`, and likewise for all-gather,
+        reduce-scatter and all-to-all; this is the order of the result. Collectives without a
+        key are missing. A value is a list of one text, which may be empty. Raises `InputError`
+        for any other value, also null.
         """
         prefixes = {}
         for collective in NATIVE_TYPES:

@@ -76,10 +76,12 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 
 
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
-    """Return an empty machine for a topology file, with the facts and rates to build it.
+    """Return a machine without nodes for a topology file, with the facts and rates to build it.
 
-    Facts are those of `_facts`. Rates are those of NCCL or RCCL, and of the options `profile`
-    (properties of a GPU model) and `cpu_bandwidth`, where given.
+    Facts are those of `_facts`. Rates are those of NCCL or RCCL (a fact). The option `profile`
+    (properties of a GPU model) and the option `cpu_bandwidth` (bytes/s, converted to GB/s) are
+    None if they are not given. The machine collects warnings in a new, empty list. Raises
+    `UsageError` (`bus-id`) for an invalid option `gpus`.
     """
     facts = _facts(root, options, fabric)
     findings = NetworkFindings()
@@ -95,9 +97,14 @@ def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMach
 def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFacts:
     """Determine the facts that apply to all of a topology file.
 
-    It is from RCCL if its version is 2; NCCL writes version 1. It has GPUs if it contains a <gpu>
-    or the option `gpus` names some. It has ranks if any GPU has one. The network bandwidth is that
-    of `fabric`, in GB/s.
+    - It is from RCCL if the root's `version` is 2; otherwise, also without a version, from
+      NCCL.
+    - It has GPUs if it contains a <gpu> at any depth, or if the option `gpus` is not empty.
+    - It has ranks if any <gpu> has a `rank` that is not empty.
+    - The network bandwidth is that of `fabric`, in GB/s; None if it is not given.
+    - The GPUs named by the option are the set of their bus ids as numbers.
+
+    Raises `UsageError` (`bus-id`) for an invalid bus id in the option `gpus`.
     """
     gpus = [element for element in root.walk() if element.name == "gpu"]
     named = options.gpus or ""
@@ -227,11 +234,15 @@ class _StatedLinks:
             self._gpus_by_bus.setdefault((gpu.host, gpu.bus), []).append(gpu)
 
     def add(self, gpu: Gpu, link: Element) -> None:
-        """Add the links of one element: C2C links to the CPU, or NVLinks or xGMI links of the GPU.
+        """Add the links of one element of a GPU to the machine.
 
-        The bandwidth of NVLinks and xGMI links is divided by the partitions of the device, as NCCL
-        does. Raises `InputError` if `count` is not a number from 1 to `_MAX_COUNT`, and for an
-        invalid target or bandwidth.
+        An element <c2c> adds C2C links to the CPU. Any other element adds NVLinks or xGMI
+        links, to a GPU, a CPU or the NVSwitch. Their bandwidth is divided by the number of
+        partitions of the device, as NCCL does. `count` is the number of links.
+
+        Raises `InputError` at the element if `count` is missing or not a number from 1 to
+        `_MAX_COUNT`, then for an invalid bandwidth, a missing class, or an invalid target. A
+        target that is no GPU of the file gives only a warning.
         """
         count = link.whole("count")
         if count is None or not 0 < count <= _MAX_COUNT:
@@ -288,11 +299,13 @@ class _StatedLinks:
             self._add_to_gpu(gpu, link, rate, count)
 
     def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add `count` links of `rate` GB/s to the GPU at the bus address of the link's target.
+        """Add `count` links of `rate` GB/s from a GPU to the GPU that is the link's target.
 
-        The other direction is an element of the other GPU. If the target has several partitions,
-        each gets an equal part of the rate. If no GPU of this host has the address, nothing is
-        added and the warning `link-target` is given.
+        The target is the GPU at the bus address `target`. The links have one direction; an
+        element of the other GPU adds the other one. Only GPUs of the same host count as
+        targets. A device with n partitions has n GPUs at one address: `count` links of `rate` /
+        n are added to each. If no GPU has the address, nothing is added and the warning
+        `link-target` is given. Raises `InputError` if `target` is missing or no bus id.
         """
         bus = bus_of(link, "target")
         targets = self._gpus_by_bus.get((gpu.host, bus), [])
@@ -320,10 +333,12 @@ class _StatedLinks:
         return self._xgmi_rate(gpu.element)
 
     def _nvlink_rate(self, element: Element) -> float:
-        """Return the GB/s of one NVLink of the GPU in `element`.
+        """Return the bandwidth of one NVLink of the GPU in `element`, in GB/s.
 
-        Its compute capability (`sm`) determines it, else the profile of the machine. Raises
-        `InputError` if there is neither, and for an `sm` that is no integer.
+        If the element has a compute capability (`sm`, 90 for 9.0), it decides, even with a
+        profile; an unknown capability has the rate of `bandwidths.nvlink`. Otherwise it is the
+        rate of the profile of the machine. Raises `InputError` if there is neither, and for an
+        `sm` that is no integer.
         """
         capability = element.whole("sm")
         profile = self._draft.rates.profile
