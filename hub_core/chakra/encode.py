@@ -204,8 +204,9 @@ def _sum_sizes(sizes: Sequence[Int64Array], records: int) -> Int64Array:
 def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
     """Return the bytes of all records, one after another, without bytes that are inserted later.
 
-    A record consists of the pieces (encoded fields) that are present in it, in the order of
+    A record consists of those pieces (encoded fields) that are present in it, in the order of
     `pieces`. A number takes only the bytes of its own varint, even if other records need more.
+    `records`: the number of records; with 0 the result is empty. There must be at least one piece.
     """
     widths = [len(piece.template) for piece in pieces]
     matrix = np.empty((records, sum(widths)), np.uint8)
@@ -220,12 +221,14 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
 
 
 def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) -> BoolArray:
-    """Return bool[records, bytes]: True for the columns of each piece that a record contains.
+    """Return bool[records, columns]: True for the columns of every piece that a record contains.
 
-    Columns are the bytes of all pieces, one piece after the other; `widths` is the number of
-    columns of each piece. A record contains a piece if `piece.present` (bool per record) is True
-    for the record or is None. Columns that a shorter varint leaves unused are still True:
-    `Piece.fill` clears them.
+    Columns are the bytes of all pieces, one piece after the other, in their order. `widths`: number
+    of columns of each piece. A record contains a piece if `piece.present` (bool per record) is True
+    for the record, or is None. At most 63 pieces are possible.
+
+    With widths 2 and 1, a record that contains only the second piece has (False, False, True).
+    Columns that a shorter varint leaves unused are still True; `Piece.fill` clears them.
     """
     code = np.zeros(records, np.int64)
     for number, piece in enumerate(pieces):

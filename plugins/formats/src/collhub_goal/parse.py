@@ -110,10 +110,14 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
 
 
 def _remove_comments(content: bytes, file: str) -> bytes:
-    """Return the text with every comment replaced by its line ends, so that line numbers stay.
+    """Return the text without comments; only their line ends remain, so that line numbers stay.
 
-    A comment must begin its line; it is `// ...` or `/* ... */`. Raises `InputError`
-    (`goal-syntax`) with the line of the first comment `/*` that is not closed.
+    A comment is `// ...` to the end of the line, or `/* ... */`, which may have several lines. Only
+    blanks and tabs may precede it in its line; they are removed too. Text after `*/` stays, and a
+    comment after other text of a line is not removed.
+
+    Raises `InputError` (`goal-syntax`) if a comment `/*` begins after the last `*/` of the file,
+    with the line of the first such comment.
     """
     if b"/" not in content:
         return content
@@ -148,10 +152,11 @@ def _parse_head(text: bytes, file: str) -> tuple[int, int]:
 
 
 def _check_end(text: bytes, offset: int, line: int, file: str) -> None:
-    """Raise `InputError` if anything but blanks follows the last block.
+    """Raise `InputError` if anything but white space follows the last block.
 
-    The block ends at `offset`, which is in line `line`. The error (`goal-syntax`) has the line of
-    the first further text.
+    `offset`: position in `text` after the block; `line`: number of the line of this position, from
+    1. White space includes line ends. The error (`goal-syntax`) has the line of the first other
+       character after `offset`, and `file`. Comments must have been removed before.
     """
     # Blanks and comments may follow; comments have become blanks.
     rest = BLANK.match(text, offset)
@@ -227,10 +232,15 @@ class _ScheduleColumns:
         return GoalSchedule(self._num_ranks, **columns)
 
     def _add_operations(self, rank: int, parts: Mapping[str, Texts], lines: Int64Array) -> None:
-        """Append the operations of a rank, given as texts by `OPERATION_PARTS`.
+        """Append the operations of a rank to the columns, in the given order, after checking them.
 
-        Raises `InputError` for a calc with a tag or a nic, and for messages that `_check_messages`
-        refuses. Each error has the line of the first such operation.
+        `parts`: texts by `OPERATION_PARTS`, one per operation, empty if omitted. `lines`: the line
+        of each operation. The values are those of `_build_columns`. Labels and dependencies are not
+        added here.
+
+        Raises `InputError` (`goal-syntax`), and appends nothing: first for a calc with a tag or a
+        nic, then for the messages that `_check_messages` refuses. Each error has the line of the
+        first operation that violates the rule.
         """
         columns = _build_columns(rank, parts, lines)
         is_misplaced = _is_text(parts["tag"]) | _is_text(parts["nic"])
@@ -267,9 +277,13 @@ class _ScheduleColumns:
     def _map_labels(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
         """Map every label of a rank's block to the row of its operation in the entire schedule.
 
-        `names` has the label of every operation of the block (empty for none), and `lines` its
-        line. Raises `InputError` (`goal-label`), first at the line of a label that occurs twice,
-        then of the alphabetically first label that is a keyword of the grammar.
+        `names`: the label of every operation of the block, empty for none; `lines`: the line of
+        each operation. Row i of the block is row `self._rows` + i of the schedule. Operations
+        without a label are left out. Nothing is changed.
+
+        Raises `InputError` (`goal-label`). A repeated label is refused first, at the line of its
+        second occurrence; of several, the second occurrence that comes first. Then a label that is
+        a keyword of the grammar is refused at its line; of several, the alphabetically first.
         """
         labels = {name: self._rows + row for row, name in enumerate(names) if name}
         if len(labels) < sum(map(bool, names)):

@@ -247,10 +247,12 @@ def _calibrate(
 
 
 def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None) -> None:
-    """Raise `UsageError` if results are of another known GPU than that of `--topology`.
+    """Raise `UsageError` if results are of another known GPU than the topology.
 
-    Only points whose machine contains the text of `--select` (in any case) are compared. Machines
-    without a known GPU are ignored. Nothing is checked without a topology.
+    `like`: GPU of the topology. Nothing is checked without `--topology` or if `like` is None.
+    Points are compared if the name of their machine contains the text of `--select` (in any case);
+    without it, all points. A point is of the GPU that its machine names (`known_gpu`). Machines
+    without a known GPU are ignored. The error lists all other GPUs alphabetically.
     """
     from collhub_machine_profiles.gpus import known_gpu
 
@@ -266,11 +268,14 @@ def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None)
 
 
 def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
-    """Return one output path per machine, in their order.
+    """Return the output path of every machine, in the order of `machines`.
 
-    For one machine it is `out`. For several, a hyphen and the name of the machine are inserted
-    before the suffix (`out-NAME.json`); machines with equal names are numbered from 1
-    (`out-NAME-1.json`). Raises `UsageError` for several machines and standard output (`-`).
+    - One machine: `out` unchanged, also `-` (standard output).
+    - Several: the name of the machine's profile is inserted before the suffix. `dir/out.json`
+      becomes `dir/out-NAME.json`. If a name occurs several times, each of its machines gets a
+      number, from 1 in order: `dir/out-NAME-1.json`.
+
+    Raises `UsageError` for another number of machines than one and `-`. No file is written.
     """
     if len(machines) == 1:
         return [out]

@@ -136,10 +136,12 @@ def find_planes(
 
 
 def _parse_startup_times(text: str, count: int) -> list[int]:
-    """Parse the option `setup`, such as `0ns,2ms`: one time per plane, returned in ns.
+    """Parse the option `setup`, such as `0ns,2ms`: return one time in ns per plane.
 
-    A single 0 means 0 for all `count` planes. Times are rounded to ns. Raises `UsageError` for
-    another number of times and for an invalid time.
+    The times are in the order of the planes, separated by commas, and rounded to whole ns. A single
+    time that rounds to 0 applies to all `count` planes. Raises `UsageError` for another number of
+    times than `count`, and before that for a time that `parse_time` refuses, such as one without
+    unit.
     """
     times = [round(parse_time(part) * 1e9) for part in text.split(",")]
     if times == [0]:
@@ -233,8 +235,13 @@ def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
 def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> Chunks:
     """Convert the chunks of one plane's schedule to the common units of all planes.
 
-    A unit of the plane is `scale` common units. A rank's share of the collective has `units` common
-    units; the part of this plane starts at unit `begin` of it.
+    A unit of the plane is `scale` common units. A share (the part of one rank) has `units` common
+    units, of which this plane has those from `begin` on. A share has U units of the plane
+    (`units_per_rank`).
+
+    The sizes of the chunks become `count` * `scale`. Offset k in INPUT or OUTPUT becomes (k // U) *
+    `units` + `begin` + (k % U) * `scale`. Example: U = 2, `scale` 3, `units` 10 and `begin` 4
+    change offset 3 to 17. Origin, target and order of the chunks stay. The pipeline is not changed.
     """
     chunks, share = pipeline.chunks, pipeline.collective.units_per_rank
     offsets = []

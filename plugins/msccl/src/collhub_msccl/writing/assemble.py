@@ -190,12 +190,17 @@ class _Assembly:
         return blocks
 
     def _find_fusable(self) -> Edges:
-        """Return the pairs (row, row that may be fused into it) of the same lane, as two arrays.
+        """Return pairs of rows of one lane that may be fused to one step, as two int64 arrays.
 
-        A fused pair becomes one step of the runtime. If the attempt gives the pairs (`joined`),
-        they are these, without pairs of different lanes. Otherwise they are the chains of
-        reductions (if merging is enabled), then the sends that forward received data (if fusing is
-        enabled).
+        The first array has the earlier row of each pair, the second the row that is fused into it.
+
+        1. If the attempt gives the pairs (`joined`), these are returned in their order. Pairs whose
+           rows are in different lanes are left out.
+        2. Otherwise: first the chains of reductions (`find_chains`), if merging is enabled. Then
+           the pairs of a receive and the send that forwards its data (`find_fusable`), if fusing is
+           enabled.
+
+        Without pairs both arrays are empty. Nothing is changed.
         """
         if self._joined is not None:
             first, second = self._joined
@@ -292,10 +297,15 @@ def _increase_cuts(
 
 
 def _are_usable(blocks: Blocks, limit: int) -> bool:
-    """Return whether the channels of the producer can be kept.
+    """Return whether the channels that the producer assigned can be kept.
 
-    They must be in 0..`limit` - 1, and a rank may have at most 32 connections (source,
-    destination) per channel and direction. True if there are no connections.
+    True if two conditions hold for the parts of connections in `blocks`:
+
+    - Every channel is in 0..`limit` - 1.
+    - At most `MAX_BLOCKS_PER_CHANNEL` (32) parts have the same source and channel. The same holds
+      for the destination and channel.
+
+    Also True without any part. Nothing is changed.
     """
     channel = blocks.channel
     if not len(channel):
