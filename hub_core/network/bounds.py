@@ -199,10 +199,11 @@ class _Links:
 
     @cached_property
     def _delay_ns(self) -> Float64Array:
-        """Minimum latency of a path from data over each link to their target, float64[links].
+        """Return the minimum latency in ns of a path over each link from a sender to a receiver.
 
-        Infinite without a path. Only the root has data before a broadcast or scatter, and only the
-        root needs the result of a reduce or gather.
+        float64[links], the link included; infinite without a path. All ranks send and receive, but
+        only the root sends in a broadcast or scatter, and only the root receives in a reduce or
+        gather.
         """
         topology, latency = self.topology, self.topology.latency_ns
         traits, root = self.collective.kind.traits, self.collective.root or 0
@@ -246,13 +247,13 @@ class _Links:
     def _slowest(
         self, needs: Float64Array, rates: Float64Array, nearest: Int64Array, crosses: BoolArray
     ) -> list[int]:
-        """Return the blocks with the longest times, and those with the longest delays.
+        """Return the blocks with the longest times, then those with the longest delays.
 
-        At most `_EXAMINED_SETS` of each kind are returned, the longest first, a block of both kinds
-        once. The time of a block is needs / rates, without latencies. Its delay is the sum of the
-        finite delays of the links of `crosses` whose end in `nearest` is the block. Of blocks with
-        equal rounded times and delays, only the first is returned. Blocks without needs are
-        omitted.
+        At most `_EXAMINED_SETS` of each kind, the longest first; a block of both kinds once. The
+        time (s) of a block is needs / rates (infinite for a rate of 0), without latencies. Its
+        delay is the sum of the finite `_delay_ns` of the links of `crosses` whose block in
+        `nearest` it is. Of blocks with equal times and delays (rounded to 1 ps) only the first
+        counts. Blocks without needs are omitted.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             times = np.where(needs > 0, needs / rates, 0.0)
@@ -267,13 +268,12 @@ class _Links:
         return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))
 
     def _order_ns(self, position: Int64Array, traffic: Traffic) -> Iterator[float]:
-        """Yield lower bounds in ns for the slowest prefixes of an order of nodes, and complements.
+        """Yield lower bounds in ns for the slowest prefixes of an order of nodes, then complements.
 
         The traffic of such a set must leave it over the links to the other nodes. `position`:
-        position of every node in the order; nodes with the same position belong to the same
-        prefixes. Sets are compared by their time without latencies. Only the `_EXAMINED_SETS`
-        slowest prefixes, and as many complements, are computed with latencies; of equally slow ones
-        the shorter prefixes are taken.
+        position of every node, from 0; a prefix has all nodes up to a position. Sets are compared
+        by their time without latencies. Only the `_EXAMINED_SETS` slowest prefixes, and as many
+        complements, get a bound, the slowest first; of equally slow ones those of shorter prefixes.
         """
         topology, count = self.topology, int(position.max()) + 1
         sets = traffic.prefixes_of(position[self.members], count)

@@ -249,7 +249,10 @@ class ModuleBuilder:
     def open(self, name: str, is_entry: bool, line: int) -> None:
         """Begin a computation, to which instructions are added until `close`.
 
-        Raises `InputError` with the line for a used name and for a second entry.
+        It becomes the current computation, but no part of the module before `close`. `line`: its
+        line in the file; `is_entry`: it becomes the entry of the module at `close`. Raises
+        `InputError` (`hlo`) with the line for the name of a closed computation, otherwise for a
+        second entry.
         """
         assert self.module
         if name in self.module.computations:
@@ -316,9 +319,11 @@ class ModuleBuilder:
                     body.visits = 1
 
     def close(self) -> None:
-        """End the current computation and add it to the module; the entry if it was opened as such.
+        """Add the current computation to the end of the module's computations, under its name.
 
-        Raises `InputError` if it has no instructions.
+        If it was opened as the entry, it becomes `entry` of the module. Raises `InputError` (`hlo`)
+        with the line at which it was opened if it has no instructions. Raises `AssertionError` if
+        no computation was opened.
         """
         assert self.module
         assert self._current
@@ -378,10 +383,13 @@ class ModuleBuilder:
                 total.visits = min(_MAX_TOTAL, total.visits + visits)
 
     def _find_trip_count(self, loop: Instruction, body: Computation) -> int | None:
-        """Return the iterations of a loop.
+        """Return the iterations of a `while` loop of the current computation; None if unknown.
 
-        They are the recorded count, else the count derived from its counter, else the option
-        `trip_count`. None if none of these exists.
+        The first number that exists is returned, also if it is 0:
+
+        1. `known_trip_count` in the attribute `backend_config` of the loop
+        2. the count that `_count_iterations` derives from the counter, if the condition is known
+        3. `trip_count` of the builder, which may be None
         """
         assert self.module
         assert self._current
@@ -480,10 +488,16 @@ def _count_iterations(
 def _step_of(body: Computation, index: str, caller: Computation, state: Instruction) -> int | None:
     """Return the number that each iteration of a loop adds to element `index` of its state.
 
-    The body must compute the new element as the old one plus a value, in either order, or as the
-    old one minus a value; then the result is negative. The value must be an integer that is
-    constant during the loop. Otherwise the result is None. `caller`: computation with the loop;
-    `state`: the instruction of the state before the loop.
+    The root of `body` must be a tuple. Its element `index` (copies are skipped) must be an `add` or
+    a `subtract` of two operands:
+
+    - `add` of the old element and a value, in either order: the result is the value.
+    - `subtract` of a value from the old element: the result is the negative value.
+
+    The old element is a `get-tuple-element` of this index. The value is an integer constant, or an
+    element of the state that begins as one and that the body returns unchanged. Any other form
+    gives None. `caller`: computation with the loop; `state`: its instruction that creates the state
+    before the loop.
     """
     result = _element(body, body.root, index)
     if result is None or result.opcode not in ("add", "subtract") or len(result.operands) != 2:

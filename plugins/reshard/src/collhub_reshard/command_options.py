@@ -105,10 +105,10 @@ def _parse_choice(assignments: Assignments, name: str, known: tuple[str, ...]) -
 
 
 def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -> int | None:
-    """Return the value of an option that is an integer in 1..`maximum`.
+    """Return the value of the option `name` as an integer in 1..`maximum`; None if it is not given.
 
-    Returns `None` if the option is not given. Raises `click.UsageError` for any other text, also
-    with a sign.
+    Only ASCII digits are accepted, at most as many as `maximum` has; leading zeros are allowed.
+    Raises `click.UsageError` for any other text, also for 0, a sign and blanks.
     """
     text = assignments.get(name)
     if text is None:
@@ -135,10 +135,11 @@ def _parse_boolean(assignments: Assignments, name: str) -> bool:
 def _parse_number(
     assignments: Assignments, name: str, low: float, high: float, default: T
 ) -> float | T:
-    """Return the value of an option that is a number from `low` to `high`, both included.
+    """Return the value of the option `name` as a float from `low` to `high`, both included.
 
-    Returns `default` if the option is not given. Raises `click.UsageError` for any other text, also
-    for NaN.
+    Every spelling that `float` accepts is valid, for example `1e2` and ` 5 `. If the option is not
+    given, `default` is returned without a check. Raises `click.UsageError` for any other text, for
+    NaN, and for a number out of bounds.
     """
     text = assignments.get(name)
     if text is None:

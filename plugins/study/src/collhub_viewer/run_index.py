@@ -213,10 +213,12 @@ def _index_lanes(
 
 
 def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[Index]]:
-    """Return the number of every row's kind (int64), and the list of kinds with name and class.
+    """Return the number of every row's kind (int64), and the list of kinds with `name` and `class`.
 
-    Nodes of a job with a known collective have that collective as their kind. The last kind of the
-    list is the wait, which no row has.
+    The numbers are positions in the list. For an algorithm, the list has the kinds of steps. For a
+    job it has the kinds of nodes, then the collectives (`JobCollective`); a COLLECTIVE node with a
+    known collective has the number of that collective. The last entry of the list is the wait,
+    which no row has. The list is complete, also if no row has some kind.
     """
     kinds: list[Index] = [{"name": name, "class": sort} for name, sort in _list_classes(subject)]
     kind = subject.table.kind.astype(np.int64)
@@ -242,8 +244,10 @@ def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
 def _mirror_partners(run: RunTimes) -> Int64Array:
     """Return for every row the row with which it is matched: int64, -1 without one.
 
-    A receive is matched with its send and a send with its receive. A member of a job's collective
-    is matched with the member that began last, which itself has -1.
+    A receive is matched with its send, and this send with the receive. In a job, both must have
+    begun. A member of a job's collective that has ended is matched with the ended member of the
+    same call that began last, which itself has -1. Other rows, such as computations and messages
+    without a partner, have -1.
     """
     partner = run.subject.partners(run.start, run.end)
     rows = np.flatnonzero(partner != np.arange(len(partner)))

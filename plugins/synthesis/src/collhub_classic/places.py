@@ -75,10 +75,14 @@ class BlockPlaces:
     def is_required(self, rank: Int64Array, block: Int64Array) -> BoolArray:
         """Return whether each rank requires the block in its OUTPUT at the end: bool per entry.
 
-        `rank`, `block`: int64 of equal length. In a collective to a root (reduce, gather) only the
-        root requires blocks; a root of None counts as 0. In an all-to-all it is the destination of
-        the block; in other collectives that split the result (reduce-scatter, scatter) the rank of
-        the block's share. Otherwise every rank requires every block.
+        `rank`, `block`: int64 of equal length. The share of a block is block // `pieces`. The first
+        rule that applies decides:
+
+        1. A collective to a root (reduce, gather): only the root requires blocks, and it requires
+           all. A root of None counts as 0.
+        2. All-to-all: the rank is share % number of ranks, the destination of the block.
+        3. Other collectives that split the result (reduce-scatter, scatter): the rank is the share.
+        4. All others, such as all-reduce and broadcast: every rank requires every block.
         """
         traits, share = self.collective.kind.traits, block // self.pieces
         if traits.to_root:

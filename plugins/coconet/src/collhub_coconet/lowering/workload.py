@@ -339,12 +339,20 @@ class _WorkloadBuilder:
 
 
 def read(source: Source, options: ProgramOptions) -> Workload:
-    """Read the JSON document of a program, and return its workload.
+    """Read the JSON document of a program, and return its workload (see `lower`).
 
-    `options`: numbers for symbols, ranks and axes, which have priority over those of the document.
-    Of a range the minimum is taken. A symbol with a single possible size needs no number. Raises
-    `InputError`, located in the file, for an invalid document or program, and for numbers that are
-    missing or out of bounds.
+    `options` has numbers for symbols (`sizes`), for axes of the mesh (`mesh`), and for the ranks of
+    a group (`num_ranks`). They take precedence over those of the document. Of a range such as
+    `N=8..16` the minimum, 8, is taken. A symbol with a single possible size needs no number.
+    Without any number of ranks, a table of counts or 4 decides (`bind_sizes`). The provenance of
+    the workload names the source and its SHA-256.
+
+    Raises `UsageError` for a text in `sizes` or `mesh` that is no list such as `B=8,N=8..16`.
+    Raises `InputError`, located in the file, for:
+
+    - a document that is damaged, violates the schema or has typing errors
+    - numbers that are missing or out of bounds
+    - a program that was captured on another number of ranks
     """
     sizes = take_minimum_sizes(parse_ranges(options.sizes))
     mesh = take_minimum_sizes(parse_ranges(options.mesh))

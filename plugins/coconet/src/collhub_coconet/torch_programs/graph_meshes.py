@@ -180,9 +180,15 @@ def _find_num_ranks(
 ) -> int:
     """Return the number of ranks of a graph with at most one process group.
 
-    It is the number that the graph records (ranks of the group, or else the group size of its last
-    collective that has one). If it records none, it is the number `requested` by the user, by
-    default `DEFAULT_RANKS`. Raises `InputError` (`ranks`) if both are known and differ.
+    The first of these numbers that exists is returned:
+
+    1. the ranks of the group that the graph records, of several names in `used` those of the last
+       one
+    2. the group size of the last collective in the graph that has an integer size
+    3. `requested`, the number of the user
+    4. `DEFAULT_RANKS`
+
+    Raises `InputError` (`ranks`) if `requested` differs from a number of the graph (1 or 2).
     """
     sizes = [
         node.arguments.get("group_size") for node in graph.nodes if is_collective(node.operator)
