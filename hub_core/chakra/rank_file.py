@@ -113,8 +113,9 @@ def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
 def is_json_form(content: bytes) -> bool:
     """Return whether a file is in a JSON form of a trace; at most its first object is parsed.
 
-    The object must begin within the first 64 bytes, after white space, and be complete within the
-    first `_MAX_MESSAGE` bytes. The file is in JSON form in two cases:
+    The object must begin within the first 64 bytes, after white space only (a byte order mark is
+    refused), and be complete within the first 64 MiB. Otherwise the result is False, also for
+    invalid JSON; no error is raised. The file is in JSON form in two cases:
     - The object has a list `workload_graph`.
     - All keys of the object are `version` or `attr` (it may be empty), and after it follows a `{`
       or the end of the examined text.

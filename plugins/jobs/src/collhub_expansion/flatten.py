@@ -172,10 +172,13 @@ def _set_peers_and_tags(
 
 
 def _assign_first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:
-    """Return the first tag of every piece, above all tags of messages in the workload: int64.
+    """Return the first tag of every piece, and then the first free tag: int64[pieces + 1].
 
-    Each piece gets a consecutive range, with the size that its template needs. The result has one
-    more entry, the first free tag. Raises `InputError` (`too-large`) above `_TAGS` tags.
+    Tags begin above the highest tag of all SEND and RECV nodes of the workload, at 0 without any.
+    Pieces get consecutive ranges in their order. A piece takes the `tags` of its template in
+    `book`. For example, with highest tag 4 and two pieces of 3 tags each, the result is 5, 8, 11.
+
+    Raises `InputError` (`too-large`) if the first free tag is above `_TAGS` (500 million).
     """
     nodes = workload.nodes
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)

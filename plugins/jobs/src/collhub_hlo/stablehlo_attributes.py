@@ -172,11 +172,18 @@ def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
 
 
 def _contracted(operation: Operation) -> str:
-    """Return the contracted dimensions of the left operand of a product, separated by commas.
+    """Return the contracted dimensions of a product's left operand as a text, such as `0, 1`.
 
-    They are in `contracting_dims = [1] x [0]` (pretty form) or `lhs_contracting_dimensions`
-    (generic form). The older operation `dot` contracts the last dimension of a matrix or vector.
-    Empty if none of these applies.
+    The first of these that the text of the operation has is used; the dimensions are numbered from
+    0:
+
+    1. `contracting_dims = [1] x [0]` (pretty form): the text in the first pair of brackets,
+       unchanged.
+    2. `lhs_contracting_dimensions` (generic form): the text of its list.
+    3. The older operation `dot` without both: `1` if the type of the left operand has more than one
+       `x`, as `tensor<2x3xf32>`, otherwise `0`.
+
+    The result is "" for all other operations.
     """
     match = _PAIR_OF_LISTS.search(operation.head) or _LHS_CONTRACTING.search(operation.head)
     if match:

@@ -356,10 +356,12 @@ class _Tables:
         return _index(self.extras, text) if text else NONE
 
     def _group(self, call: Call) -> int:
-        """Return the index of a call's group in the workload; a new group is added to `groups`.
+        """Return the index of the group of a call; a group that is not known is added to `groups`.
 
-        Groups are equal if name and ranks are equal. NONE (-1) for messages, and for groups without
-        a list of ranks, which mean all ranks.
+        The result is NONE (-1), and nothing is added, for messages (SEND, RECV), and for groups
+        without a list of ranks, which mean all ranks. Otherwise a group is identified by its name
+        and the tuple of its ranks in their order. A new group gets the next index, from 0 in the
+        order of first use.
         """
         ranks = call.group.ranks
         if ranks is None or call.collective < 0:

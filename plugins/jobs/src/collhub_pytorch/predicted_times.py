@@ -73,11 +73,16 @@ class MachinePredictor:
         return self.description.name
 
     def predict(self, keys: Iterable[CallKey]) -> list[LibraryTime]:
-        """Return the predicted time of each call, in the order of `keys`.
+        """Return the predicted time of each call, in the order of `keys`, and cache it.
 
-        Calls that the profile does not cover have a reason instead of a time. Results are cached;
-        all new calls are predicted in one request. Sets `self.ranks_per_node` to the number that
-        the machine assumes.
+        Calls that the profile does not cover have a reason instead of a time. Only new calls are
+        predicted, all in one request, equal ones once. The first call also makes a request if
+        `keys` is empty, to read the machine.
+
+        With every request, the description of the machine is stored, and `self.ranks_per_node`
+        becomes the number that the machine assumes; the next request uses it. `HubError` of the
+        request, such as for an unknown profile, is raised, and nothing is stored then. Barriers are
+        not allowed (`AssertionError`).
         """
         listed = list(keys)
         new = [key for key in dict.fromkeys(listed) if key not in self._answers]
@@ -293,10 +298,11 @@ def next_in_group(nodes: NodeColumns, meetings: Meetings, chosen: BoolArray) -> 
 
 
 def add_control_edges(workload: Workload, before: Int64Array, after: Int64Array) -> Workload:
-    """Return a copy of the workload with control dependencies of rows `after` on rows `before`.
+    """Return a copy of the workload in which each row `after[i]` also depends on row `before[i]`.
 
-    The arrays have equal lengths, one edge per pair; existing edges remain, and duplicates are not
-    sought. The workload itself is unchanged.
+    Both arrays have equal lengths. The new edges are control dependencies and are added after all
+    existing ones. A pair that exists already is added again. Cycles are not checked. With empty
+    arrays the copy has the same edges. The given workload is unchanged.
     """
     # Imported here: only predictions change jobs.
     from collhub_job_traces.rebuilding import columns_of

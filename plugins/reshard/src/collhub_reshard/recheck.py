@@ -268,12 +268,17 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
 
 
 def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
-    """Raise `FlawError` if makespan, claimed lower bound or status contradict the recomputed bound.
+    """Raise `FlawError` if the makespan or a claim of a schedule contradicts the recomputed bound.
 
-    `bound`: the recomputed one, in seconds. Codes: `bound` if the schedule is faster than it, or if
-    the claimed lower bound is not between it and the makespan (inclusive). `optimal` if the
-    schedule is claimed optimal by its bound, but does not meet it. `is_met`: whether the makespan
-    is at most the bound (`_round_up`).
+    `bound`: the recomputed lower bound in seconds. `is_met`: whether the makespan is at most the
+    bound, rounded up by `_round_up`. Checked in this order:
+
+    1. `bound`: the makespan is below `bound`.
+    2. `bound`: the claimed lower bound `lower_bound_s` is below `bound` or above the makespan. A
+       member that is no fraction raises the code `form`.
+    3. `optimal`: the proof is claimed to be `bound`, but `is_met` is False.
+
+    Equal values are allowed. Nothing is returned.
     """
     makespan = claim.makespan
     # Both were recomputed, so one of the two computations would be wrong.
@@ -361,11 +366,12 @@ def _list_unproved(claim: ScheduleClaim, bound: Fraction, has_topology: bool) ->
 
 
 def _describe_verdict(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> str:
-    """Describe how far the schedule is proved to be from the fastest one.
+    """Return a text about how far the schedule is proved to be from the fastest one.
 
-    If the bound is met (`is_met`), no schedule is faster. Otherwise it is the largest possible
-    excess in percent, which is 0 for a bound of 0, with a remark if a solver's claim of optimality
-    is not checked.
+    - `is_met`: `holds: no schedule is faster`.
+    - Otherwise: `holds: at most P % longer than any schedule`, where P is 100 * (makespan / `bound`
+      - 1) with three significant digits, or 0 for a bound of 0. If the proof is claimed to be
+        `solver`, the text also says that the solver's proof of optimality is not checked.
     """
     if is_met:
         return "holds: no schedule is faster"

@@ -166,9 +166,11 @@ def _build_children(workload: Workload) -> tuple[array[int], array[int], array[i
 
 
 def _check_durations(workload: Workload, meeting: Int64Array) -> None:
-    """Raise `InputError` for the first node with neither a duration nor a communication.
+    """Raise `InputError` (`no-times`) for the first node without duration and communication.
 
-    `meeting`: communication by node, -1 without. Markers need no duration. The code is `no-times`.
+    `meeting`: number of the communication of each node, -1 for none. A duration below 0 is unknown;
+    0 is a known duration. Markers need no duration. The first node is the one with the lowest row;
+    the error has its location in the file of its rank. Nothing is returned.
     """
     nodes = workload.nodes
     bad = (nodes.duration_ns < 0) & (meeting < 0) & ~nodes.is_kind(NodeKind.MARKER)
@@ -324,10 +326,11 @@ def _propagate_offsets(
 
 
 def _compute_medians(group: Int64Array, values: Int64Array, count: int) -> Int64Array:
-    """Return the lower median of the values of each group, int64[count]; 0 for empty groups.
+    """Return the lower median of the values of each group: int64[count], 0 for empty groups.
 
-    `group`: number of the group of each value, below `count`. Of an even number of values it is the
-    smaller one in the middle.
+    `group`: number of the group of each value, 0 to `count` - 1, in any order. The lower median of
+    n sorted values is number (n - 1) // 2, from 0. For example, 5 and 9 give 5, and 1, 2 and 7 give
+    2.
     """
     medians = np.zeros(count, np.int64)
     order = np.lexsort((values, group))

@@ -148,10 +148,11 @@ class _Assembly:
         raise NoProgramError(reason, "block_operations" if reason else "")
 
     def _restart(self, lanes: Lanes) -> None:
-        """Replace the lanes (sequences of steps of a rank) and arrange the steps again, uncut.
+        """Replace the lanes (step sequences of ranks), remove all cuts, and arrange the steps.
 
-        All cuts of lanes into thread blocks are lost. Raises `NoProgramError` if there is no order
-        of execution.
+        The new arrangement may fuse the pairs of `_find_fusable` and keeps the order of the lanes
+        (`find_program_order`). Raises `NoProgramError`, if the steps would wait for each other in a
+        cycle. Lanes and cuts are replaced also in this case; the old arrangement remains.
         """
         self._lanes = lanes
         self._cuts = Cuts.build_uncut(lanes)

@@ -122,11 +122,15 @@ def _find_slot_uses(
 def _find_neighbours(
     channel: Int64Array, address: Int64Array, is_write: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return pairs of channels that need one lane: both access an address that is written.
+    """Return two int64 arrays with pairs of channels that need one lane.
 
-    `channel`, `address`, `is_write`: of each access. Each access to an address is paired with the
-    next one to it, in the given order. So the pairs connect all channels of an address. Addresses
-    that are only read give no pairs. Pairs may repeat, and may have the same channel twice.
+    `channel`, `address`, `is_write` (1 for a write, else 0): one entry per access. If an address
+    has at least one write, each of its accesses is paired with its next one, also two reads. With
+    accesses of the channels 3, 5, 4 to such an address, the pairs are (3, 5) and (5, 4).
+
+    The pairs are sorted by address, then in the given order. The first array has the earlier
+    access. Pairs may repeat, and may have one channel twice. Addresses that are only read, or have
+    one access, give no pairs. Without pairs both arrays are empty.
     """
     written = np.unique(address[is_write == 1])
     is_written = np.isin(address, written)
