@@ -82,10 +82,12 @@ def find_block_starts(algorithm: Algorithm, unit: int, blocks: float) -> range:
 
 
 def divide_units(algorithm: Algorithm, unit: int, starts: range) -> list[UnitBlock]:
-    """Return the blocks of a divisible algorithm that begin at `starts`.
+    """Return the blocks of a divisible algorithm that begin at `starts`, in this order.
 
-    `starts`: result of `find_block_starts`, or a slice of it. `unit`: units of the algorithm in a
-    unit of the blocks. The last block may be smaller.
+    `starts`: result of `find_block_starts`, or a slice of it with the same step; it counts groups
+    of `unit` units. Each block has `starts.step` groups; a block that would exceed the full buffer
+    ends with it. The limits `first` and `stop` of a block are in units of the algorithm (start x
+    `unit`), its collective counts groups. `unit` divides the units of the algorithm.
     """
     collective = algorithm.collective
     positions = find_positions(algorithm)

@@ -58,9 +58,12 @@ class InputIndex:
     def expand(self, rows: Contributions) -> tuple[Int64Array, Int64Array]:
         """Return pairs (row, contribution) of the given rows: two int64 arrays of equal length.
 
-        `row` is an index into `rows`. The contribution is the number of a unit of an INPUT, -1 for
-        a unit or rank that does not exist. A row with a negative `source_rank` gives one pair per
-        rank; these pairs come first.
+        `row` is an index into `rows`. The contribution is the number `first[rank] + unit` of a unit
+        of an INPUT, and -1 if the rank or its unit `source_unit` does not exist.
+
+        A row with a negative `source_rank` gives one pair per rank, in the order of ranks, also
+        with -1 for a rank without the unit. These pairs come first, row by row. One pair for each
+        of the other rows follows, in their order.
         """
         num_ranks = len(self.sizes)
         everyone = np.flatnonzero(rows.source_rank < 0)
@@ -116,8 +119,10 @@ class ExactValues:
     ) -> _Array:
         """Return the expected multisets of `cells` output units: uint8[cells, contributions + 1].
 
-        Row i of `rows` belongs to unit `cell[i]`. The last column counts all contributions, also
-        those that no INPUT has; both are at most 255.
+        Row i of `rows` belongs to unit `cell[i]`. Column c is the number of times that the unit
+        must contain contribution c; it must not exceed 255. A row with a negative `source_rank`
+        counts once per rank. The last column is the number of all contributions, also of those that
+        no INPUT has; it is at most 255. Units without rows have zeros.
         """
         values = np.zeros((cells, self.num_contributions + 1), np.uint8)
         row, contribution = index.expand(rows)

@@ -52,10 +52,13 @@ _INTEGER_KEYS = ("record_id", "pg_id", "collective_seq_id", "p2p_seq_id", *_TIME
 def parse_dump(root: object, rank: int, file: str, tables: Tables) -> Dump:
     """Convert the value of a Flight Recorder file to the dump of a rank.
 
-    `root`: unpickled or JSON value of the file. Calls, stacks and groups are added to `tables`,
-    which all dumps share. Raises `InputError` with the entry and the key of an invalid value, and
-    for a value that is no dump: no dict, or with none of the keys `entries`, `version` and
-    `pg_config`.
+    The operations are in the order of the entries. `root`: unpickled or JSON value of the file;
+    missing members count as empty. `rank`: rank of the job that wrote the file. `file`: its name,
+    for messages. New calls, stacks and groups are added to `tables`, which all dumps share.
+
+    Raises `InputError` (`invalid-dump`) if `root` is no dump: no dict, or with none of the keys
+    `entries`, `version` and `pg_config`. The same error is raised for values of a wrong type or
+    range, in entries with the position from 0 and the key.
     """
     if not isinstance(root, dict) or not ({"entries", "version", "pg_config"} & set(root)):
         _fail(
@@ -159,10 +162,15 @@ class _DumpParser:
     def complete_batches(self) -> None:
         """Set the state of incomplete batches of messages to completed, in `self.operations`.
 
-        A dump of active operations only (TORCH_INCLUDE_ONLY_ACTIVE) omits the completed last entry
-        `coalesced` of a batch, whose other entries have no state. An operation of messages is such
-        a batch if it has several calls or is not the newest record, does not end with `coalesced`,
-        and the record number after its last one is absent.
+        An operation of messages (`is_p2p`) is such a batch if all of these conditions hold:
+
+        - It has several calls, or its last record number is below the highest one of the dump.
+        - Its last call is not `coalesced`.
+        - No operation has the next record number as its last one.
+
+        Other fields and operations are not changed. Reason: a dump of active operations only
+        (TORCH_INCLUDE_ONLY_ACTIVE) omits the completed last entry `coalesced` of a batch, whose
+        other entries have no state. The caller decides whether a dump is of this kind.
         """
         records = set(self.last_records)
         newest = max(records, default=0)
@@ -251,9 +259,11 @@ class _DumpParser:
     def find_group(self, name: str, description: str) -> int:
         """Return the number of a group in the table of all dumps; a new group is added.
 
-        Groups are equal if ranks, description and ordinal (among groups with equal ranks and
-        description) are equal; names may differ between ranks. If the dump gives no ranks for the
-        group, or its own rank is not among them, name and description identify the group.
+        If `pg_config` of the dump has ranks for `name`, and the rank of the dump is among them, the
+        group is identified by ranks, `description` and ordinal. The ordinal is the position among
+        the groups of `pg_config` with equal ranks and description (`parse_groups`). The name may
+        then differ between ranks. Otherwise name and description identify the group, and its ranks
+        are unknown.
         """
         number = self.group_of.get((name, description))
         if number is None:

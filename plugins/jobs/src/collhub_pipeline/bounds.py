@@ -97,9 +97,13 @@ def _compute_blocking_form(
 ) -> Time | None:
     """Return the makespan in closed form if senders wait for their transfers; None without one.
 
-    `base`: makespan without transfers. None for `eager-1f1b`, fewer than 2 microbatches, and
-    transfers that take longer than a forward or a backward pass. Any name other than `gpipe` counts
-    as `1f1b`.
+    p, m: `stages` (at least 2) and `micros`. f, t: forward pass and transfer. b: input and weight
+    gradient together. `base`: makespan without transfers. The first rule that applies decides:
+
+    1. None if t > min(f, b), for the schedule `eager-1f1b`, and for m < 2.
+    2. `gpipe`: base + (2 m + 2 p - 4) t.
+    3. Any other name, as for `1f1b`: base + (m + 1) t for p = 2, otherwise base + (2 m + 2 p - 5)
+       t.
     """
     backward = times.input_gradient + times.weight_gradient
     if times.transfer > min(times.forward, backward) or schedule == "eager-1f1b" or micros < 2:

@@ -194,8 +194,10 @@ def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
 def every_second_size(points: Sequence[Measurement]) -> list[bool]:
     """Return for each point whether it is held out as a test: every second size of each series is.
 
-    A series is all points that differ only in their sizes and times (`_series`). Its distinct sizes
-    are sorted; the second, fourth, ... are held out. The result is in the order of `points`.
+    A series is all points with equal collective, ranks, nodes, library and dtype; the machine and
+    other fields do not matter. Its distinct sizes are sorted; the second, fourth, and so on are
+    held out, with all points of that size. A series of one size has no held-out point. The result
+    is in the order of `points`.
     """
     series: dict[tuple[object, ...], set[int]] = {}
     for point in points:
@@ -402,9 +404,14 @@ def fit_network(
 
 
 def _without_slow_outliers(points: Sequence[Measurement]) -> list[Measurement]:
-    """Drop points that are slower than a point of a larger size on as many nodes.
+    """Drop points that take longer than a point of a larger size on as many nodes.
 
-    The remaining points are returned by ascending size. Points with equal times are kept.
+    Points of equal size and nodes are compared in their order in `points`: one that takes longer
+    than an earlier one is dropped too. Dropped points are compared as well. Points with equal times
+    are kept.
+
+    The remaining points of all numbers of nodes are returned in one list by ascending size, those
+    of equal size in reverse order. `points` is not changed.
     """
     fastest_larger_us: dict[int, float] = {}
     kept = []
@@ -421,9 +428,14 @@ def network_deviations(
 ) -> list[tuple[Measurement, float]]:
     """Test models of the network: fit them without the held-out points, then predict these points.
 
-    `held_out`: whether each point is held out, one entry per point. Returns (point, predicted /
-    measured - 1) for each held-out point, in order; points to which none of the models applies are
-    left out. Of several models, the first that applies predicts.
+    `held_out`: whether each point is held out, one entry per point (`ValueError` for another
+    number). `fit_networks` makes one model per library and number of GPUs per node, if enough
+    points remain. A point is predicted by the first model that applies to it: an all-reduce between
+    nodes, with as many GPUs per node, a library that may be equal, and a number of nodes within the
+    fitted range.
+
+    Returns (point, predicted / measured - 1) for each held-out point to which a model applies, in
+    the order of `points`. The list is empty without models.
     """
     pairs = list(zip(points, held_out, strict=True))
     models = fit_networks([point for point, is_held in pairs if not is_held])

@@ -331,7 +331,9 @@ def _create_measuring(
 def _create_scheduler_error(context: CommandContext, engine: str) -> UsageError:
     """Return the error for `--scheduler` with an engine that does not have this option.
 
-    Its cure names the installed engines that have it, or says that there is none.
+    The message names `engine`. The cure lists the installed engines with an option `scheduler`,
+    joined by `or` in the order of the registry, or says that there is none. The error is not raised
+    here.
     """
     engines = [
         provided.name

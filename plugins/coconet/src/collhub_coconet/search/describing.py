@@ -71,8 +71,15 @@ def describe_completeness(
 ) -> str:
     """Describe in one line whether the search covered all reachable programs and algorithms.
 
-    A search with restrictions is never called complete. Omitted algorithms that are proven to be at
-    most 1 % faster than the compared ones count as covered.
+    The first rule that applies decides the beginning of the text:
+
+    1. `search is NOT complete: it stopped at a limit`: the exploration is not complete.
+    2. `search is NOT complete: algorithms were not compared: A, B`: some omissions are not proven
+       (`is_proven`). Their distinct names follow in alphabetical order.
+    3. `search is restricted`: there are `restrictions`, whose texts are not included.
+    4. `search is complete`: all other searches.
+
+    So proven omissions (algorithms that are at most 1 % faster or do not exist) count as covered.
     """
     unproven = sorted({omission.name for omission in omissions if not omission.is_proven})
     if not exploration.is_complete:

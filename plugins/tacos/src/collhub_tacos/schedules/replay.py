@@ -283,10 +283,12 @@ def _check_range(offence: str, column: Int64Array, end: int) -> None:
 
 
 def _check_links(movements: _Movements, times: LinkTimes) -> None:
-    """Raise `InputError` for a transfer that starts while its link is busy.
+    """Raise `InputError` (`invalid-schedule`) for a transfer that starts while its link is busy.
 
-    A link is busy for `times.busy` ps from the start of a message. Of several such transfers the
-    first one is named, by link, then by start.
+    A link is busy for `times.busy` ps from the start of each message; the next one may start
+    exactly at the end. Only the preceding transfer of the link, by start, is compared. The error
+    names the chunk, link and start of the offending transfer. Of several, the one with the lowest
+    link number is named, and of these the one that starts first.
     """
     # Sorted by link and start, each message only waits for the one before it.
     order = np.lexsort((movements.start, movements.link))
