@@ -67,10 +67,10 @@ def _encode_field(number: int, content: bytes) -> bytes:
 def _encode_value(entry: MetadataEntry) -> bytes:
     """Encode the value of an attribute as the field of AttributeProto for its kind.
 
-    Returns the field with its tag, whose number is `entry.kind`. The type of the value decides: a
-    text becomes a UTF-8 string, an integer or boolean a varint. Any other value must be a list of
-    int64, and becomes a message with one packed field; negative numbers are modulo 2^64. For an
-    empty list the message is empty.
+    Returns the field with its tag, whose number is `entry.kind`. The type of the value decides,
+    without a check against the kind: a text becomes a UTF-8 string, an integer or boolean a varint.
+    Any other value must be a list of int64, and becomes a message with one packed field. Negative
+    numbers are encoded modulo 2^64. For an empty list the message is empty.
     """
     if isinstance(entry.value, str):
         return _encode_field(entry.kind, entry.value.encode())

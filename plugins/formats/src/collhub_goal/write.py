@@ -90,10 +90,14 @@ _RENUMBERED = (
 def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
     """Write an algorithm as one GOAL file, for the option `size` (bytes) or else its own size.
 
-    An algorithm without a size is written for 1 MiB (`DEFAULT_BYTES`), which is the last loss. The
-    other losses are those of `find_losses`. The result declares that source lines are replaced by
-    those of the file. The text is formatted when the artifact is loaded. Raises `InputError` if
-    sends and receives do not match, and `UsageError` if a message is too large for GOAL.
+    An algorithm without a size is written for 1 MiB (`DEFAULT_BYTES`), which is reported as the
+    last loss. The other losses are those of `find_losses`, in its order. The result has one
+    artifact named "", whose text is formatted when it is loaded. It declares that source lines are
+    replaced by those of the file.
+
+    Errors are raised here, not on loading: `UsageError` if the data of a step are too large for
+    GOAL (`MAX_BYTES`), and `InputError` for sends and receives that do not match
+    (`unmatched-message`) and for the other errors of `build_schedule`.
     """
     size = options.size or algorithm.collective_bytes
     schedule = build_schedule(algorithm, DEFAULT_BYTES if size is None else size, options)
@@ -276,7 +280,9 @@ class _OperationRows:
     def of(cls, steps: StepTable) -> _OperationRows:
         """Decide which operations (rows) the steps become, in their order.
 
-        A reducing receive becomes two: its message, then its sum. Any other step becomes one.
+        A RECV_REDUCE becomes two rows: first its message, then its sum. Any other step becomes one
+        row. `is_message` is True for the rows of sends, receives and of the message of a
+        RECV_REDUCE. `first` and `last` of a step are equal unless it becomes two rows.
         """
         is_fused = steps.is_kind(StepKind.RECV_REDUCE)
         rows_of_step = 1 + is_fused.astype(np.int64)

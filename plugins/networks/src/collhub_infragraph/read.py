@@ -30,9 +30,17 @@ from hub_core.plugin_api import Source
 def parse_annotations(value: Value | None) -> Annotations:
     """Parse the part `annotations` of a document, which has the form of InfraGraph's `get_graph`.
 
-    The result has attributes (texts by name) of vertices and links by their name, of edges by their
-    endpoints in the written order, and of the graph. If an entry is repeated, the last one counts.
-    `None` gives empty annotations. Raises `InputError` for entries of a wrong form.
+    The keys of the part are lists of objects, all optional:
+
+    - `nodes` and `links`: `name` and `attributes` of a vertex or link
+    - `edges`: the endpoints `ep1` and `ep2`, which in this order are the key of the result, and
+      `attributes`
+    - `graph`: attributes of the graph
+
+    An attribute is an object with `attribute` (its name) and `value`, which becomes a text; a
+    missing or null one becomes "". If an entry is repeated, the last one counts; attributes of
+    repeated entries are not merged. `value` None gives empty annotations. Raises `InputError` for
+    values that are no lists or objects, and for missing or empty names and endpoints.
     """
     if value is None:
         return Annotations()

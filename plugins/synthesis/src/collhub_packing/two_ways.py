@@ -200,8 +200,10 @@ class _CutRows:
     def _build_program(self) -> LinearProgram:
         """Build the linear program without rows.
 
-        Its columns are the capacity that each arc gives to the way down, then the weight of each
-        root; the sum of the weights is maximized.
+        Its columns are, first by arc, the capacity that the arc gives to the way down, from 0 to
+        its entire capacity. Then, by compute node, follows the weight of the root, from 0 without
+        an upper limit. Both are in units of the largest capacity. The sum of the weights is
+        maximized: the costs are 0 and -1.
         """
         graph = self._graph
         num_columns = graph.num_arcs + graph.num_compute
@@ -244,10 +246,15 @@ class _CutRows:
     def add_violated(self, down: Float64Array, weights: Float64Array) -> bool:
         """Add the rows of the linear program that a solution violates; return whether any is new.
 
-        `down`: capacity of arcs for the way down; `weights`: of roots; both in units of the largest
-        capacity. A cut is violated if it carries less than the total weight by more than the
-        relative `_TOLERANCE`. At most one cut per node and direction is added; a cut that has a row
-        already is not.
+        `down`: capacity of each arc for the way down; the rest of its capacity is for the way up.
+        `weights`: of the roots. Both are in units of the largest capacity.
+
+        For each way, first down, then up (in the reversed graph), and for each compute node in
+        ascending order, the minimum cut is examined that separates it from a source. The source
+        feeds the weight of every root into the root. The cut is violated if it carries less than
+        the total weight by more than the relative `_TOLERANCE`. Its row is for the nodes on the
+        side of the compute node. A cut that has a row already is not added, and does not make the
+        result True. False means that the solution is valid.
         """
         sent = np.rint(weights * _FLOW_UNITS).astype(np.int64)
         total = int(sent.sum())

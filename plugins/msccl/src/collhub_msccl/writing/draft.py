@@ -336,10 +336,13 @@ def find_neighbours(key: Int64Array, order: Int64Array) -> Edges:
 
 
 def _find_connection_order(draft: StepDraft) -> Edges:
-    """Return the pairs of consecutive rows on each side of each connection, as two arrays.
+    """Return the pairs (row, next row) on each side of each connection, as two arrays.
 
-    First the pairs of sends, then the pairs of receives. The k-th send is matched by the k-th
-    receive, so both sides must keep the order of rows.
+    The pairs of sends come first, then those of receives. Each part is sorted by connection (its
+    number in the table of `draft.connections`), then by row. Example: the sends 1, 4 and 6 of one
+    connection give (1, 4) and (4, 6). Both arrays are empty if no connection has two messages.
+
+    The k-th send is matched by the k-th receive, so both sides must keep the order of rows.
     """
     connection, _ = draft.connections
     rows = np.arange(len(draft))

@@ -302,11 +302,12 @@ Locate = Callable[[Chunk], Chunk]
 
 
 def insert_requested_barriers(operations: Iterable[Recorded]) -> list[Recorded]:
-    """Insert a nop for each barrier that an operation requests with `data_sync`.
+    """Return the operations with a nop for each barrier that an operation requests with `sync`.
 
-    A nop is the barrier of the threads of a block. `SyncType.before` inserts one before the
-    operation, `SyncType.after` one after it; an operation can request both. Pipelines are included.
-    Returns a new list; the arguments are not changed.
+    A nop is the barrier of the threads of a block, on the rank of the operation. `SyncType.before`
+    inserts one before the operation, `SyncType.after` one after it; an operation can request both.
+    So two nops may follow one another. Operations in the body of a pipeline get their nops within
+    the body. The arguments are not changed.
     """
     inserted: list[Recorded] = []
     for operation in operations:
@@ -392,9 +393,13 @@ def find_missing_barrier(
 ) -> tuple[Recorded, Recorded] | None:
     """Return the first two dependent operations without a barrier in between; None without any.
 
-    It is the pair with the earliest second operation, and of these the earliest first one. Two
-    operations are dependent if `are_dependent` with `locate` says so. The bodies of pipelines are
-    not examined separately.
+    It is the pair with the earliest second operation, and of these the earliest first one. Barriers
+    are operations `nop` and `barrier` of the list itself. `sync` of an operation is not examined.
+
+    Two operations are dependent if one of them writes plain data of its rank that the other one
+    reads or writes (`are_dependent`). `locate` maps a chunk to its memory, because two buffers may
+    be the same memory. A pipeline counts as one operation with all accesses of its body. Its body
+    is not examined separately, and barriers in it do not count.
     """
     since_barrier: list[Recorded] = []
     for operation in operations:
@@ -419,8 +424,14 @@ def are_dependent(first: Recorded, second: Recorded, locate: Locate) -> bool:
 def _list_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
     """Yield (range, is written) for the accesses of an operation to plain data of its own rank.
 
-    For a pipeline these are the accesses of its operations. Packets are omitted, because their
-    flags order reads after writes.
+    First come the accesses of the operations in the body of a pipeline, in order, then the sources,
+    then the destinations. A range that is read and written is yielded twice. Left out are:
+
+    - remote ranges
+    - sources of `upkt`, `rppkt` and `gstorepkt`, and destinations of `cpkt`, which are packets
+    - destinations after the first one of sums of packets (`_PACKET_SUMS`)
+
+    Packets are left out because their flags order reads after writes.
     """
     for inner in operation.body:
         yield from _list_accesses(inner)
