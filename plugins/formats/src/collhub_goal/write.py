@@ -95,8 +95,8 @@ def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
     artifact named "", whose text is formatted when it is loaded. It declares that source lines are
     replaced by those of the file.
 
-    Errors are raised here, not on loading: `UsageError` if the data of a step are too large for
-    GOAL (`MAX_BYTES`), and `InputError` for sends and receives that do not match
+    Errors are raised here, not on loading. It is `UsageError` if the data of a step are too large
+    for GOAL (`MAX_BYTES`). It is `InputError` for sends and receives that do not match
     (`unmatched-message`) and for the other errors of `build_schedule`.
     """
     size = options.size or algorithm.collective_bytes

@@ -249,12 +249,12 @@ class _CutRows:
         `down`: capacity of each arc for the way down; the rest of its capacity is for the way up.
         `weights`: of the roots. Both are in units of the largest capacity.
 
-        For each way, first down, then up (in the reversed graph), and for each compute node in
-        ascending order, the minimum cut is examined that separates it from a source. The source
-        feeds the weight of every root into the root. The cut is violated if it carries less than
-        the total weight by more than the relative `_TOLERANCE`. Its row is for the nodes on the
-        side of the compute node. A cut that has a row already is not added, and does not make the
-        result True. False means that the solution is valid.
+        The way down is examined first, then the way up (in the reversed graph), each for all
+        compute nodes in ascending order. Of a node, the minimum cut that separates it from a source
+        counts. The source feeds the weight of every root into the root. The cut is violated if it
+        carries less than the total weight by more than the relative `_TOLERANCE`. Its row is for
+        the nodes on the side of the compute node. A cut that has a row already is not added, and
+        does not make the result True. False means that the solution is valid.
         """
         sent = np.rint(weights * _FLOW_UNITS).astype(np.int64)
         total = int(sent.sum())
