@@ -145,8 +145,8 @@ class SharedMemoryTransport:
           (or reduces its own data with them), and acknowledges this to the sender
         - send: waits for the acknowledgement of the receiver; then its memory may change
 
-        There is no time limit. If the starting process has ended, `wait` ends this process with the
-        status `FAILED`.
+        `wait` has no time limit. If the starting process no longer exists, `wait` exits from this
+        process with the status `FAILED`.
         """
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._make_arrival(post) for post in receives]

@@ -272,8 +272,7 @@ def _version_notes(label: str, points: Sequence[Measurement], library: Library) 
 
     The code is `mixed-versions`. Libraries that differ only in their variant count as one. The
     message begins with `label` and lists each library and version by text in ascending order, with
-    its number of points. It says that only `library` is fitted; the cure says that the others have
-    separate tables.
+    its number of points. Message: only `library` is fitted. Cure: the others have separate tables.
     """
     counts: dict[str, int] = {}
     for point in points:

@@ -296,7 +296,8 @@ def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Itera
     the end of the run for a row that never ended.
 
     The arguments are the facts of the subject. If the row is shown later than it started,
-    `waited_us` is the time between. A row that never ended has `ends` with the text `never`.
+    `waited_us` is the time from its start to `shown.begin`. A row that never finished has the fact
+    `ends` with the text `never`.
     """
     subject = run.subject
     order = run.rows[np.argsort(shown.begin[run.rows], kind="stable")]

@@ -245,9 +245,9 @@ def _mirror_partners(run: RunTimes) -> Int64Array:
     """Return for every row the row with which it is matched: int64, -1 without one.
 
     A receive is matched with its send, and this send with the receive. In a job, both must have
-    begun. A member of a job's collective that has ended is matched with the ended member of the
-    same call that began last, which itself has -1. Other rows, such as computations and messages
-    without a partner, have -1.
+    begun. Of a collective of a job, only finished members are matched: each with the finished
+    member of the same call that began last, which itself has -1. Other rows, such as computations
+    and messages without a partner, have -1.
     """
     partner = run.subject.partners(run.start, run.end)
     rows = np.flatnonzero(partner != np.arange(len(partner)))

@@ -94,7 +94,7 @@ def test_sums_of_bytes_are_separate() -> None:
 
 
 def test_rows_of_failed_runs_are_skipped() -> None:
-    failed = "  33554432    Failure running neuron-bench - log file /tmp/x.log\n"
+    failed = "  33554432    Failure running neuron-bench - log file neuron.log\n"
     points, skipped = read(COMMAND + HEADER + ROW + failed + "1 errors found - test failed\n")
     assert len(points) == 1
     assert skipped == ["the run of this size failed [skipped]"]

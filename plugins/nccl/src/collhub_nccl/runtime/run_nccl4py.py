@@ -209,7 +209,7 @@ def main() -> int:
     are timed and not checked. The line has `ok` (whether OUTPUT was right), `rank`, `dtype`, and
     `time_s`, the median of these times in seconds. Returns the exit status: 0 if right, 1 if wrong.
 
-    Ends the process with status 2 for wrong arguments. Ends it with status 1 and a message for:
+    Raises `SystemExit` with status 2 for wrong arguments, and with status 1 and a message for:
 
     - a missing library or GPU
     - a `--size` that is negative or no multiple of whole units

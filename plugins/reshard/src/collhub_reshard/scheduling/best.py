@@ -77,12 +77,12 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
     ones, that with the smallest makespan, then the first. The search ends when no task is late and
     the makespan meets the largest known lower bound, or when CP-SAT proves the schedule.
 
-    The search also ends after the public orders if `effort.work` is 0 or the time limit has
-    passed. With more than `_MAX_TASKS_OF_SEARCH` (2000) tasks it ends after the priorities. What
-    the time limit leaves out is recorded as a cut of `effort.budget`. Annealing is used for two or
-    more tasks (`can_anneal`). CP-SAT is used if it is installed, for at most `MAX_TASKS_OF_SOLVER`
-    (500) tasks with times that are small enough (`fits_solver`). See `_ScheduleSearch.schedule`
-    for the status and the proof.
+    Fewer methods are used in two cases: with more than `_MAX_TASKS_OF_SEARCH` (2000) tasks none
+    after the priorities; if `effort.work` is 0 or the time limit has passed, none after the public
+    orders. Methods that the time limit omits are recorded as a cut of `effort.budget`. Annealing is
+    used for two or more tasks (`can_anneal`). CP-SAT is used if it is installed, for at most
+    `MAX_TASKS_OF_SOLVER` (500) tasks with times that are small enough (`fits_solver`). See
+    `_ScheduleSearch.schedule` for the status and the proof.
     """
     if effort.split and special_cases.can_split(tasks) and len(tasks):
         # Tasks are split, so the bound by the longest task does not apply.

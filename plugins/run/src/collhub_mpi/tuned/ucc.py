@@ -71,7 +71,8 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
       another algorithm is faster, and measured sizes for which no window remains.
     - A collective is not written if UCC does not have it, or none of its compared algorithms.
 
-    The notes say how to use the file. `options` has no effect. Nothing is written to disk.
+    The notes of the result explain how UCC loads the file. `options` is not used. No file is
+    written to disk.
     """
     tokens: list[str] = []
     chosen, losses = first_of_kinds(selection)

@@ -349,8 +349,8 @@ def build_one_shot_candidates(
     - The fastest link takes longer than the limit to send all bytes once.
     - Some NPU cannot reach another one.
 
-    The search ends before a candidate whose busiest link takes longer than the limit. It also ends
-    after a candidate if there was a limit before it and `limit_ps()` is still equal to that.
+    The iteration stops before the first candidate whose busiest link takes longer than the limit.
+    It also stops after a candidate that did not change a limit which existed before it.
 
     `progress` is called with 0.0 at the start, and before each candidate with its index / number of
     candidates.

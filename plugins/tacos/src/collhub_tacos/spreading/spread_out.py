@@ -363,8 +363,9 @@ def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
 
     The search with deadlines follows if all of these hold: the first one was not interrupted,
     the task is an all-gather of all NPUs, and its estimated cost is at most `MAX_DEADLINE_COST`
-    (2^25). It ends at the bound of `_compute_goal_ps`, so it tries nothing if that is attained
-    already. The kernel is called "deadlines" if it found a faster schedule, else "events".
+    (2^25). It stops when a schedule attains the bound of `_compute_goal_ps`; if the first search
+    attained it, nothing is tried. The kernel is called "deadlines" if it found a faster
+    schedule, else "events".
 
     Ctrl-C or a limit ends a search with the best result so far, marked as interrupted. Without
     one (first search only) it is raised again. Raises `InputError` for a chunk that cannot
@@ -576,8 +577,9 @@ def _spread_on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
     The fastest result is returned, of equal ones that of the lower seed. The requested number
     of seeds is tried, from the setting's seed on. By default it is `_PAIRS_FOR_TREE_SEEDS` (40
     000) divided by the pairs of link and chunk, rounded down, between 1 and `_MAX_TREE_SEEDS`
-    (4). No bound ends the search early. Ctrl-C or a limit ends it with the best result so far,
-    marked as interrupted; without one it is raised again. The kernel is called "trees". Raises
+    (4). All of them are tried, also after a result at a lower bound. After Ctrl-C or at a limit,
+    the best result so far is returned, marked as interrupted; without a result, the exception
+    is raised again. The kernel is called "trees". Raises
     `InputError` (`disconnected`) for a member that a chunk cannot reach.
     """
     from collhub_tacos.routing.routes import spread
