@@ -110,7 +110,7 @@ def measure_fit(
     """
     coarse = _convert_to_larger_units(algorithm)
     if limits is None:
-        return _measure(coarse, options)
+        return _measure(coarse, *_create_task(coarse, options))
     # The size limits only the calls that use the file.
     unlimited = replace(options, max_bytes=None)
     fit = _KNOWN_FITS.find(
@@ -129,10 +129,11 @@ def _measure_within(coarse: Algorithm, options: WriteOptions, limits: RuntimeLim
     _check_necessary_blocks(coarse, limits, f"{options.runtime} cannot run the algorithm")
     target, task = _create_task(coarse, options)
     chosen = find_any_program(task)
-    fit = None if chosen is None else _build_fit(coarse, target, chosen)
-    if fit is None or fit.find_excess(limits):
-        return _measure(coarse, options)
-    return fit
+    if chosen is not None:
+        fit = _build_fit(coarse, target, chosen)
+        if not fit.find_excess(limits):
+            return fit
+    return _measure(coarse, target, task)
 
 
 def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: str) -> None:
@@ -148,19 +149,18 @@ def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: 
         raise LimitError(message).about(resource.name)
 
 
-def _measure(coarse: Algorithm, options: WriteOptions) -> RuntimeFit:
+def _measure(coarse: Algorithm, target: Target, task: WritingTask) -> RuntimeFit:
     """Return the resources of a program for an algorithm in the units of the file.
 
-    `coarse`: result of `_convert_to_larger_units`. Up to `_MAX_STEPS_FOR_EXACT_FIT` (1024) steps,
-    the program is the one that `write` would write for these options. Above, it is the first safe
-    program that is found, which may be another one.
+    `coarse`: result of `_convert_to_larger_units`; `target`, `task`: its result of `_create_task`.
+    Up to `_MAX_STEPS_FOR_EXACT_FIT` (1024) steps, the program is the one that `write` would write.
+    Above, it is the first safe program that is found, which may be another one.
 
-    Raises `UsageError` and `InputError` as `choose_target` does. Raises `InputError` with the code
-    `runtime-limit` for too many ranks, chunks, blocks, steps or channels, `fifo-deadlock` if a
-    program deadlocks at every size, and `size-range` if the file could serve no size.
+    Raises `InputError` with the code `runtime-limit` for too many blocks, steps or channels,
+    `fifo-deadlock` if a program deadlocks at every size, and `size-range` if the file could serve
+    no size.
     """
     is_first = len(coarse.steps) > _MAX_STEPS_FOR_EXACT_FIT
-    target, task = _create_task(coarse, options)
     return _build_fit(coarse, target, choose_program(task, is_first=is_first))
 
 
