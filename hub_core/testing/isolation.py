@@ -53,7 +53,10 @@ def record_accesses(work: Callable[[], object], readable_folders: Sequence[str])
     not caught.
     """
     watch = _install_watch()
-    watch.accesses, watch.readable_folders = [], tuple(readable_folders)
+    watch.accesses = []
+    # With a separator at the end, so that `/a/bc` is not in `/a/b`.
+    prefixes = (os.path.join(os.path.abspath(folder), "") for folder in readable_folders)
+    watch.readable_prefixes = tuple(prefixes)
     try:
         work()
     finally:
@@ -64,11 +67,11 @@ def record_accesses(work: Callable[[], object], readable_folders: Sequence[str])
 class _Watch(threading.local):
     """Accesses of the current thread while it is watched, else None.
 
-    `readable_folders`: files below them may be opened for reading.
+    `readable_prefixes`: files whose paths begin with one of them may be opened for reading.
     """
 
     accesses: list[str] | None = None
-    readable_folders: tuple[str, ...] = ()
+    readable_prefixes: tuple[str, ...] = ()
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
         """Record an audit event if the current thread is watched (an audit hook of PEP 578).
@@ -77,7 +80,7 @@ class _Watch(threading.local):
         appended to `accesses`. Only `open` and events that begin with a prefix of `_AUDITED`,
         such as `os.` or `socket.`, are recorded. Of these, the following are left out:
 
-        - `open` of a file below `readable_folders` for reading
+        - `open` of a file with one of `readable_prefixes` for reading
         - databases in memory, and `sqlite3.connect/handle`
         - events with `importlib`, `importlib_metadata` (also their submodules) or
           `hub_core.installed` among the modules of all callers
@@ -110,9 +113,7 @@ class _Watch(threading.local):
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
         if not is_reading or not isinstance(path, str):
             return False
-        # A sibling whose name begins like a folder's, such as `/a/bc` beside `/a/b`, is outside.
-        parents = (os.path.join(os.path.abspath(one), "") for one in self.readable_folders)
-        return os.path.abspath(path).startswith(tuple(parents))
+        return os.path.abspath(path).startswith(self.readable_prefixes)
 
 
 @functools.cache
