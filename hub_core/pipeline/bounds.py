@@ -171,7 +171,7 @@ def _is_tight(bound: ProvenBound, time_ps: int | None) -> bool:
     return time_ps is not None and time_ps <= TIGHT_RATIO * bound.time_ps
 
 
-def remove_beaten_bounds(result: SynthesisResult, time_ps: int) -> SynthesisResult:
+def apply_simulated_time(result: SynthesisResult, time_ps: int) -> SynthesisResult:
     """Return the result with a simulated time, without bounds above it, which are wrong.
 
     `time_ps`: simulated with times of messages that are truncated to ps. The time in ns is rounded

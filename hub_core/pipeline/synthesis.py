@@ -19,7 +19,7 @@ from hub_core.model.count_sources import SIZE_CURE, parse_counts, read_counts
 from hub_core.model.kinds import COUNTS_HELP
 from hub_core.network import Occupancy, Topology, check_paths
 from hub_core.pipeline.bounded_reads import load_file
-from hub_core.pipeline.bounds import remove_beaten_bounds
+from hub_core.pipeline.bounds import apply_simulated_time
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.inputs import as_topology
 from hub_core.pipeline.limit_search import (
@@ -209,7 +209,7 @@ def run_synthesizer(
       the steps of some ranks.
     - If the time of the result is below one of its bounds, the algorithm is simulated again in ps,
       because simulators truncate to ns. The result gets this time, and bounds that still exceed
-      it are removed with a warning (`remove_beaten_bounds`).
+      it are removed with a warning (`apply_simulated_time`).
 
     The last step is omitted if `request.backend` is "", if the result is partial, or if the
     simulation gives no time or raises `InputError`; then the time and all bounds remain.
@@ -251,7 +251,7 @@ def run_synthesizer(
         return result
     if time_ps is None:
         return result
-    return remove_beaten_bounds(result, time_ps)
+    return apply_simulated_time(result, time_ps)
 
 
 def fit_to_runtime(

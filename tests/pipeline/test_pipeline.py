@@ -23,7 +23,7 @@ from hub_core.model.diagnostics import (
 )
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network.links import Occupancy
-from hub_core.pipeline.bounds import remove_beaten_bounds
+from hub_core.pipeline.bounds import apply_simulated_time
 from hub_core.pipeline.calls import execute
 from hub_core.pipeline.checks import check_installation
 from hub_core.pipeline.inputs import open_algorithm, own_topology
@@ -713,7 +713,7 @@ def test_bound_within_the_fractions_that_messages_lost_is_not_beaten(
     steps = len(algorithm.steps)
     assert 3000 < steps < 4000
     result = replace(MADE, algorithm=algorithm, bounds_ns={"cut": 9000})
-    told = remove_beaten_bounds(result, 9_000_000 - steps - excess_ps)
+    told = apply_simulated_time(result, 9_000_000 - steps - excess_ps)
     assert [found.code for found in told.diagnostics] == codes
     assert dict(told.bounds_ns) == ({} if codes else {"cut": 9000})
     assert told.time_ns == told_ns
