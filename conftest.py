@@ -54,7 +54,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exempt modules and collected tests, millions of objects, from all garbage collections."""
+    """Collect garbage once, then exempt all existing objects from later garbage collections.
+
+    These are millions of objects of imported modules and collected tests, so every later
+    collection takes less time.
+    """
     gc.collect()
     gc.freeze()
 
@@ -85,7 +89,10 @@ def comparing() -> None:
 
 @pytest.fixture(scope="session")
 def corpus() -> Path:
-    """The folder of real files made by others; tests that need it skip where it is absent."""
+    """Return the path of the folder of real files, `../shared/corpus` of the checkout.
+
+    Skip the requesting test if the folder does not exist.
+    """
     if not CORPUS.is_dir():
         pytest.skip("the corpus of real files (../shared/corpus) is not beside this checkout")
     return CORPUS
@@ -160,7 +167,11 @@ def save() -> Callable[[hub_core.Algorithm, Path], Path]:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Path:
-    """The canonical document of a correct in-place ring all-reduce of four ranks."""
+    """Write a correct ring all-reduce of 4 ranks to `ring.json` and return the path.
+
+    It is a canonical JSON document in `tmp_path`. The algorithm is in place, has one unit per
+    rank and 48 steps (see `ring_all_reduce`).
+    """
     path = tmp_path / "ring.json"
     hub_core.write(ring_all_reduce(4), path, format="json")
     return path

@@ -91,9 +91,10 @@ Set = list[RankFile]
 
 
 def varint(value: int) -> bytes:
-    """Encode an integer as a protobuf varint: 7 bits per byte, the lowest first.
+    """Encode an integer modulo 2^64 as a protobuf varint.
 
-    Negative numbers are encoded modulo 2^64.
+    A byte holds 7 bits, the lowest first; its top bit is set if another byte follows. 0 gives
+    one zero byte, and a negative number gives 10 bytes.
     """
     value &= (1 << 64) - 1
     encoded = bytearray()
@@ -114,10 +115,11 @@ def bytes_field(number: int, content: bytes) -> bytes:
 
 
 def encode_attributes(number: int, attributes: Attributes) -> bytes:
-    """Encode attributes as protobuf fields with this number, one per attribute.
+    """Encode each attribute as a protobuf field `number`, in the order of the dict.
 
-    The values are (kind, value); an empty kind leaves the value out. A name may end in ` again`,
-    which is removed, so that an attribute can occur twice.
+    `attributes` maps a name to (kind, value), see `encode_value`. With an empty kind, only the
+    name is encoded. A suffix ` again` of a name is removed before encoding, so that one name
+    can occur twice. No attributes give empty bytes.
     """
     encoded = b""
     for name, (kind, value) in attributes.items():
@@ -383,9 +385,12 @@ def custom(**metadata: Value) -> Set:
 
 
 def contract(files: Set) -> None:
-    """Add the contract of the algorithm `custom` to the file of rank 0.
+    """Set the expected final contents of a custom collective in the metadata of `files[0]`.
 
-    Rank 0 gets the unit of rank 1, and rank 1 the sum of all ranks (source -1).
+    The four attributes `expected_rank`, `expected_offset`, `expected_source_rank` and
+    `expected_source_unit` are lists with one entry per expected unit: offset 0 of rank 0 must
+    contain unit 0 of rank 1, and offset 0 of rank 1 the sum of unit 0 over all ranks (source
+    rank -1).
     """
     rows = {"rank": [0, 1], "offset": [0, 0], "source_rank": [1, -1], "source_unit": [0, 0]}
     for column, values in rows.items():
@@ -460,14 +465,18 @@ def encode_set(files: Set) -> dict[str, bytes]:
 
 
 def changed(build_set: Callable[[], Set], change: Change) -> dict[str, bytes]:
-    """Build a set, change it, and encode it: content by file name."""
+    """Build a set with `build_set`, apply `change` to it, and return its encoded files.
+
+    The result maps the file names `trace.RANK.et` to their bytes. The result of `change` is
+    ignored.
+    """
     files = build_set()
     change(files)
     return encode_set(files)
 
 
 def both(*changes: Change) -> Change:
-    """Return a change that makes all given changes, in order."""
+    """Return a change that applies all `changes` to the same set, in the given order."""
 
     def change(files: Set) -> None:
         for one in changes:
@@ -514,7 +523,11 @@ def with_metadata(name: str, kind: str, value: Value) -> Change:
 
 
 def on_node(rank: int, index: int, name: str, kind: str, value: Value) -> Change:
-    """Return a change that sets an attribute of node `index` in the file of a rank."""
+    """Return a change that sets an attribute of one node to (`kind`, `value`).
+
+    The node is entry `index` (not the id) of the nodes of `files[rank]`. A new attribute is
+    added after the present ones. The change raises IndexError if there is no such node.
+    """
 
     def change(files: Set) -> None:
         files[rank].nodes[index].attributes[name] = (kind, value)
@@ -759,14 +772,21 @@ def valid_cases() -> Iterator[tuple[str, str, dict[str, bytes]]]:
 
 
 def renamed(old: str, new: str | None) -> dict[str, bytes]:
-    """Return the files of the relay with one renamed, or removed if `new` is None."""
+    """Return the files of the set `relay` (content by file name) with the file `old` renamed.
+
+    With `new` None, the file is removed. A file that is already called `new` is replaced.
+    Raise KeyError if there is no file `old`.
+    """
     files = encode_set(relay())
     content = files.pop(old)
     return files if new is None else {**files, new: content}
 
 
 def file_changed(change: Callable[[bytes], bytes]) -> dict[str, bytes]:
-    """Return the files of the all-reduce, with `change` applied to the bytes of rank 1's file."""
+    """Return the files of the set `all_reduce` (content by file name), one of them changed.
+
+    The content of `trace.1.et`, the file of rank 1, is replaced by `change(content)`.
+    """
     files = encode_set(all_reduce())
     return {**files, "trace.1.et": change(files["trace.1.et"])}
 

@@ -137,7 +137,10 @@ class Node:
         return self.type in (SEND, RECEIVE)
 
     def number(self, name: str, default: int = -1) -> int:
-        """Return an integer attribute, or the default if it is absent or of another kind."""
+        """Return the value of an integer or bool attribute.
+
+        Return `default` if the attribute is absent, of another kind, or malformed.
+        """
         kind, value = self.attributes.get(name, (0, None))
         return value if kind in NUMBER_OF_KIND and isinstance(value, int) else default
 
@@ -153,7 +156,11 @@ class Node:
 
     @property
     def count(self) -> int:
-        """Units that the node moves; 0 if it states none."""
+        """The number of units that the node sends, receives or computes.
+
+        It is the count of `region` for a message, and the larger count of `src_region` and
+        `dst_region` for a local step; 0 if the node has no such region.
+        """
         names = ("region",) if self.is_message else ("src_region", "dst_region")
         return max((region[2] for name in names if (region := self.region(name))), default=0)
 
@@ -195,7 +202,10 @@ class RankFile:
         return self.metadata.get(name, (0, None))[1]
 
     def number(self, name: str) -> int | None:
-        """Return an integer metadata attribute, None if it is absent or of another kind."""
+        """Return the value of an integer or bool attribute of the metadata.
+
+        Return None if the attribute is absent, of another kind, or malformed.
+        """
         kind, value = self.metadata.get(name, (0, None))
         return value if kind in NUMBER_OF_KIND and isinstance(value, int) else None
 

@@ -127,8 +127,10 @@ def number_attribute(
 ) -> Piece:
     """Create the piece (encoded bytes per record) of an attribute with one varint value per record.
 
-    `values`: one integer per record; negative ones become 64-bit two's complement. `present`: bool,
-    the records that have the attribute; None for all.
+    `values`: one integer per record, at least one; negative ones become 64-bit two's
+    complement. `present`: True for the records that have the attribute; None for all. A record
+    without the attribute has no bytes in this piece. `name` must be so short that the entire
+    attribute has fewer than 128 bytes; only the length of the name is asserted.
     """
     inner = _encode_name(name) + varint(kind << 3)
     # The length of the attribute follows its tag.

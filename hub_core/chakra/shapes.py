@@ -162,9 +162,10 @@ class ShapeBook:
                 left = left[1:]
 
     def _parse_shape(self, data: Bytes, start: int, stop: int) -> Shape:
-        """Parse the record in `data[start:stop]` as a new shape, which is not added to the book.
+        """Parse the record in `data[start:stop]` and return its shape, which is not stored.
 
-        Raises `WireError` with the position in `data`, not in the record.
+        A shape describes the records that differ only in the values of numbers. Raise `WireError`
+        for a malformed record; its position is relative to `data`, not to the record.
         """
         content = data[start:stop].tobytes()
         lesson = _ShapeParser(content, self._scalars, self._triples)
@@ -178,7 +179,12 @@ class _ShapeParser:
     """Parser of the first record of a shape; `content`: the record without its header."""
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
-        """Prepare to parse one record (`content`); at first, all of its bits count as fixed."""
+        """Prepare to parse one record, `content`; call `shape` for the result.
+
+        `scalars` and `triples` are the names of the attributes to read as one integer and as a
+        list of three. Initially, all bits of the record are fixed (equal in all records of the
+        shape).
+        """
         self._shape, self._content = Shape(), content
         self._scalars, self._triples = scalars, triples
         # Bits that all records of the shape have in common.
@@ -225,15 +231,19 @@ class _ShapeParser:
             raise WireError(f"field {item.number} of a node has another wire type", item.start)
 
     def _mark_variable(self, item: Field) -> None:
-        """Let the value differ between records; the width of a varint must be equal."""
+        """Clear the bits of the field's value in the mask, so that they may differ between records.
+
+        The top bits of the bytes of a varint stay fixed, because they determine its width.
+        """
         # The continuation bits of a varint are fixed, because they determine its width.
         fixed_bits = 0x80 if item.wire is WireType.VARINT else 0
         self._mask[item.start : item.stop] = fixed_bits
 
     def _add_number(self, name: str, column: str, value: Field, kind: Kind) -> None:
-        """Add a slot that reads this number, of the attribute `name`, into `column`.
+        """Add a slot that reads the number `value` of the attribute `name` into `column`.
 
-        Raises `WireError` if its wire type is not that of the kind.
+        The bits of the number may then differ between records. Raise `WireError`, with the
+        position in the record, if the wire type of `value` is not that of `kind`.
         """
         if value.wire is not _WIRE_OF_FIXED.get(kind, WireType.VARINT):
             reason = f"the value of attribute {name} is not encoded as {kind.field}"

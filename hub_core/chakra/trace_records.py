@@ -49,10 +49,12 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 
 def encoded_record(message: str, **fields: object) -> bytes:
-    """Encode one record of a trace file: the length and a message of the schema, such as `Node`.
+    """Encode one record of a trace file: the length as a varint, then the message.
 
-    `fields`: fields of the message; a nested message is a dict. Raises `TypeError` or `ValueError`
-    for unknown fields.
+    `message`: name of a message of the schema, such as `Node`. `fields`: its fields; a nested
+    message is a dict. Equal fields give equal bytes. Raise KeyError for an unknown message,
+    ValueError for an unknown field or a number outside the range of its field, and TypeError
+    for a value of another type.
     """
     build = cast("Callable[..., Message]", message_class(message))
     body = build(**fields).SerializeToString(deterministic=True)

@@ -212,8 +212,9 @@ def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
 def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
     """Decode consecutive varints: (values, position of the first byte of each).
 
-    Bits beyond 64 are dropped. Bytes after the last complete varint are ignored. Raises `WireError`
-    for a varint of more than 10 bytes.
+    Bits beyond 64 are dropped. Bytes after the last complete varint are ignored; without a
+    complete one, both arrays are empty. Raise `WireError`, at the first byte of the varint, if
+    a complete one has more than 10 bytes.
     """
     # Bytes without bit 7 end a number, so all starts are known at once.
     ends = np.flatnonzero(encoded < 128) + 1

@@ -80,7 +80,11 @@ def output_options(function: Function) -> Function:
 
 
 def input_options(function: Function) -> Function:
-    """Add `--from`, `-O`, `--verify` and `--json`, the options of a command that verifies IN."""
+    """Add `--from`, `-O`, `--verify` and `--json`, the options of a command that verifies IN.
+
+    The command gets `source_format`, `assignments` and `as_json`; the policy of `--verify` is
+    stored in the session.
+    """
     for decorate in (json_flag, verify_option, option_pairs, from_option):
         function = decorate(function)
     return function
@@ -219,22 +223,26 @@ def source_argument(function: Function) -> Function:
 
 
 def explain_program_arguments(function: Function) -> None:
-    """Append a paragraph to the function's docstring that explains arguments of a program IN.
+    """Append a paragraph on the arguments of a program IN to the docstring of `function`.
 
-    The docstring is the help text of the command; it is modified.
+    The docstring is the help text of the command. It is dedented first; a missing one counts
+    as empty.
     """
     text = "If IN is a program, its arguments follow after --, as in `program.py -- 8 2`."
     function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{text}"
 
 
 def from_option(function: Function) -> Function:
-    """Add `--from FORMAT`; the command gets it as `source_format`."""
+    """Add `--from FORMAT`; the command gets it as `source_format`, None without the option."""
     help_text = "Format of IN (default: by suffix, then content)."
     return format_option("--from", "source_format", FormatReader, help_text)(function)
 
 
 def output_option(function: Function) -> Function:
-    """Add the required option `-o OUT`; the command gets it as `out`."""
+    """Add the required option `-o OUT` (or `--output`); the command gets its text as `out`.
+
+    The text is a path, a trace-set prefix, or `-` for standard output.
+    """
     help_text = "File, trace-set prefix, folder, folder/ to write into, or - for stdout."
     return click.option(
         "-o", "--output", "out", metavar="OUT", type=FILE, required=True, help=help_text

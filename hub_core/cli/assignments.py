@@ -247,10 +247,11 @@ def _degrade_option(function: Function) -> Function:
 def _add_link_changes(
     text: str | None, failed_links: Sequence[str], slow_links: Sequence[str]
 ) -> str:
-    """Append the failed and the slow links of the command line to the topology text.
+    """Return the topology text with the failed and the slow links appended as parameters.
 
-    They become `without=` and `degrade=` after `?`, or after `&` if the text has a `?`. Without
-    links, the text is returned unchanged. Raises `UsageError` if `text` is None.
+    `ring:4` with the failed links 0-1 and 1-2 and the slow link 2-3=0.5 gives
+    `ring:4?without=0-1,1-2&degrade=2-3=0.5`. If the text has a `?`, the first parameter
+    follows `&` instead. An empty list adds no parameter. Raise `UsageError` if `text` is None.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.failures import LinkChanges

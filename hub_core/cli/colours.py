@@ -62,10 +62,11 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def coloured_cell(cell: str, stream: TextIO) -> str:
-    """Return a cell of a table, coloured if its text is a verdict and the stream has colours.
+    """Return a table cell, coloured if its text is a verdict such as `ok`, `wrong` or `skipped`.
 
-    The entire text of the cell, without blanks around it, must be the verdict; the blanks are kept.
-    Any other cell is returned unchanged.
+    The verdict must be the complete text except for surrounding blanks, which are kept and not
+    coloured: green for success, red for failure, yellow for items that were not run or loaded.
+    Any other cell is returned unchanged, and so is every cell if `stream` has no colours.
     """
     colour = _VERDICTS.get(cell.strip())
     if colour is None or not has_colours(stream):

@@ -297,10 +297,10 @@ class SessionMessages:
         opened: OpenedInput | None = None,
         algorithm: Algorithm | None = None,
     ) -> None:
-        """Print findings on stderr, in their order.
+        """Print findings as one line each on standard error, in their order.
 
-        If both `opened` and `algorithm` are given, findings about the input file show the path that
-        the user gave instead of the file's base name.
+        With both `opened` and `algorithm`, a finding whose file is the source name of the
+        algorithm shows the path of the input that the user gave, if that path has this base name.
         """
         findings = list(diagnostics)
         if opened is not None and algorithm is not None:

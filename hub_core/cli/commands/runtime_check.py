@@ -66,10 +66,11 @@ class RuntimeVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the outcome and the findings; with `is_alone` (only one file) also the calls.
+        """Print the outcome on standard output and the findings on standard error.
 
-        A finding is printed without its file name if it has a line and is in the file of the
-        finding before it. The report is not changed.
+        With `is_alone` (only one file is checked), a table of the calls for which the runtime uses
+        the file follows the outcome, unless there are none. A finding is printed without its file
+        name if it has a line and its file is the file of the finding before it.
         """
         print_line(f"{self.source}: {_describe_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:
@@ -135,8 +136,9 @@ class AllRuntimesVerdict:
     def diagnostics(self) -> list[Diagnostic]:
         """The first error of each runtime, in the order of verdicts; empty if any uses the file.
 
-        If a verdict is applicable (the runtime reads the format), other verdicts are left out. A
-        runtime with several versions contributes its first error, one without errors nothing.
+        If at least one verdict is applicable (its runtime reads the format), only applicable
+        verdicts are searched. The versions of a runtime are searched in order. A runtime without
+        errors has no entry.
         """
         if self.ok:
             return []

@@ -331,7 +331,11 @@ def _run_synthesizer(
 def _create_simulation(
     timing: TimingSource, topology: Topology, request: SynthesisArguments, session: Session
 ) -> Callable[[Algorithm], SimulationResult]:
-    """Return a function that simulates an algorithm for `request.size` bytes as in `timing`."""
+    """Return a function that simulates an algorithm on `topology` for `request.size` bytes.
+
+    The simulator and its options are `timing.backend` and `timing.options`. The function, not
+    its creation, raises `HubError` if they are invalid or the simulation fails.
+    """
     from hub_core.pipeline.simulation import simulate
 
     return lambda algorithm: simulate(

@@ -382,12 +382,12 @@ def _run_search(
     shared: Mapping[str, Assignments],
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
-    """Run the pass `name`, which searches, with workers and limits, and show its progress.
+    """Run the pass `name`, a search, with parallel workers, and show its progress.
 
-    `options`: options of the pass. `shared`: options by component; only those of the workers'
-    engine are used. `budget`: limits of the search; the pass records there which limits ended it
-    early. Returns the result and the descriptions of the changes. The workers are stopped at the
-    end. Raises `HubError` if the engine or the pass fails.
+    Return the result and the descriptions of the changes. `options`: options of the pass.
+    `shared`: options by component; only those of the engine that starts the workers are used.
+    `budget`: limits of the search; the pass records there the limits that ended it early. The
+    workers are stopped at the end. Raise `HubError` if the engine or the pass fails.
     """
     from hub_core.pipeline.calls import transform as run_pass
 

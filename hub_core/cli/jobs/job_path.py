@@ -94,11 +94,11 @@ def trace_critical_path(
 
 
 def _remove_overlaps(path: list[PathNode]) -> list[PathNode]:
-    """Return the path with begin times after the end of earlier nodes, so that times add up.
+    """Return the nodes of a path with times that do not overlap, in the same order.
 
-    `path`: nodes in order of time. A node begins at the latest end before it, or at its own start
-    if that is later. A node that ended before an earlier one gets no time: it ends when it begins.
-    No node is omitted.
+    `path`: nodes in order of time. The new begin of a node is its own start, or the latest end
+    of the nodes before it if that is later. Its end is unchanged, but at least its new begin,
+    so a node that ended before an earlier one has duration 0. No node is omitted.
     """
     joined, reached = [], 0
     for node in path:

@@ -144,11 +144,11 @@ class _Table:
         return tuple(sorted(spent, key=lambda one: (-one.exposed_ns, -one.time_ns)))
 
     def by_group(self) -> tuple[tuple[str, Spent], ...]:
-        """Sum the collectives by group and kind: pairs (name of the group, sums).
+        """Sum the times of collectives: one pair (name of the group, sums) per group and kind.
 
-        The order is that of the groups in the workload, then of the kinds of collective. The group
-        of all ranks is first and has the name "". Messages are omitted. A call counts once for
-        every rank that takes part.
+        Pairs are in the order of the groups in the workload; the group of all ranks, with the name
+        "", is first. The kinds of a group are in the order of `JobCollective`. Messages are
+        omitted. A call counts once for every rank that takes part.
         """
         spent_by_group = []
         groups = self._workload.groups
