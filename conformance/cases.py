@@ -400,9 +400,13 @@ def contract(files: Set) -> None:
 def relay() -> Set:
     """Build a broadcast of two units from rank 0 through SCRATCH of rank 1 to rank 2.
 
-    There are 3 ranks, each with 2 scratch units. Every unit is a message of its own. Rank 0
-    copies its input to its OUTPUT, then sends both units. Rank 1 receives both, copies them to
-    its OUTPUT, then sends both. Every step of a rank waits for the one before it.
+    Returns the files of ranks 0, 1 and 2, each with `scratch_units` 2. Every unit is a
+    message of its own. The steps of a rank, each of which waits for the one before it:
+
+    - Rank 0 copies both units from INPUT to OUTPUT in one step, then sends unit 0 and unit 1.
+    - Rank 1 receives unit 0 and unit 1 into SCRATCH, copies both to OUTPUT in one step, then
+      sends unit 0 and unit 1 from SCRATCH.
+    - Rank 2 receives unit 0 and unit 1 into OUTPUT.
     """
     unit = [(INPUT, 0, 1), (INPUT, 1, 1)]
     steps: list[list[Step]] = [
@@ -418,10 +422,12 @@ def relay() -> Set:
 
 
 def idle() -> Set:
-    """Build a custom collective in which rank 0 sends a unit to rank 1; rank 2 is idle.
+    """Build a custom collective of 3 ranks in which rank 0 sends one unit to rank 1.
 
-    Rank 0 sends from INPUT, rank 1 receives into OUTPUT. The metadata have `input_units` and
-    `output_units` 1 and `input_defined` 1.
+    Returns the files of ranks 0, 1 and 2. Rank 0 sends from INPUT, rank 1 receives into
+    OUTPUT. Rank 2 is idle: it has `step_count` 0 and one COMP_NODE of kind "compute" without
+    regions. The metadata of all files have `input_units` 1, `output_units` 1 and
+    `input_defined` 1.
     """
     files = build(
         "custom",
@@ -491,9 +497,11 @@ def for_all(change: Callable[[RankFile], object]) -> Change:
 
 
 def with_kind(kind: str, *names: str) -> Change:
-    """Return a change that encodes the named attributes of all nodes in the kind `kind`.
+    """Return a change: a function that modifies a set of files in place.
 
-    The values stay. Metadata, and nodes without the attribute, are not changed.
+    It sets the kind of the attributes `names` of all nodes to `kind` (a key of `KINDS`, or ""
+    to encode no value), and keeps their values. It does not add an attribute to a node that
+    lacks it, and does not modify metadata. `kind` is checked only when the set is encoded.
     """
 
     def change(files: Set) -> None:
@@ -506,7 +514,11 @@ def with_kind(kind: str, *names: str) -> Change:
 
 
 def without(*names: str) -> Change:
-    """Return a change that removes the named attributes from all metadata and nodes."""
+    """Return a change (a function that modifies a set of files in place).
+
+    It removes the attributes `names` from the metadata and the nodes of all files, and ignores
+    names that are absent.
+    """
 
     def change(files: Set) -> None:
         for file in files:
@@ -596,9 +608,11 @@ def durations(files: Set) -> None:
 
 
 def with_tags(new_tag: Callable[[int], int]) -> Change:
-    """Return a change that replaces the tag of every message by `new_tag(tag)`, as an int32.
+    """Return a change (a function that modifies a set of files in place).
 
-    Every message must have an integer `comm_tag`.
+    It replaces the attribute `comm_tag` of every send and receive, T, by the int32
+    `new_tag(T)`. The change raises `KeyError` for a message without `comm_tag`, and
+    `AssertionError` if the tag is not an integer.
     """
 
     def change(files: Set) -> None:
@@ -644,11 +658,12 @@ def unknown_attributes(files: Set) -> None:
 
 
 def many_bytes(files: Set) -> None:
-    """Change a set of direct messages of one unit to 2^33 units of one byte.
+    """Change a set of direct messages, in place, from one unit to 2^33 units of one byte each.
 
     Sets `unit_count` and `collective_bytes` of all files to 2^33, and `comm_size` of all
-    messages to 1. The attributes that number or count the chunks of a message are int32, too
-    small for 2^33, and are set to -1 (not given).
+    messages to 1. The regions are not changed: each message still has one unit. The attributes
+    `msg_chunk_idx`, `msg_chunk_cnt` and `total_chunk_cnt` are int32, too small for 2^33, and
+    are set to -1 (not given).
     """
     for file in files:
         file.set("unit_count", "int64", 1 << 33)
@@ -669,10 +684,13 @@ def reversed_attributes(files: Set) -> None:
 
 
 def reduce_locally(files: Set) -> None:
-    """Change the receive-reduce of rank 1 into a receive into SCRATCH and a reduction from SCRATCH.
+    """Split the receive-reduce of rank 1 into a plain receive and a separate local reduction.
 
-    `files` must have a receive-reduce of one unit in rank 1, which has 3 steps. The first such node
-    becomes a plain receive, so that the file has `step_count` 4; `scratch_units` becomes 1.
+    A receive-reduce is one step of two nodes: a receive with the attribute `is_rrc`, and the
+    reduction directly after it. The first such receive of rank 1 loses `is_rrc` and gets the
+    region SCRATCH, offset 0, 1 unit; the reduction reads this region. `files` is changed in
+    place. Rank 1 must have 3 steps and a receive-reduce of one unit: `step_count` is set to 4
+    and `scratch_units` to 1. Raises `StopIteration` if rank 1 has no receive-reduce.
     """
     file = files[1]
     file.set("scratch_units", "int64", 1)
@@ -1009,9 +1027,9 @@ def main() -> None:
     """Write all cases and `index.json` to the folder that the only command-line argument names.
 
     Each case has a folder, `valid/NAME` or `invalid/NAME`. Creates folders that are missing,
-    replaces files of the same names, keeps all other files, and prints the numbers of valid and
-    invalid cases. Exits with a usage line for another number of arguments, and for an argument
-    that begins with `-`.
+    replaces files of the same names, keeps all other files, and prints the numbers of valid
+    and invalid cases. Exits with code 1 and a usage line on stderr if the number of arguments
+    is not 1, or if the argument begins with `-`.
     """
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: python cases.py FOLDER")

@@ -194,9 +194,10 @@ def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
 
 
 def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
-    """Encode many values as consecutive varints: (bytes, number of bytes of each value as int64).
+    """Encode all values, in order, as consecutive varints (1 to 10 bytes, lowest 7 bits first).
 
-    Both arrays are empty if there are no values.
+    Returns (bytes, number of bytes of each value as int64). Both arrays are empty if there are
+    no values.
     """
     widths = varint_widths(values)
     # One round per byte: byte number `index` of all values of that width.

@@ -102,9 +102,11 @@ def collective_option(
 ) -> Callable[[Function], Function]:
     """Return a decorator that adds `--collective` with the given help text.
 
-    A name in any usual spelling is accepted; the command gets the hub's name of the collective in
-    the parameter `name`. With `has_counts`, uneven collectives are accepted too, and `--counts` is
-    added; the command gets its text as `counts`, None without the option.
+    The value is the name of a collective in any usual spelling, such as `allreduce`; the
+    command gets the hub's name in the parameter `name`, None without the option. With
+    `has_counts`, uneven collectives (whose parts differ in size) are accepted too, and
+    `--counts` is added; the command gets its unparsed text as `counts`, None without the
+    option. click refuses unknown names, and uneven collectives without `has_counts`.
     """
     named = click.option(
         "--collective", name, type=COUNTED_COLLECTIVE if has_counts else COLLECTIVE, help=help_text
@@ -206,10 +208,12 @@ def timeout_option(function: Function) -> Function:
 def source_argument(function: Function) -> Function:
     """Add the required argument IN, and arguments for IN if it is a program; return the command.
 
-    IN is a file, a trace-set prefix or `-`; the command gets it as `source`. Further words before
-    `--` are accepted only if IN and they are all rank files of one set, as a shell lists them for a
-    pattern; these files and the words after `--` are stored in the session, not passed to the
-    command. Appends an explanation to the docstring of `function`, which is the help text.
+    IN is a file, a trace-set prefix or `-`; the command gets it as `source`. Words after `--`
+    are arguments of a program IN: they are stored in the session, and the command does not get
+    them. Further words before `--` must be files that are, together with IN, rank files of one
+    job by their names or contents, as a shell lists them for a pattern; otherwise click refuses
+    them. `_store_source_arguments` has the rules. Appends an explanation to the docstring of
+    `function`, which is the help text.
     """
     arguments = click.argument(
         "source_arguments",

@@ -110,12 +110,16 @@ def _names(options: Sequence[Option]) -> list[str]:
 
 
 def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
-    """Return the remedy for an option that no component declares in this spelling.
+    """Return the cure for an option that is refused: its correct spelling, or the known options.
 
-    The first rule that applies: if a component declares the last part of the name, the full name
-    with the first such component; for a time limit (`timeout`, `time_limit`), `--timeout`; the
-    closest known name; all known names in alphabetical order. If no component declares any option,
-    the text reports this.
+    `name`: the part of the key after its last `.`, with `_` for `-`. `declared`: options by
+    component. The first rule that applies:
+
+    - A component declares `name`: `COMPONENT.NAME` with the first such component.
+    - `name` is `timeout` or `time_limit`: the option `--timeout`.
+    - No component declares any option: a text that reports this.
+    - An option with a similar name is declared: the most similar name (`closest`).
+    - Otherwise the names of all declared options, in alphabetical order.
     """
     for component, options in declared.items():
         if name in _names(options):
@@ -133,11 +137,13 @@ def give_symbol_sizes(
 ) -> str | None:
     """Pass the text of `--size` to a reader that declares the option `sizes`.
 
-    Such a reader reads programs with symbols, and `--size B=8,S=1024` gives their sizes. `options`:
-    the options that the reader declares. `values`: the values of its options, to which `sizes` is
-    added unless it is there already. Returns None if `size_text` is None or belongs to the reader;
-    otherwise the text unchanged, as the size of the collective. Raises `UsageError` for a text with
-    `=` if the reader has no such option.
+    Such a reader reads programs with symbols, and `--size B=8,S=1024` gives their sizes.
+    `options`: the options that the reader declares. `values`: the values of its options.
+
+    If the reader declares `sizes`, every text is for the reader: the text is added to `values`
+    as `sizes`, unless `values` has `sizes` already, and None is returned. Otherwise the text is
+    returned unchanged, as the size of the collective; a text with `=` raises `UsageError`. None
+    is returned for None.
     """
     if size_text is None:
         return None

@@ -76,11 +76,17 @@ def coloured_cell(cell: str, stream: TextIO) -> str:
 
 
 def coloured_line(line: str, stream: TextIO) -> str:
-    """Return a line whose severity or verdict, at its start or end, is coloured.
+    """Return the line with at most one coloured word: its severity or its verdict.
 
-    At most one word is coloured: a severity at the start, else a verdict at the start, else one at
-    the end, which is red if it begins with `not` and green otherwise. Unchanged on a stream without
-    colours, and without such a word.
+    The first of these that the line has is coloured:
+
+    - `error:`, `warning:` or `note:` at the start, followed by a blank;
+    - `ok` or `BAD` at the start, followed by a blank;
+    - `verified`, `correct as claimed` (both green) or `not correct as claimed` (red) at the
+      end, after a colon and a blank.
+
+    Any other line, and every line on a stream without colours, is returned unchanged. `line`
+    has no line break.
     """
     if not has_colours(stream):
         return line

@@ -76,9 +76,11 @@ class SessionInputs(SessionState):
     def read_model(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm | Workload:
         """Read the algorithm or workload in an opened input, without verification.
 
-        Calls the function of the reader that `open_input` chose, with its bound options. `options`:
-        their values as text; arguments of a program on the command line are added. Progress is
-        shown. Raises `HubError` if the input cannot be read or the options are invalid.
+        Uses the reader that `open_input` chose. `options`: texts by name of the reader's
+        option; arguments of a program on the command line (after `--`) are added as the option
+        `arguments`. Progress is shown. Raises `UsageError` for such arguments if the reader
+        does not declare this option or `options` has it too, and `HubError` for invalid options
+        and for an input that cannot be read.
         """
         all_options = self._add_program_arguments(opened, options)
         with output.progress(f"reading {opened.name}"):
@@ -89,10 +91,11 @@ class SessionInputs(SessionState):
     ) -> Algorithm | Workload:
         """Read the algorithm or workload in an opened input, and verify it as `--verify` requires.
 
-        An algorithm is verified in the modes that it claims (`verification.verify_input`); for a
-        workload, all installed checks of workloads run. Raises `InputError` for an incorrect model
-        under `refuse`. Under `warn`, errors are printed as warnings. Under `off`, the input is not
-        verified.
+        An algorithm is verified in the modes that it claims (`verification.verify_input`); for
+        a workload, all installed checks of workloads run. Under `refuse`, an incorrect model
+        and an algorithm that is too large to verify raise `InputError`. Under `warn`, the first
+        8 errors of an algorithm or all findings on a workload are printed as warnings. Under
+        `off`, the model is not verified. Raises `HubError` if the input cannot be read.
         """
         model = self.read_model(opened, options)
         self.admit(model, opened.name)
@@ -108,10 +111,12 @@ class SessionInputs(SessionState):
         return require_algorithm(self.read_model(opened, options), opened.name)
 
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
-        """Read an algorithm and verify it as `--verify` requires.
+        """Read an algorithm and verify it, in the modes that it claims, as `--verify` requires.
 
-        Raises `InputError` for a workload, and for an incorrect algorithm under `refuse`. Under
-        `warn`, errors are printed as warnings. Under `off`, nothing is verified.
+        Under `refuse`, an algorithm that is incorrect or too large to verify raises
+        `InputError`. Under `warn`, its first 8 errors are printed as warnings. Under `off`, it
+        is not verified. Raises `InputError` for a workload, and `HubError` if the input cannot
+        be read.
         """
         algorithm = self.read_unverified(opened, options)
         self.admit(algorithm, opened.name)
@@ -120,8 +125,10 @@ class SessionInputs(SessionState):
     def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
         """Read a workload and check it as `--verify` requires.
 
-        Raises `InputError` for an algorithm, and under `refuse` for errors that the checks find.
-        Under `warn`, all findings are printed as warnings. Raises `HubError` if reading fails.
+        All installed checks of workloads run. Under `refuse`, an error that a check finds
+        raises `InputError` with all findings. Under `warn`, all findings are printed as
+        warnings. Under `off`, no check runs. Raises `InputError` for an algorithm, and
+        `HubError` if the input cannot be read or a check fails.
         """
         workload = self.read_unverified_workload(opened, options)
         self.admit(workload, opened.name)
@@ -139,9 +146,10 @@ class SessionInputs(SessionState):
     def admit(self, model: Algorithm | Workload, name: str) -> VerifyReport | None:
         """Verify a model as `--verify` requires, and show the progress.
 
-        `name`: the model in messages. Returns the report on an algorithm; None for a workload and
-        under `off`. Raises `InputError` for errors under `refuse`; under `warn` they are printed as
-        warnings.
+        `name`: the model in messages. Returns the report on an algorithm; None for a workload
+        and under `off`. Under `refuse`, errors raise `InputError`. Under `warn`, the first 8
+        errors of an algorithm or all findings on a workload are printed as warnings. A note is
+        printed for a correct algorithm whose contents cannot be verified.
         """
 
         policy = VerifyPolicy(self.verify_policy)
@@ -181,10 +189,12 @@ class SessionInputs(SessionState):
     def simulate_workload(
         self, request: WorkloadRequest, backend: str, options: Mapping[str, str]
     ) -> WorkloadTimes:
-        """Simulate a workload with the simulator of workloads `backend`, and show the progress.
+        """Simulate a workload with the simulator of workloads `backend`; return its times.
 
-        Calls the function of the simulator's offer. `options`: texts by name. Raises `HubError` for
-        an unknown simulator and invalid options, and if the simulator refuses the workload.
+        `options`: texts by name of the simulator's option. `request.hub` is ignored: the
+        simulator gets the plugins of this session. Uneven collectives (whose parts differ in
+        size) without an algorithm get the default one. Progress is shown. Raises `HubError` for
+        an unknown simulator, for invalid options, and if the simulator refuses the workload.
         """
         from hub_core.pipeline.job_simulation import simulate_job
 

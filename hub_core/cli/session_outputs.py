@@ -41,7 +41,7 @@ class ChosenOutput:
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """Options of the writer."""
+        """Options that the chosen writer declares, an empty tuple without any."""
         from hub_core.registry.compatibility import options_of
 
         return options_of(self.writer.offer)
@@ -206,7 +206,11 @@ class SessionOutputs(SessionState):
         return written
 
     def selection_folders(self) -> SelectionFolders:
-        """Return the object that writes and reads folders of tuned selections."""
+        """Return a new object that writes and reads folders of tuned selections.
+
+        A selection defines which algorithm is used for which calls. The plugins are those of
+        this session.
+        """
         from hub_core.pipeline.outputs import SelectionFolders
 
         return SelectionFolders(self.registry())
@@ -230,8 +234,9 @@ class SessionOutputs(SessionState):
 def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> ChosenOutput:
     """Return the output with its final path, for an output that is made from an input.
 
-    `folder/` becomes a file or prefix in that folder with the name of the input (`algorithm` for
-    standard input), unless the format itself is a folder. Raises `UsageError` (`output-is-input`)
+    A path that ends with a slash is completed, as in `place_in_folder`, by the name of the
+    input without its suffix (`algorithm` for standard input and pipes), unless the format
+    itself is a folder. Other paths are unchanged. Raises `UsageError` (`output-is-input`)
     if the output would replace a file of the input, except with `force`.
     """
     target = place_in_folder(target, _stem(opened))

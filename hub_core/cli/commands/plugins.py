@@ -145,7 +145,12 @@ def check(session: Session, name: str, as_json: bool) -> int:
 @click.argument("name", shell_complete=plugin_names)
 @click.pass_obj
 def enable(session: Session, name: str) -> int:
-    """Import the plugin NAME again, which was skipped because a start of the program died."""
+    """Import the plugin NAME again, which was skipped because it ended or blocked a start.
+
+    NAME is the name of a plugin or of its distribution. The plugin is imported from the next start
+    on. For a plugin that was not skipped, only a note is printed. Exit 3 if no such plugin is
+    installed.
+    """
     from hub_core.cli.start_record import read_record
 
     # Not imported here, because the import failed before.
@@ -177,7 +182,9 @@ def enable(session: Session, name: str) -> int:
 def new(session: Session, name: str, directory: str | None, offers: str) -> int:
     """Write a distribution collhub-NAME that passes `collhub plugins check NAME` as it is.
 
-    A name that an installed plugin, package or offer has is refused.
+    The folder must be new or empty; the paths of the written files are printed. Exit 2 if
+    the folder is not empty, NAME is invalid, a kind of offer is unknown, or an installed
+    plugin, package or offer has the name.
     """
     from hub_core.cli.commands.plugin_distributions import parse_offers, spell_target, write_plugin
 

@@ -173,7 +173,10 @@ class Unjudged:
         return VerifiedInput(source=self.source, ok=False, diagnostics=findings)
 
     def show(self, *, is_alone: bool) -> None:
-        """Print that there is no verdict, and the findings; `is_alone` has no effect."""
+        """Print the line `SOURCE: not judged` on stdout and the findings on stderr.
+
+        `is_alone` has no effect.
+        """
         print_line(f"{self.source}: not judged")
         for finding in self.diagnostics:
             print_diagnostic(finding)

@@ -90,7 +90,10 @@ def lanes(steps: StepTable) -> Lanes:
 
 
 def count_kinds(steps: StepTable) -> dict[str, int]:
-    """Count the steps by name of the kind, such as `send`; kinds without steps have 0."""
+    """Count the steps by kind: number by name, such as `send` or `recv-reduce`.
+
+    All kinds are present, in the order of `StepKind`; a kind without steps has 0.
+    """
     counts = np.bincount(steps.kind, minlength=len(StepKind)).tolist()
     return {kind.name.lower().replace("_", "-"): counts[kind] for kind in StepKind}
 
@@ -240,9 +243,11 @@ def _sum_by_link(sent: Traffic, values: Int64Array) -> dict[str, int]:
 
 
 def _describe_lanes(lane_counts: Lanes) -> str:
-    """Describe the lanes in one line: the most per rank, and the steps of the longest lane.
+    """Describe the lanes in one line, as `2 of a rank at most, the longest of 9 steps`.
 
-    The number of fused steps is added if it is not 0. `not stated` if no step has a lane.
+    The numbers are the most lanes of a rank, and the steps of the longest lane without
+    fused sends. The number of fused sends of all ranks follows (`, 3 steps fused`) if it is
+    not 0. Returns `not stated` if no step has a lane.
     """
     if not lane_counts.most:
         return "not stated"
