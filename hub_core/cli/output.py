@@ -96,10 +96,10 @@ def print_table(
 
 
 def folded_ranks(cells: Mapping[int, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Merge the ranks whose rows are equal: one row per distinct row.
+    """Merge the ranks with equal rows: return one row per distinct row, by first appearance.
 
-    `cells`: the cells of a row by rank. Rows are equal if all their cells are equal. The result is
-    in the order of first appearance. A new first cell lists the ranks of the row, such as `0-7`.
+    `cells`: by rank, the cells of its row. The result has a new first cell with the ranks of
+    the row, in the order of `cells`: `0-7`, or `0,1,4`.
     """
     ranks: dict[tuple[str, ...], list[int]] = {}
     for rank, row in cells.items():
@@ -108,17 +108,20 @@ def folded_ranks(cells: Mapping[int, Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 def print_fields(fields: Mapping[str, str]) -> None:
-    """Print one line `name  value` per field, with aligned values, wrapped on a terminal."""
+    """Print one line `name  value` per field on standard output, with aligned values.
+
+    On a terminal, values are wrapped to its width. Unprintable characters are escaped.
+    """
     pairs = [(one_line(name), one_line(value)) for name, value in fields.items()]
     _print_pairs(pairs, _get_terminal_width())
 
 
 def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
-    """Print names and values in two columns.
+    """Print names and values on standard output in two columns; no lines without pairs.
 
     The first column is as wide as the longest name; the values begin two characters after it.
-    `room`: characters per line in which values are wrapped, with at least `_NARROWEST_COLUMN` (12)
-    for a value; None: values are not wrapped. Prints nothing without pairs.
+    `room`: characters per line, to which values are wrapped, but never to fewer than
+    `_NARROWEST_COLUMN` (12) per value; None: values are not wrapped.
     """
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
@@ -152,7 +155,11 @@ def print_note(message: str) -> None:
 
 
 def _print_message(message: str, rule: str = "") -> None:
-    """Print a message as one line on stderr, followed by a space and `rule`, dim, unless empty."""
+    """Print a message as one line on standard error, followed by a space and the dim `rule`.
+
+    An empty `rule` adds no text. Standard output is flushed first. Unprintable characters are
+    escaped, and a severity or verdict is coloured (`coloured_line`).
+    """
     # Flushed first, so that a terminal shows both streams in order.
     sys.stdout.flush()
     line = coloured_line(one_line(message), sys.stderr)
@@ -262,10 +269,11 @@ def _show_elapsed_time(what: str, done: threading.Event) -> None:
 
 
 def _show_over(line: str, width: int) -> int:
-    """Overwrite the last `width` characters on stderr by a line, and return the new length.
+    """Replace the current line on standard error by `line`; return the new number of characters.
 
-    A line that is wider than the terminal is truncated, because a wrapped line could not be
-    overwritten. Control characters are escaped.
+    `width`: characters of the line shown so far; they are overwritten by spaces if the new line
+    is shorter. A line that does not fit the terminal is truncated, because a wrapped line could
+    not be overwritten. Unprintable characters are escaped.
     """
     max_width = (_get_terminal_width(sys.stderr) or len(line) + 1) - 1
     # Names from files may contain line breaks.
@@ -281,10 +289,11 @@ def _erase_line(width: int) -> None:
 
 
 def _get_terminal_width(stream: TextIO | None = None) -> int | None:
-    """Return the width of the terminal in characters; None if the stream is not a terminal.
+    """Return the width of the terminal in characters; None if `stream` is not a terminal.
 
-    The default of `stream` is standard output. On a terminal, the environment variable COLUMNS
-    takes precedence over the width that the system states.
+    `stream` is only tested; by default it is standard output. The width is the environment
+    variable COLUMNS if that is a positive integer, else the width of the terminal of standard
+    output, else 80.
     """
     if not (stream or sys.stdout).isatty():
         return None
@@ -330,11 +339,11 @@ def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None
 
 
 def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
-    """Split a text at spaces into parts between which a line may end; none is empty.
+    """Split a text at spaces into words between which a line may be wrapped; no word is empty.
 
-    A digit before a space and a letter, `µ` or `%` stays with the next word ("5 ms", "8 ranks"):
-    the part has a no-break space (`_TIE`) there, which the caller replaces. `at_hyphens`: also
-    split after a hyphen between two letters.
+    A space between a digit and a letter, `µ` or `%` does not split ("5 ms", "8 ranks"); the
+    word has a no-break space (`_TIE`) there, which the caller replaces. `at_hyphens`: also
+    split after a hyphen between two letters (A to Z, a to z).
     """
     # Imported here: most output is not wrapped.
     import re

@@ -304,9 +304,9 @@ def _replaces_input(target: ChosenOutput, opened: OpenedAlgorithm) -> bool:
 
 
 def _is_same_file(name: str, file: Path) -> bool:
-    """Return whether both paths are one existing file, also through links.
+    """Return whether both paths lead to the same existing file, also through links.
 
-    False if one does not exist, for example for an input such as standard input.
+    False if one of them does not exist, such as `-` for standard input, or is not accessible.
     """
     with contextlib.suppress(OSError, ValueError):
         return os.path.samefile(name, file)

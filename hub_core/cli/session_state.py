@@ -118,16 +118,19 @@ class SessionState:
         return registry, importable
 
     def options_of(self, kind: type, name: str) -> tuple[Option, ...]:
-        """Return the options of an offer. Raises `HubError` if no offer has this kind and name."""
+        """Return the declared options of the offer `name` of this kind, in order; may be empty.
+
+        The plugins are loaded if they are not yet. Raise `HubError` if there is no such offer.
+        """
         from hub_core.registry.compatibility import options_of
 
         return options_of(self.registry().find(kind, name).offer)
 
     def bind_options(self, kind: type, name: str, options: Mapping[str, str]) -> object:
-        """Convert the given texts to the record of options of an offer.
+        """Convert option texts (by name) to the record of options of the offer `name` of this kind.
 
-        Raises `HubError` if no offer has this kind and name, and for unknown options or invalid
-        values.
+        An option without a text has the value of its environment variable, else its default. Raise
+        `HubError` if there is no such offer, and for unknown options or invalid values.
         """
         from hub_core.pipeline.calls import bound_options
 

@@ -216,9 +216,9 @@ def _get_record_folder() -> Path:
     """Return the folder of this environment's record in the user's state folder (XDG).
 
     It is `collhub/startsENVIRONMENT` in XDG_STATE_HOME if that is an absolute path, else in
-    `~/.local/state`. ENVIRONMENT is the path of the Python environment with `-` for other
-    characters than letters and digits, of which the last 100 characters are kept. The folder is not
-    created.
+    `~/.local/state`. ENVIRONMENT is the path of the Python environment, in which every run of
+    characters other than letters, digits and `_` is one `-`; only its last 100 characters are
+    used. The folder is not created.
     """
     state_home = os.environ.get("XDG_STATE_HOME", "")
     home = state_home if os.path.isabs(state_home) else os.path.expanduser("~/.local/state")
@@ -319,10 +319,10 @@ def _remove(paths: list[Path]) -> None:
 
 
 def _close(mark: int | None, path: Path | None = None) -> None:
-    """Close a mark, the descriptor of a locked file; remove its file if `path` is given.
+    """Close `mark`, the descriptor of a locked file; first delete the file `path` if given.
 
-    The file is removed first, while it is still locked. Does nothing, also to the file, if `mark`
-    is None; errors of closing are ignored.
+    Errors of both actions are ignored. If `mark` is None, neither the descriptor nor the file
+    is touched.
     """
     if mark is None:
         return

@@ -130,9 +130,10 @@ class Order:
 
 
 def _keep_last_entries(cells: Int64Array, last_entry: Int64Array) -> Int64Array:
-    """Return every value of `cells` once, in the order of the last entries of the values.
+    """Return every value of `cells` once, ordered by the last position of the value in `cells`.
 
-    `last_entry`: int64, with a place for every value, of any content; it is overwritten.
+    `last_entry`: int64 scratch array, longer than the largest value; its content is
+    overwritten. `cells` [3, 1, 3] gives [1, 3].
     """
     numbers = np.arange(len(cells))
     last_entry[cells] = numbers
@@ -230,7 +231,8 @@ def chain_cover(
 def values_of_single_keys(nodes: int, keys: Int64Array, values: Int64Array) -> Int64Array:
     """Return, for each node 0..nodes-1, the value whose key is the node: int64[nodes].
 
-    `keys`, `values`: equally long. -1 for a node that is no key, or the key of several values.
+    The result is -1 for a node that is no key, or the key of several values. `keys` (each in
+    0..nodes-1) and `values` have equal lengths.
     """
     only = np.full(nodes, -1, np.int64)
     # Repeated keys keep the last value, which is removed in the next line.
@@ -346,10 +348,12 @@ def _compute_narrow_levels(
 
 
 def find_heads(above: Int64Array) -> Int64Array:
-    """Return the first ancestor of every node: int64[nodes].
+    """Return the root of every node, reached by following parents: int64[nodes].
 
-    `above`: the parent of each node; a node without a parent is its own parent. The method is
-    pointer jumping: each round doubles the distance to the known ancestor.
+    `above`: the parent of each node; a root is its own parent. Longer cycles are not
+    allowed: the call may then not return. The argument is not modified, but is
+    returned itself if all parents are roots. Each round of pointer jumping doubles the distance
+    covered.
     """
     # Each round doubles the distance to the known ancestor.
     while not np.array_equal(further := above[above], above):

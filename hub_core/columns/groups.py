@@ -93,9 +93,9 @@ def inverse(permutation: IntArray) -> Int64Array:
 
 
 def positions_in(rows: IntArray, count: int) -> Int64Array:
-    """Return the position of each of 0..count-1 in `rows`: int64[count], -1 if missing.
+    """Return the position of each number 0..count-1 in `rows`: int64[count], -1 if missing.
 
-    If a row is repeated, its last position is returned.
+    The last position counts if a number is repeated. All `rows` must be in 0..count-1.
     """
     position = np.full(count, -1, np.int64)
     # The last position of a repeated value counts.
@@ -128,9 +128,10 @@ def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int
 
 
 def gather(indptr: Int64Array, indices: Int64Array, groups: IntArray) -> Int64Array:
-    """Return the entries of these groups of a CSR table, group after group.
+    """Return the entries of the given groups of a CSR table, group after group.
 
-    Groups may be in any order and repeated.
+    `groups` may be in any order and contain repetitions. A repeated group adds its entries each
+    time, an empty one adds no entries.
     """
     # Groups may be in any order and repeated.
     starts = indptr[groups]
@@ -151,10 +152,10 @@ def csr_of_pairs(parents: Int64Array, children: Int64Array, count: int) -> _Csr:
 
 
 def csr_within(indptr: Int64Array, indices: Int64Array, part: Int64Array) -> _Csr:
-    """Return the CSR table of a graph without the entries that connect different parts.
+    """Return the CSR table of a graph without the edges that connect different parts.
 
-    `part`: int64[nodes], the number of the part of each node. The remaining entries keep their
-    order.
+    `part`: int64[nodes], the number of the part of each node. The result has the same nodes;
+    its entries keep their order.
     """
     groups = group_of_entry(indptr)
     is_inside = part[indices] == part[groups]
@@ -196,10 +197,10 @@ class RankIntervals:
         self._before = first_positions(busy)
 
     def within(self, rank: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return, for each row, how much of its time from `start` to `end` the intervals cover.
+        """Return how much of the time from `start[i]` to `end[i]` the intervals of `rank[i]` cover.
 
-        The three arguments are parallel, and the result is int64[rows]. Overlapping intervals count
-        once.
+        The result is int64, one entry per query i, in the unit of the intervals. Overlapping
+        intervals count once. Each query needs 0 <= start <= end; this is not checked.
         """
         base = rank.astype(np.int64) * self._span
         start, end = np.minimum(start, self._last), np.minimum(end, self._last)

@@ -137,10 +137,10 @@ class LossyError(HubError):
 
 
 def closest(name: str, known: Iterable[str], min_similarity: float = 0.6) -> str:
-    """Return the cure `did you mean 'x'?` with the most similar known name; "" if none is similar.
+    """Return the cure `did you mean 'x'?` with the most similar known name, or "".
 
-    `min_similarity`: minimum ratio (`difflib`), 0 to 1; case matters. Of equally similar names, the
-    alphabetically last one is returned.
+    The result is "" if no name has a similarity (the ratio of `difflib`, 0 to 1; case matters)
+    of at least `min_similarity`. Of equally similar names, the alphabetically last one is used.
     """
     # Imported here, because it is rarely needed.
     import difflib
@@ -218,10 +218,10 @@ class Findings:
         say: Callable[[int], str],
         cure: str = "",
     ) -> None:
-        """Add one finding of this code per row of the step table, at the location of the row.
+        """Add one finding per row of the step table, in the order of `rows`, at the row's location.
 
-        `say(row)` returns the message; it is called for the first `CAP` rows only. The remaining
-        rows are only counted.
+        `say(row)` returns the message. It is called for the first `CAP` rows only; the remaining
+        rows are only counted. Without rows, no finding is added.
         """
         for row in rows[:CAP].tolist():
             self.add(code, say(row), steps.location(row, self.file), cure)

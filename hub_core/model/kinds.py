@@ -218,10 +218,12 @@ _ALIASES = {
 
 
 def standard_kind(name: str) -> CollectiveKind | None:
-    """Return the collective with a name in any usual spelling, or None for other names.
+    """Return the standard collective with this name in any usual spelling, or None.
 
-    `all-reduce`, `all_reduce`, `allreduce`, `AllReduce` and `all_reduce_perf` are equivalent;
-    `alltoall`, `all2all` and `bcast` are names of MPI and NCCL.
+    Upper case, all characters but letters and digits, and a final `perf` are ignored, so that
+    `all-reduce`, `allreduce`, `AllReduce` and `all_reduce_perf` are equivalent. `alltoall`,
+    `all2all` and `bcast` are accepted too. `custom` and uneven collectives such as
+    `all-to-all-v` give None.
     """
     plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("perf")
     known = {str(kind).replace("-", ""): kind for kind in STANDARD_KINDS} | _ALIASES
@@ -229,9 +231,11 @@ def standard_kind(name: str) -> CollectiveKind | None:
 
 
 def uneven_kind(name: str) -> CollectiveKind | None:
-    """Return the uneven collective with a name in any usual spelling, or None for other names.
+    """Return the uneven collective with this name in any usual spelling, or None.
 
-    `all-to-all-v`, `all_to_all_v`, `alltoallv` and `AllToAllV` are equivalent.
+    Upper case and all characters but letters and digits are ignored, so that `all-to-all-v`,
+    `all_to_all_v`, `alltoallv` and `AllToAllV` are equivalent. Every other name, also that of a
+    standard collective, gives None.
     """
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     return {str(kind).replace("-", ""): kind for kind in UNEVEN_KINDS}.get(plain)

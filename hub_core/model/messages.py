@@ -39,9 +39,10 @@ _FORMS = {
 
 
 def region(buffer: int, offset: int, count: int) -> str:
-    """Format a region of a buffer, such as `OUTPUT[4:6]`, or `OUTPUT[4]` for one unit.
+    """Format the region of `count` units at `offset` of a buffer.
 
-    The end is excluded. An invalid buffer is shown by its number.
+    The result is `OUTPUT[4:6]` for two units (the end is excluded), and `OUTPUT[4]` for one. An
+    invalid buffer, such as 9, is shown as `buffer 9`.
     """
     name = Buffer(buffer).name if buffer in set(Buffer) else f"buffer {buffer}"
     return f"{name}[{offset}]" if count == 1 else f"{name}[{offset}:{offset + count}]"
@@ -61,7 +62,8 @@ def action(steps: StepTable, row: int) -> str:
 def describe(steps: StepTable, row: int) -> str:
     """Describe the position and the action of a row.
 
-    For example `line 12, rank 3, step 2 (send of INPUT[0] to rank 1)`; without an unknown line.
+    An example is `line 12, rank 3, step 2 (send of INPUT[0] to rank 1)`. Steps of a rank are
+    numbered from 0. The line is omitted if the row has no source line (-1).
     """
     line = int(steps.source_line[row])
     lead = f"line {line}, " if line >= 0 else ""
@@ -123,10 +125,12 @@ def pair_in_order(
 
 
 def match_messages(steps: StepTable, findings: Findings) -> Messages:
-    """Return `matched_messages`, and add findings on messages that are not valid.
+    """Match every send with its receive (see `matched_messages`), and report invalid messages.
 
-    Findings are added for peers that are no other rank of the collective, for unmatched messages,
-    and for matched messages with different counts (these remain matched).
+    One finding is added to `findings` per message with a peer that is no rank (`peer-range`) or
+    is the rank itself (`self-message`), per message without a partner (`unmatched-send`,
+    `unmatched-receive`), and per matched pair with different counts (`count-mismatch`); such a
+    pair remains matched. Of each code, at most `CAP` findings are listed.
     """
     messages = matched_messages(steps)
     _report_peers(steps, findings)

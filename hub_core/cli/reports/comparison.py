@@ -215,9 +215,10 @@ def _collect_traffic(algorithm: Algorithm) -> Mapping[_PairKey, PairTraffic]:
 
 
 def _is_same_traffic(pair: PairDifference, unit_counts: tuple[int, int]) -> bool:
-    """Return whether equal numbers of messages carry equal fractions of the buffer.
+    """Return whether a pair of ranks has equal traffic in both algorithms.
 
-    `unit_counts`: units of a full buffer in A and in B; the fractions are compared exactly.
+    The numbers of messages must be equal, and so must the units sent, as exact fractions of the
+    buffer. `unit_counts`: units of a full buffer in A and in B.
     """
     units_a, units_b = unit_counts
     is_same_share = pair.a.units * units_b == pair.b.units * units_a

@@ -44,11 +44,11 @@ class ReportFiles:
     reported: list[Diagnostic]
 
     def note(self, source: str, ok: bool, diagnostics: Sequence[Diagnostic]) -> CheckedSource:
-        """Collect the findings on one input, for the files that `write` writes.
+        """Return one input with its verdict `ok` and all findings, for `write`.
 
-        They are the findings that readers reported since the last call (`self.reported`, which is
-        cleared), except for those in `diagnostics`, followed by `diagnostics`. `ok`: the verdict.
-        Returns them with the input and the verdict.
+        The findings are those in `self.reported` (from readers, since the last call) that are not
+        in `diagnostics`, followed by `diagnostics`. `self.reported` is cleared. The result is not
+        stored here.
         """
         # Imported here, as below: the help of the command needs no reports.
         from hub_core.cli.reports.check_results import CheckedSource
@@ -100,8 +100,10 @@ class ReportFiles:
 
 
 def report_file_options(function: Function) -> Function:
-    """Add the options for files of findings; the command gets `sarif`, `junit`, `baseline`,
-    `write_baseline`.
+    """Add `--sarif`, `--junit`, `--baseline` and `--write-baseline` to a command.
+
+    The command gets the paths as `sarif`, `junit`, `baseline` and `write_baseline`; each is
+    None without its option.
     """
     for name, metavar, text in reversed(_OPTIONS):
         function = click.option(name, metavar=metavar, type=FILE, help=text)(function)
@@ -153,7 +155,8 @@ def open_report_files(
 def _write_file(out: str, content: bytes) -> None:
     """Write a file completely or not at all; an existing file is replaced.
 
-    Raises `HubError` if it cannot be written.
+    `out` is a path, or `-` for standard output. Raise `HubError` if it cannot be written, for
+    example because it is a folder.
     """
     from hub_core.pipeline.artifacts import Content, destination
     from hub_core.plugin_api.formats import Format

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
-    """Return the text field `cut` on parts of a search that a limit cut.
+    """Return the text field `cut` of a report if a limit ended parts of a search early.
 
-    It says that the answer is partial, and lists the parts in their order. Empty without such
-    parts.
+    The text declares the answer partial and lists `cuts` in their order. Without cuts, the
+    result is empty.
     """
     if not cuts:
         return {}
@@ -162,10 +162,7 @@ class Unjudged:
     ok: bool = False
 
     def record(self) -> Record:
-        """Return the error as a report item with `ok` False and the findings.
-
-        The item is the same in the reports of verification and of runtimes.
-        """
+        """Return a report item (`VerifiedInput`) with the input, `ok` False and the findings."""
         from hub_core.cli.reports.algorithm_records import VerifiedInput
         from hub_core.reports import list_findings
 
