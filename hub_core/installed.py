@@ -30,8 +30,9 @@ class EntryPoint:
     def load(self) -> object:
         """Import the module of the entry point; return it, or its attribute after the colon.
 
-        Raises `ImportError` if the module cannot be imported, and `AttributeError` if the attribute
-        is missing. Other exceptions of the module's code pass through.
+        The attribute may be dotted, such as `Class.method`. Raise `ImportError` if the module
+        cannot be imported, and `AttributeError` if the attribute is missing. Other exceptions
+        of the module's code are not caught.
         """
         module, _, attribute = self.value.partition(":")
         target: object = importlib.import_module(module.strip())
@@ -57,9 +58,10 @@ class Distribution:
 
     @cached_property
     def version(self) -> str:
-        """Return the version of the distribution as text.
+        """The version of the distribution as text, or "" if it is unknown.
 
-        It is that of the metadata, otherwise that of the folder's name `NAME-VERSION.dist-info`.
+        It is taken from the metadata, otherwise from the folder's name
+        `NAME-VERSION.dist-info`.
         """
         versions = self._get_headers("Version")
         return versions[0] if versions else self._parse_folder_name("version")

@@ -152,12 +152,12 @@ def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: Bo
 
 
 def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragged]:
-    """Encode the packed field `tag` of every record: tag, length, varints.
+    """Encode a packed list of varints for every record: tag, length in bytes, entries.
 
-    `indptr`: the entries of record i are `values[indptr[i]:indptr[i + 1]]`; a record without
-    entries gets no bytes. `tag`: the encoded tag, one byte. Returns three parts for
-    `encode_records` in this order: tags, lengths as varints, and entries as varints. A part is
-    (bytes of all records, number of bytes of each record, int64).
+    The entries of record i are `values[indptr[i]:indptr[i + 1]]`; a record without entries
+    gets no bytes. `tag`: the encoded tag, one byte. Returns three parts for
+    `encode_records` in this order: tags, lengths as varints, and entries as varints. A part
+    is (bytes of all records, number of bytes of each record, int64).
     """
     encoded, widths = encode_varints(values)
     # Bytes of the list of every record.
@@ -245,11 +245,12 @@ def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) 
 
 
 def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) -> Bytes:
-    """Return the content with inserted bytes; the parts of `inserted` follow each other per record.
+    """Return `content` with bytes inserted for every record, as a new array.
 
-    A part is (bytes of all records, lengths by record). `at[i]`: the position in the returned
-    array, not in `content`, of the first byte that is inserted for record i; bytes inserted for
-    the records before i count.
+    A part of `inserted` is (bytes of all records, number of bytes of each record). The
+    bytes of all parts for a record are placed one after another, in the order of the parts.
+    `at[i]`: the position of the first inserted byte of record i in the result, not in
+    `content`.
     """
     merged = np.empty(len(content) + sum(len(encoded) for encoded, _ in inserted), np.uint8)
     is_content = np.ones(len(merged), np.bool_)

@@ -144,9 +144,10 @@ class NodeFields:
     ) -> None:
         """Raise `TraceError` (`attribute-kind`) for the first node whose value has a wrong kind.
 
-        `present`: bool[nodes], the nodes to check; they must have the attribute. `accepted`:
-        bool[256], indexed by the number of the kind. `expected`: the accepted kinds in words, for
-        the message.
+        The kind of a value is its `Kind`, the number of its field in the trace format.
+        `present`: bool[nodes], the nodes to check; each must have the attribute `name`.
+        `accepted`: bool[256], True at the number of each accepted kind. `expected`: the
+        accepted kinds in words, for the message.
         """
         kind = self.nodes.attributes.kind[name]
         # Absent attributes have kind 0, which is never accepted, so they are excluded.
@@ -203,17 +204,20 @@ class ResolvedLinks:
 
 
 def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
-    """Resolve the ids in the dependencies of all nodes of a batch to rows of nodes in the batch.
+    """Resolve the ids in the dependencies of a batch to rows of nodes in the batch.
 
-    Parents are searched in the file of the child. With `drop_dangling`, dependencies on missing
-    nodes are dropped and counted (data and control together). Otherwise the first one raises
-    `TraceError` (`dangling-dependency`); data dependencies of all nodes are checked before control
-    dependencies. An id that occurs twice in a file raises `TraceError` (`duplicate-id`).
+    Parents are searched in the file of the child. Edges are ordered by child, then as
+    listed in the file. With `drop_dangling`, dependencies on missing nodes are dropped and
+    counted (data and control together).
 
-    The result also marks irregular files (bool per file). A file is regular if its ids are 0..k-1
-    in order, and if for each kind of dependency the parents of every node, in the order of the
-    file, are strictly ascending and precede the node. Dropped dependencies do not make a file
-    irregular.
+    The result also marks irregular files (bool per file). A file is regular if its ids are
+    0..k-1 in order, and if for each kind of dependency the parents of every node, in the
+    order of the file, are strictly ascending and precede the node. Dropped dependencies do
+    not make a file irregular.
+
+    Raise `TraceError` for the first of these defects: an id that occurs twice in a file
+    (`duplicate-id`); without `drop_dangling`, the first data dependency on a missing node,
+    then the first such control dependency (`dangling-dependency`).
     """
     index = _Index(nodes.batch, nodes.id)
     data, lost_data = index.resolve(nodes.data, drop_dangling)
@@ -260,9 +264,10 @@ class _Index:
     def _sort(self) -> None:
         """Sort all nodes of the batch by (file, id) for binary searches.
 
-        Sets `_distinct` (ascending distinct ids of the batch), `_order` (rows of the nodes, sorted)
-        and `_sorted_keys`. Raises `TraceError` (`duplicate-id`) if an id occurs twice in one file:
-        of the first such file, its smallest such id, at the second node with this id.
+        Sets `_distinct` (ascending distinct ids of the batch), `_order` (rows of the nodes in
+        sorted order) and `_sorted_keys` (their keys of `_build_keys`, ascending). Raise
+        `TraceError` (`duplicate-id`) if an id occurs twice in one file. The error is about the
+        first such file and its smallest repeated id, and names the second node with this id.
         """
         self._distinct = distinct(self._ids)
         keys = self._build_keys(self._batch.file_of_node, self._ids)

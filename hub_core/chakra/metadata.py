@@ -140,11 +140,12 @@ def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
 
 
 def _walk_usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of the fields of a message in order: an integer or bytes.
+    """Yield (field number, value) of the fields of a protobuf message in their order.
 
-    A varint field gives an integer, whose bits beyond 64 are kept; a length-delimited field gives
-    its bytes. Raises `ValueError` for other wire types, for a number of more than 10 bytes, and
-    for a field that does not end in the message; fields before it have been yielded.
+    The value of a varint field is an integer, whose bits beyond 64 are kept; the value of a
+    length-delimited field is its bytes. An empty `body` yields no fields. Raise
+    `ValueError` for another wire type, for a varint of more than 10 bytes, and for a field
+    that extends beyond `body`; the fields before it have been yielded.
     """
     at = 0
     while at < len(body):
@@ -160,10 +161,10 @@ def _walk_usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_varint(body: bytes, at: int) -> tuple[int, int]:
-    """Read a varint of at most 10 bytes: (number, position after it).
+    """Return (number, position after it) for the varint at `body[at]`, of at most 10 bytes.
 
-    Bits beyond 64 are kept. Raises `ValueError` if it does not end within 10 bytes and within
-    `body`.
+    Bits beyond 64 are kept. Raise `ValueError` if it does not end within 10 bytes and
+    within `body`, also if `at` is the end of `body`.
     """
     number = shift = 0
     while at < len(body) and shift < 64:
@@ -199,10 +200,12 @@ def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
 
 
 def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
-    """Decode any GlobalMetadata record by protobuf: (version, attributes).
+    """Decode a GlobalMetadata record by protobuf: (version, attributes).
 
-    An attribute is (name, kind, value), in the order of the record. The version is empty if it is
-    missing. Raises `WireError` (code `malformed-metadata`) if the body is no such record.
+    An attribute is (name, kind, value) as of `_get_kind_and_value`, in the order of the
+    record; names may repeat. The version is "" if it is missing. Unknown fields are
+    ignored. Raise `WireError` (`malformed-metadata`, position 0) if protobuf cannot parse
+    the body.
     """
     from google.protobuf.message import DecodeError
 

@@ -202,11 +202,13 @@ def _check_magic(name: str, content: bytes) -> None:
 def _decode_record_0(body: bytes, offset: int) -> Metadata:
     """Decode the metadata in record 0, whose body starts at byte `offset` of the file.
 
-    Raises `WireError`:
-    - `malformed-metadata` at the damaged byte of the file, if the body is not a protobuf message.
-    - The code of `_identify_schema` at `offset`, if the record belongs to another schema.
-    - The errors of `decode_metadata`, whose position is 0, if the message is not GlobalMetadata or
-      repeats an attribute.
+    An empty body gives empty metadata. Raise `WireError` for the first of these defects:
+    - The body is not a protobuf message: `malformed-metadata`, at the defect's byte of the
+      file.
+    - The record belongs to another schema: `old-schema`, `legacy-eg` or `missing-metadata`
+      (see `_identify_schema`), at `offset`.
+    - The message is not GlobalMetadata (`malformed-metadata`) or repeats an attribute
+      (`duplicate-attribute`), at position 0.
     """
     try:
         fields = list(walk(body, 0, len(body)))

@@ -185,12 +185,13 @@ class _Header:
     """Fields of nodes before their attributes; `rest`: start of the attributes, int64 per node."""
 
     def __init__(self, batch: Batch) -> None:
-        """Read the header fields of all nodes: the fields before the first one with another tag.
+        """Read the header of every node: its fields before the first unknown tag.
 
-        Usually that is the first attribute or the end of the node; header fields after it are added
-        by `add_late_fields`. Absent numbers are 0; the last value of a repeated one counts. `rest`
-        becomes, per node, the position of the first field that was not read. Raises `WireError` for
-        a malformed header field.
+        The known tags are `_HEADER_TAGS`. Usually the header extends to the first attribute or
+        to the end of the node. Header fields after an attribute are added later by
+        `add_late_fields`. An absent number is 0; of a repeated number, the last value counts.
+        `rest` is set, per node, to the position of the first unread field, or to the end of the
+        node. Raise `WireError` for a malformed header field.
         """
         self._batch = batch
         self.scalars = {name: np.zeros(len(batch), np.uint64) for name, _ in _LATE_SCALARS}
@@ -205,12 +206,13 @@ class _Header:
             pending = self._read_field(pending)
 
     def _read_field(self, nodes: Int64Array) -> Int64Array:
-        """Read the next header field of each of `nodes`; return those that had one.
+        """Read the next header field of each of `nodes`; return the nodes that had one.
 
-        Header fields are those of `_HEADER_TAGS` before the first other field of a node: id, type,
-        dependencies and so on. Stores the value and moves `rest` past the field. Nodes whose `rest`
-        is at their end or at another field are unchanged and not returned. The result is ordered by
-        tag, not as `nodes`. Raises `WireError` for a malformed field.
+        A header field has a tag of `_HEADER_TAGS`. Its value is stored, except for unused
+        fields such as the name, and `rest` is moved to the end of the field. Nodes whose `rest`
+        is at their end or at another field are unchanged and not returned. The result is
+        ordered by tag, then as `nodes`; it is empty if no node had a header field. Raise
+        `WireError` for a malformed field.
         """
         nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
         tags = self._batch.data[self.rest[nodes]]
@@ -292,10 +294,11 @@ class _Header:
     def _ordered_runs(self, column: str) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return the byte ranges of the encoded dependencies, sorted by node, as parallel arrays.
 
-        `column`: the kind of the dependencies, "data" or "control". The arrays are (nodes, starts,
-        stops), all int64. Entry i says that bytes `starts[i]` to `stops[i]` - 1 of the batch's data
-        encode dependencies of node `nodes[i]`. Empty ranges are left out. Several ranges of one
-        node keep the order in which they were read. Without ranges, the arrays are empty.
+        `column`: the kind of the dependencies, "data" or "control". The arrays are (nodes,
+        starts, stops), all int64. In entry i, bytes `starts[i]` to `stops[i]` - 1 of the
+        batch's data encode dependencies of node `nodes[i]`. Empty ranges are left out. Several
+        ranges of one node keep the order in which they were read. Without ranges, the arrays
+        are empty.
         """
         empty = np.zeros(0, np.int64)
         runs = [(empty, empty, empty), *self._runs[column]]

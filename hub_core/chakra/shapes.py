@@ -191,9 +191,12 @@ class _ShapeParser:
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
     def shape(self) -> Shape:
-        """Parse all fields of the record and return its shape. Raises `WireError`.
+        """Parse all fields of the record and return its shape, with `mask` and `template`.
 
-        The template has the fixed bits, the mask their positions, both padded to whole lanes.
+        Both are uint64 arrays with 8 bytes of the record per entry, padded with 0 to a multiple
+        of 8 bytes. `mask` has the bits that are equal in all records of the shape; `template`
+        has the values of these bits, and 0 elsewhere. Raise `WireError` for a malformed or
+        unsupported field, with the position in the record.
         """
         for item in walk(self._content, 0, len(self._content)):
             self._add_field(item)
@@ -350,8 +353,8 @@ def _parse_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
 def _find_entry_end(content: bytes, position: int, stop: int, wire: WireType) -> int:
     """Return the position after the entry of a packed list that begins at `position`.
 
-    An entry has 8 bytes (FIXED64), 4 bytes (FIXED32), or is a varint of any length. Raises
-    `WireError` if the entry does not end before or at `stop`.
+    An entry has 8 bytes (FIXED64), 4 bytes (FIXED32), or is a varint of any length. Raise
+    `WireError` at `position` if the entry extends beyond `stop`.
     """
     if wire is WireType.VARINT:
         end = position + 1

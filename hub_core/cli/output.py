@@ -171,8 +171,8 @@ def _print_message(message: str, rule: str = "") -> None:
 def print_traceback(error: BaseException) -> None:
     """Print the traceback of an error on standard error, chained exceptions included.
 
-    The message of the error is printed as one line, because it may contain text of a file; its line
-    breaks are replaced.
+    A message is printed as one line, because it may contain text of a file: its line breaks
+    become spaces.
     """
     # Imported here: it takes longer than most of the start.
     import traceback
@@ -186,10 +186,11 @@ def print_traceback(error: BaseException) -> None:
 
 
 def one_line(text: str) -> str:
-    r"""Escape all characters that could break the line or control the terminal.
+    r"""Return `text` without characters that could break the line or control the terminal.
 
-    A line feed or tab becomes a space. Every other character that is not printable (Unicode's
-    categories "Other" and "Separator", except the space) becomes a Python escape, such as `\r`.
+    A line feed or tab becomes a space. Every other character that is not printable
+    (Unicode's categories "Other" and "Separator", except the space) becomes a Python
+    escape, such as `\r`.
     """
     if text.isprintable():
         return text
@@ -205,10 +206,11 @@ def one_line(text: str) -> str:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Show `what` and the elapsed seconds on stderr while the body runs.
+    """Context manager: show `what` and the elapsed seconds on stderr while the body runs.
 
-    Nothing is shown during the first second, or if stderr is not a terminal. A background thread
-    shows it; it has ended when the body is left, also after an exception.
+    The line appears after 1 s and is erased after the body, also after an exception.
+    Nothing is shown if stderr is not a terminal. A background thread prints the line; it
+    has ended when the context is left.
     """
     if not sys.stderr.isatty():
         yield
@@ -393,11 +395,12 @@ def _wrap_text(text: str, width: int) -> list[str]:
 
 
 def _split_long_word(word: str, width: int) -> list[str]:
-    """Split a word that is longer than `width`, such as a path, into parts of at most that length.
+    """Split a long word, such as a path, into parts of at most `width` characters.
 
-    It is split at every hyphen between letters. Parts that are still too long are split after every
-    punctuation character such as `/`, `,`, `_` or `-`, and if these parts are too long, after every
-    `width` characters. Joined, the parts are the word; short neighbours are not joined again.
+    The word is split after every hyphen between two ASCII letters. Parts that are still too
+    long are split after every punctuation character such as `/`, `,`, `_` or `-`, and if
+    these parts are too long, after every `width` characters. The concatenated parts are the
+    word. Short adjacent parts are not merged.
     """
     import re
 

@@ -42,11 +42,12 @@ class _CollectiveName(_Choice):
     """The value of a `CollectiveKind`, from any usual spelling; uneven ones only if listed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the model's spelling of a collective, given in any usual spelling.
+        """Return the model's spelling of a collective that is given in any usual spelling.
 
-        Raises `click.BadParameter` for an unknown one, with the closest name or, if none is close,
-        with all names; and for an uneven collective (with a table of counts) if the command does
-        not accept these. A value that is no text is left to click.
+        For example, `AllReduce` becomes `all-reduce`. A value that is not a text is converted
+        by click. Raise `click.BadParameter` for an unknown name, with the closest name, or with
+        all names if none is similar. Also raise it for an uneven collective (one with a table
+        of counts) that the command does not accept.
         """
         kind = (standard_kind(value) or uneven_kind(value)) if isinstance(value, str) else None
         known = list(map(str, self.choices))
@@ -66,8 +67,8 @@ class _Duration(click.types.StringParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a time in seconds as a float; a number without a unit means seconds.
 
-        Fails as click does (`BadParameter`) for a text that is not a time, and for a time of 0 or
-        less.
+        Raise `click.BadParameter` for a text that is not a time, and for a time that is 0 or at
+        least 1e9 s.
         """
         text = str(value)
         try:
@@ -250,9 +251,9 @@ def _split_last_item(text: str, separators: str) -> tuple[str, str]:
 
 
 def _is_complete_topology(name: str, ctx: click.Context) -> bool:
-    """Return whether a name without arguments is a complete topology, such as that of a machine.
+    """Return whether a name is a complete topology without arguments, such as a machine.
 
-    The topology is built to find out, and then discarded; an error (`HubError`) means False.
+    The topology is built for this test. The result is False if this raises a `HubError`.
     """
     from hub_core.model.diagnostics import HubError
     from hub_core.pipeline.inputs import parse_topology

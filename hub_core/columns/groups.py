@@ -215,10 +215,12 @@ class RankIntervals:
         return tuple(np.diff(edges).tolist())
 
     def _cover_before(self, moment: Int64Array) -> Int64Array:
-        """Return the covered time before points of the common time axis: int64, one per point.
+        """Return the covered time before each of the points `moment`: int64, one per point.
 
-        On this axis, times of rank r are shifted by r times a span that is longer than all times.
-        The difference of two points of one rank is the covered time of this rank between them.
+        The points are on the common time axis, where times of rank r are shifted by r times
+        `_span`, which is longer than all times. The covered time of lower ranks is included, so
+        that the difference of two points of one rank is the covered time of this rank between
+        them.
         """
         at = np.searchsorted(self._moments, moment, side="right") - 1
         # Within a busy interval, only the part before the point counts.

@@ -95,10 +95,11 @@ def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
 
 
 def labels(*columns: IntArray) -> Int64Array:
-    """Number the distinct rows of the columns: int64[rows].
+    """Number the distinct rows of the columns: int64[rows], the number of each row.
 
-    Equal rows get equal numbers. The numbers are 0, 1, ... in ascending order of the rows, compared
-    by the first column, then the next ones.
+    Equal rows get equal numbers. The numbers are 0, 1, ... in ascending order of the rows,
+    compared by the first column, then the next ones. At least one column is required; all
+    columns must have equal length.
     """
     numbers = _number_values(columns[0])
     for column in columns[1:]:
@@ -189,9 +190,10 @@ def _subtract(keys: IntArray, low: int) -> Int64Array:
 
 
 def _sort_by_digits(keys: Int64Array, *, is_long: bool) -> Int64Array:
-    """Compute the stable order of keys of one digit of 16 bits, or of two if `is_long`.
+    """Return the positions of the keys in stable ascending order: int64.
 
-    Keys must be at least 0. The lower digit is sorted first, then the upper one.
+    Keys must be in 0..2^16 - 1, or in 0..2^32 - 1 with `is_long`; this is not checked. They
+    are sorted by their lower 16 bits and then, with `is_long`, by their upper 16 bits.
     """
     order: Int64Array = np.argsort(keys.astype(np.uint16), kind="stable")
     if is_long:
@@ -201,10 +203,12 @@ def _sort_by_digits(keys: Int64Array, *, is_long: bool) -> Int64Array:
 
 
 def _sort_joined(keys: Int64Array, position_bits: int) -> Int64Array:
-    """Compute the stable order of keys by one sort of numbers that consist of key and position.
+    """Return the positions of the keys in stable ascending order, in the array `keys` itself.
 
-    Keys must be at least 0, and have at most 63 - `position_bits` bits. `keys` is overwritten. This
+    Each key is joined with its position to one number, and these numbers are sorted. This
     takes less than half the time of an indirect sort, which reads keys at random.
+    `position_bits` must be sufficient for the largest position. Keys must be at least 0 and
+    have at most 63 - `position_bits` bits. Neither is checked.
     """
     keys <<= position_bits
     keys |= np.arange(len(keys))

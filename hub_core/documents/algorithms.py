@@ -83,9 +83,14 @@ _Edges = tuple[Int64Array, Int64Array]
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Build the algorithm of a document in the format `algorithm-json`.
 
-    Rows may be in any order: `StepTable.from_columns` groups them by rank and orders them by
-    dependencies. Raises `InputError` with the line of invalid JSON, with the `$.path` of every
-    violation of the schema, or with that of every invalid array.
+    Rows may be in any order: `StepTable.from_columns` groups them by rank and orders them
+    by dependencies. Raise `InputError` for the first of these groups of defects:
+
+    1. invalid JSON, with its line
+    2. another schema or version
+    3. violations of the schema, at most 20, each with its `$.path`
+    4. invalid arrays, the first defect of each, with its `$.path`
+    5. the first defect that the model finds, such as cyclic dependencies
     """
     del options
     return _Document(source.name, source.content()).algorithm()
@@ -94,7 +99,8 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
     """Return the document as one artifact, which is formatted when its content is read.
 
-    Optional columns with only default values are omitted.
+    Optional columns with only default values are omitted. Reading the content raises
+    `InputError` (`not-json`) if an extension cannot be represented in JSON.
     """
     del options
     artifact = Artifact("", lambda: _format_document(algorithm).encode("ascii"))
@@ -221,7 +227,7 @@ class _Document:
             raise InputError(replace(finding, location=Location(self._file))) from None
 
     def _add_fault(self, message: str, path: str) -> None:
-        """Record a defect at a JSON path; all defects are raised together."""
+        """Record an error (`invalid-json`) at a JSON path; `algorithm` raises all errors."""
         location = Location(self._file)
         self._findings.append(Diagnostic("invalid-json", f"{path}: {message}", location=location))
 

@@ -105,10 +105,11 @@ def json_document(
 ) -> str:
     """Format a JSON object with the members of `header` and, as the last member, one table.
 
-    `table`: name of the table. `columns`: (name, JSON values) of its columns. There is one line per
-    member and one per column, each without blanks inside a column; the text ends with a line break.
-    Raises `InputError` for values of `header` that JSON cannot represent, which extensions may
-    contain; the values of columns must be representable.
+    `table`: name of the table. `columns`: (name, JSON values) of its columns. Each member
+    of the header and each column is on one line; columns have no blanks between their
+    values. The text has a final line break. Raise `InputError` (`not-json`) for values of
+    `header` that JSON cannot represent, which extensions may contain; the values of columns
+    must be representable.
     """
     lines = [f'  "{name}": {_format_json(name, value)},' for name, value in header.items()]
     # Without blanks, because columns are the largest part of a document.
@@ -222,11 +223,12 @@ def schema_violations(document: object, schema_file: str) -> list[SchemaViolatio
 
 
 def find_other_version(name: str) -> str | None:
-    """Return the title of a shipped schema of which `name` is another version.
+    """Return the title of a shipped schema that differs from `name` only in the version.
 
-    Titles end with the version, such as `collhub/topology-1`. Of several shipped versions, the
-    first in alphabetical order is returned. None if `name` is a shipped schema itself, and if
-    no version of it is shipped. Reads all shipped schemas.
+    Titles end with the version, such as `collhub/topology-1`; `name` may lack it. If
+    several versions are shipped, the first in alphabetical order is returned. The result is
+    None if `name` is the title of a shipped schema, and if no version of it is shipped.
+    Reads all shipped schemas.
     """
     files = importlib.resources.files("hub_core.schemas").iterdir()
     contents = (file.read_bytes() for file in files if file.name.endswith(".json"))

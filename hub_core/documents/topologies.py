@@ -140,7 +140,11 @@ def _format_compact(value: object) -> str:
 
 
 def _format_lines(values: Iterable[JsonObject]) -> str:
-    """Return a JSON list as text, with one object per line, indented by 4; `[]` without objects."""
+    """Return a JSON list as text, with one object per line; `[]` without objects.
+
+    The members of each object are sorted by name, and its line is indented by 4. The
+    closing bracket is indented by 2.
+    """
     rows = ",\n    ".join(map(_format_compact, values))
     return f"[\n    {rows}\n  ]" if rows else "[]"
 

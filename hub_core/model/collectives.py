@@ -246,9 +246,12 @@ class Collective:
     def _buffer_units(self, is_part: bool, is_of_root: bool) -> Int64Array:
         """Return the size in units of INPUT or OUTPUT on every rank: int64[num_ranks].
 
-        `is_part`: the buffer is one rank's part of the full buffer, otherwise it is the full
-        buffer. `is_of_root`: the buffer exists only at the root if the collective splits the full
-        buffer; the other ranks then have 0 units.
+        `is_part`: the buffer has one rank's part (`units_per_rank`), otherwise it has
+        `unit_count` units. `is_of_root`: the buffer belongs to the root. If the collective also
+        splits the data among the ranks (scatter, gather), only the root has the buffer, with
+        `unit_count` units, and all other ranks have 0 units. Otherwise (broadcast, reduce),
+        `is_of_root` has no effect. Raise `InputError` (`uneven-parts`) for a part of an uneven
+        collective.
         """
         # Every rank passes a vector to broadcast and reduce; a buffer with the parts of all ranks
         # (output of gather, input of scatter) exists only at the root.

@@ -77,10 +77,13 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
 
 
 def _run_trials(session: Session) -> dict[str, Trial]:
-    """Import each enabled plugin in a separate process, one after another.
+    """Import each enabled plugin in a separate process; return the outcomes.
 
-    Returns the outcomes by name of the plugin. Plugins that this run would not import, such as
-    disabled ones, have no outcome. Progress is shown.
+    The plugins are imported one after another. The result maps the name of the plugin to
+    its outcome, in the order of the plugins' names. A plugin that fails, or needs more than
+    10 s, has an outcome with the reason; no error is raised for it. Plugins that this run
+    would not import, such as disabled ones, have no outcome. Progress is shown. Raise
+    `UsageError` if a disabled plugin is not installed.
     """
     # Imported here: the command's help does not need it.
     from hub_core.testing.probe import trial

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def _complete_rules(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Return the identifiers of rules that begin with `incomplete`, for shell completion."""
+    """Return the identifiers of rules that begin with `incomplete`, for shell completion.
+
+    The rules are those of all loaded plugins, in alphabetical order; case matters.
+    """
     from hub_core.pipeline.core_rules import collect_rules
 
     return [name for name in collect_rules(context.obj.registry()) if name.startswith(incomplete)]

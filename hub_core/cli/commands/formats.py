@@ -175,8 +175,9 @@ def _format_files(described: Format) -> str:
 def _get_sort_key(row: _OfferRow) -> tuple[bool, int, str, str]:
     """Return the key by which `collhub formats` sorts its rows.
 
-    Formats come first, by name and then by the text of the column `does`. All other offers follow,
-    kind by kind in the order of `_ROLES`, and by name within a kind. Checks come last.
+    Offers with a file format come first (also pictures), by name, then by the text of the
+    column `does`. The remaining offers follow, kind by kind in the order of `_ROLES`, and
+    by name within a kind. Checks come last.
     """
     kinds = list(_ROLES.values())
     does = row.does.removesuffix(" workload") if row.does not in kinds else row.does
@@ -203,10 +204,11 @@ def _create_item(row: _OfferRow) -> FormatItem:
 
 
 def _print_list(offers: list[_OfferRow]) -> None:
-    """Print a table with one row per format and per other offer, in the order of `offers`.
+    """Print a table of `offers`; offers that have equal columns except `does` share a row.
 
-    Rows that differ only in what they do, such as the reader and the writer of a format, share a
-    row, at the place of the first; the column `does` then lists them, separated by commas.
+    For example, the reader and the writer of a format share a row if they have equal
+    descriptions. The column `does` then lists their roles, separated by commas. A row is at
+    the position of its first offer.
     """
     rows: dict[tuple[str, ...], list[str]] = {}
     for row in offers:
@@ -242,9 +244,10 @@ def _print_row(row: _OfferRow) -> None:
 
 
 def _format_range(option: Option) -> str:
-    """Format the range of an option after its type: `(1..8)`, `(1..)` or `(..8)`.
+    """Return the range of valid numbers of an option: `(1..8)`, `(1..)`, `(..8)` or "".
 
-    Both ends belong to the range; they have at most 15 significant digits. "" without limits.
+    Both limits belong to the range; they are shown with at most 15 significant digits. The
+    result is "" if the option has neither a minimum nor a maximum.
     """
     if option.minimum is None and option.maximum is None:
         return ""

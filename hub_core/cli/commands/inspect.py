@@ -127,10 +127,10 @@ def _get_reader_lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
 
 
 def _find_network_name(session: Session, opened: OpenedAlgorithm) -> str | None:
-    """Return the name of the network that IN itself contains, None without one.
+    """Return the name of the network that the input contains, or None if it contains none.
 
-    If the network cannot be read (`InputError`), the error is printed as a warning and None is
-    returned. Other errors are raised.
+    If the network cannot be read (`InputError`), the error is printed as a warning and None
+    is returned. Other errors are raised.
     """
     try:
         topology = session.own_topology(opened)

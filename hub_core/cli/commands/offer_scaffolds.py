@@ -278,9 +278,9 @@ def plugin_module(nouns: Sequence[str]) -> str:
 def readme(nouns: Sequence[str]) -> str:
     """Return the README of a new distribution, with a table of its offers.
 
-    `nouns`: kinds of offers, of which unknown ones are ignored. Each has a row, in the order of
-    `OFFER_KINDS`, with the kind, the name of its example and what that is about. The README still
-    has the name of the example distribution.
+    `nouns`: kinds of offers; unknown and repeated ones are ignored. The table has one row
+    per kind, in the order of `OFFER_KINDS`: the kind, the name of its example, and the
+    description of this example. The README still has the name of the example distribution.
     """
     rows = []
     for kind in kinds_of(nouns):

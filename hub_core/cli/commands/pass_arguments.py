@@ -61,10 +61,11 @@ class PassCommand(click.Command):
     """A command that records in `context.meta` which `-O` options follow which `--pass`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Extract the `-O` options after each `--pass`, and parse the other arguments as usual.
+        """Extract the `-O` options after each `--pass`, and parse the other arguments.
 
-        The passes with their options are stored in `ctx.meta`, for the command. Returns what click
-        returns.
+        The passes with their options are stored in `ctx.meta`, where `pass_steps` reads them.
+        The `--pass` arguments themselves remain. Returns the unused arguments, as click's
+        method does.
         """
         rest, steps = _separate_pass_options(args)
         ctx.meta[_STEPS] = steps
@@ -72,7 +73,11 @@ class PassCommand(click.Command):
 
 
 def pass_steps(context: click.Context) -> list[PassStep]:
-    """Return the passes of the command line, in their order, with the options after them."""
+    """Return the passes of the command line in their order, each with the options after it.
+
+    The list is empty without `--pass`. Raise `KeyError` if the command is not a
+    `PassCommand`.
+    """
     steps: list[PassStep] = context.meta[_STEPS]
     return steps
 
@@ -210,9 +215,9 @@ class SearchWorkers:
 
 
 def is_search(session: Session, name: str) -> bool:
-    """Return whether the pass `name` searches and therefore needs workers.
+    """Return whether the pass `name` searches for the best sequence of passes, with workers.
 
-    False for an unknown pass, whose error is raised elsewhere.
+    The result is False for an unknown pass, whose error is raised elsewhere.
     """
     # The error for an unknown pass is raised elsewhere, with the closest name.
     passes = session.registry().all(AlgorithmPass)

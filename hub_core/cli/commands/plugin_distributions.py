@@ -128,10 +128,12 @@ def _generate_files(name: str, offers: Sequence[str]) -> Iterator[Content]:
 
 
 def _read_tutorial() -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of the files of the tutorial's example distribution.
+    """Yield (path, text) of the files of the tutorial's example distribution, read as UTF-8.
 
-    Paths are relative to that distribution, with `/`. Only files with one of the suffixes `.md`,
-    `.py`, `.toml` and `.typed` are included. They are read as UTF-8.
+    Paths are relative to that distribution, with `/`. In each folder the entries are in the
+    order of their names; the files of a subfolder are at its position. Only files with one
+    of the suffixes `.md`, `.py`, `.toml` and `.typed` are included. Folders `__pycache__`
+    and `*.egg-info` are skipped.
     """
     root = importlib.resources.files("hub_core.examples").joinpath(_TEMPLATE)
     for path, file in _walk_files(root, ""):

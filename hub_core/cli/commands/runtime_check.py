@@ -110,8 +110,12 @@ class VersionVerdict:
     def outcome(self) -> str:
         """The verdict in a few words.
 
-        It is `loads`, `not applicable`, `never used: CODE` (the runtime loads the file, but uses it
-        for no call) or `refused: CODE`. `: CODE` is missing if there is no error.
+        - `loads`: the runtime uses the file.
+        - `not applicable`: the runtime does not read files of this format.
+        - `never used: CODE`: the runtime loads the file, but uses it for no call.
+        - `refused: CODE`: the runtime does not load the file.
+
+        CODE is that of the first error; without an error, `: CODE` is omitted.
         """
         if self.ok:
             return "loads"
@@ -323,9 +327,10 @@ class TunerVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the format, the number of size ranges in the file, the verdict and the findings.
+        """Print the verdict on one line, followed by every finding in order.
 
-        `is_alone` has no effect.
+        The line has the file, its tuner format, the number of size ranges in the file, and `no
+        errors` or `wrong`. `is_alone` has no effect.
         """
         outcome = "no errors" if self.ok else "wrong"
         what = f"{self.tuner_format}, {self.served} ranges of sizes served"

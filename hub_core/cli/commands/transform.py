@@ -324,11 +324,16 @@ def _find_search(
 def _choose_target(
     session: Session, opened: OpenedAlgorithm, out: str | None, output: OutputRequest
 ) -> ChosenOutput | None:
-    """Choose path and writer of the result; None without an output (`out` is None).
+    """Return path and writer of the result; None without an output (`out` is None).
 
-    The writer is that of `--to`, else the one for the suffix of the path. Nothing is written.
-    Raises `UsageError` if no writer or several writers fit, and if the path cannot be used, for
-    example because it is the input and `--force` is not given.
+    The writer is selected by `--to`, else by the suffix of the path. It is a writer of
+    workloads if the input is a workload. If `out` has a final `/`, the result gets the name
+    of the input in this folder, unless the format itself is a folder. Nothing is written.
+
+    Raise `UsageError` if no writer or several writers fit the suffix, if standard output
+    cannot be used, and if the output would replace the input without `--force`
+    (`output-is-input`). Raise `HubError` if no writer or several writers have the name in
+    `--to`.
     """
     if out is None:
         return None

@@ -93,9 +93,11 @@ def judge_workload(session: Session, workload: Workload, source: str) -> Workloa
 def collect_workload_warnings(
     session: Session, workload: Workload, source: str
 ) -> list[Diagnostic]:
-    """Return the findings of the checks of a workload, each as a warning.
+    """Run the installed checks of workloads; return all their findings as warnings.
 
-    The list is empty with `--verify off`, and the checks do not run then. Progress is shown.
+    Thorough checks are not run. `source`: name of the workload in messages. With `--verify
+    off` no check runs and the list is empty. Progress is shown. Raise the `HubError` of a
+    check that fails to run.
     """
     from hub_core.pipeline.checks import find_workload_defects
 

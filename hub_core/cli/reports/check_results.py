@@ -129,10 +129,12 @@ def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
 
 
 def _find_file(source: str, file: str | None) -> str:
-    """Return the path of the file that a finding names; readers know only the base names of files.
+    """Return the path of the file to which a finding refers.
 
-    If `file` is None or the name of the source, it is the source. Otherwise it is `file` itself if
-    that exists, else the file with this name in the folder of the source, else the source.
+    `file`: the name in the finding, often without its folder; `source`: the path of the
+    input. The result is `source` if `file` is None, `source` or the base name of `source`.
+    Otherwise it is `file` if that is an existing file, else the file of this name in the
+    folder of `source`, else `source`.
     """
     if file is None or file == source or os.path.basename(source) == file:
         return source
@@ -144,9 +146,10 @@ def _find_file(source: str, file: str | None) -> str:
 
 
 def _to_uri(file: str) -> str:
-    """Return the URI of a file: relative if it is below the current folder, else absolute.
+    """Return the URI of a file: relative if it is below the current folder, else `file:` URI.
 
-    Standard input (`-`) has the URI `stdin`. Symbolic links are not followed.
+    Special characters are percent-encoded. Standard input (`-`) has the URI `stdin`.
+    Symbolic links are not resolved; the file need not exist.
     """
     if file == "-":
         return "stdin"
@@ -160,7 +163,8 @@ def _to_uri(file: str) -> str:
 def read_baseline(path: str) -> Baseline:
     """Read the accepted findings from a baseline file.
 
-    Raises `InputError` (`invalid-baseline`) if the file is missing or not a baseline.
+    Raise `InputError` (`invalid-baseline`) if the file cannot be read or is not the JSON
+    text of a baseline.
     """
     cure = "write it with 'collhub verify FILE... --write-baseline FILE'"
     try:

@@ -168,10 +168,10 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
 
 
 def _collect_verdicts(report: VerifyReport) -> dict[str, Fact]:
-    """Return the verdict of each mode by name, such as `verdict in place`.
+    """Return the verdict of each verified mode (in place, out of place) of a report.
 
-    An `ok` becomes `not judged` if the method of verification is `none`, that is, if the contents
-    cannot be verified.
+    A key is, for example, `verdict in place`. The verdict `ok` becomes `not judged` if the
+    method of verification is `none`, which means that the contents cannot be verified.
     """
     is_judged = report.method != "none"
     return {
