@@ -188,10 +188,11 @@ def _find_version(name: str, path: tuple[str, ...]) -> str:
 
 
 def _find_archived(entry: str) -> Iterator[Distribution]:
-    """Yield the distributions in a zip archive on the search path, in the order of the archive.
+    """Yield the distributions in a zip archive on the search path, in the archive's order.
 
-    They are the folders `*.dist-info` and `*.egg-info` at its top. Yields no items if `entry` is
-    no archive, also if it does not exist.
+    They are the folders `*.dist-info` and `*.egg-info` at the top of the archive. Yields no
+    items if `entry` does not exist or is no archive. Raises `BadZipFile` for a damaged
+    archive.
     """
     # Imported here: archives are rare, and the package takes long to import.
     import zipfile

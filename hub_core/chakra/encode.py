@@ -139,10 +139,14 @@ def number_attribute(
 
 
 def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: BoolArray) -> Piece:
-    """Create the piece (encoded bytes per record) of an attribute that is a packed list of varints.
+    """Create the piece (bytes per record) of an attribute that is a packed list of varints.
 
-    `columns[k]`: entry k of the list of every record, so all lists have `len(columns)` entries.
-    `present`: bool, the records that have the attribute.
+    `kind`: the list kind, for example `INT64_LIST`; it is not checked. `columns[k]`:
+    integers, entry k of the list of every record, so all lists have `len(columns)` entries;
+    negative ones become 64-bit two's complement. `present`: bool, at least one record; True
+    for the records that have the attribute. The piece has no bytes in the other records.
+    The attribute must have fewer than 128 bytes, because its length takes one byte; only
+    the length of the name is asserted.
     """
     inner = _encode_name(name) + varint(kind << 3 | 2)
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner + bytes([0, _PACKED_TAG, 0])
@@ -278,8 +282,8 @@ def _encode_name(name: str) -> bytes:
 def _to_unsigned(values: Column) -> UInt64Array:
     """Convert a column of integers to uint64.
 
-    Negative numbers become their two's complement, as protobuf writes them. The result is a view if
-    the column is int64 or uint64; otherwise it is a copy.
+    Negative numbers become their 64-bit two's complement, as protobuf writes them. The
+    result shares the memory of `values` if `values` is uint64; otherwise it is a copy.
     """
     same = values if values.dtype == np.uint64 else values.astype(np.int64)
     return same.view(np.uint64)

@@ -78,14 +78,19 @@ class NodeFields:
             raise self.fail(int(bad.argmax()), message, code)
 
     def has(self, name: str) -> BoolArray:
-        """Return bool[nodes]: whether each node has the attribute, whatever its kind."""
+        """Return bool[nodes]: True for the nodes that have a value of the attribute, of any kind.
+
+        An attribute without a value counts as absent. Raises `KeyError` for a name that the
+        `ShapeBook` does not decode.
+        """
         present: BoolArray = self.nodes.attributes.kind[name] != NO_KIND
         return present
 
     def require(self, name: str, where: BoolArray) -> None:
         """Raise `TraceError` (`missing-attribute`) for the first node without the attribute.
 
-        Only the nodes of `where` are checked. The kind of the attribute is not checked.
+        Only the nodes for which `where` is True are checked, in row order. A value of any kind
+        suffices. Raises `KeyError` for a name that the `ShapeBook` does not decode.
         """
         # The kind is checked when the value is read.
         message = f"the attribute {name} is missing"
@@ -233,9 +238,10 @@ def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
 
 
 def _create_mask(kinds: Iterable[Kind]) -> BoolArray:
-    """Return a mask by number of a kind of attribute: bool[256], True for these kinds.
+    """Return bool[256], True at the numbers of `kinds` (`Kind`: type of an attribute value).
 
-    It is indexed by a column of kinds (uint8). All False without kinds.
+    Indexed by a column of kind numbers (uint8), it gives the nodes of an accepted kind. It
+    is all False if `kinds` is empty.
     """
     accepted = np.zeros(256, np.bool_)
     accepted[sorted(kinds)] = True
@@ -280,9 +286,10 @@ class _Index:
             raise self._batch.error_at(node, message, "duplicate-id")
 
     def _build_keys(self, file: Int64Array, ids: UInt64Array) -> Int64Array:
-        """Combine the file number and the id of every entry to one key (int64).
+        """Combine the file number and the node id of every entry to one key (int64).
 
-        The key is -1 for an id that no node of the batch has.
+        Different pairs have different keys, ordered by file, then id. The key is -1 for an id
+        that no node of the batch has, in any file. Needs `_distinct`, which `_sort` sets first.
         """
         number = rows_of(ids, self._distinct)
         return np.where(number >= 0, file * len(self._distinct) + number, -1)
@@ -311,10 +318,10 @@ class _Index:
         return Edges(position, children).only(exists), len(lost)
 
     def _find_positions(self, file: Int64Array, ids: UInt64Array) -> tuple[Int64Array, BoolArray]:
-        """Return (row in the batch, whether the node exists) for each pair of a file and a node id.
+        """Return (row in the batch, whether the node exists) for each pair of file and node id.
 
-        `file` (numbers) and `ids` have one entry per searched node. The row of a missing node has
-        no meaning.
+        `file` (index of the file in the batch) and `ids` have one entry per searched node. Only
+        this file is searched. If the node does not exist, its row is an arbitrary number.
         """
         if self.is_plain.all():
             # The common case needs no search: the id is the position in the file.

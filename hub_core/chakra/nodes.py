@@ -26,9 +26,10 @@ _PROPOSED = {8: "STORAGE_NODE", 9: "BATCH_NODE", 10: "CHECKPOINT_NODE"}
 
 
 def type_name(node_type: int) -> str:
-    """Return the schema's name of a node type, such as `COMP_NODE`.
+    """Return the schema's name of a node type, such as `COMP_NODE` for 4.
 
-    Types that are only proposed, or unknown, get a description with their number.
+    Types 8 to 10, which are only proposed for the schema, and unknown types give a
+    description that includes the number, such as `node of unknown type 42`.
     """
     if node_type in _PROPOSED:
         return f"{_PROPOSED[node_type]} (type {node_type}, so far only proposed for Chakra)"

@@ -56,9 +56,11 @@ class RankFile:
 
 
 def located(error: WireError, file: str, offset: int = 0) -> TraceError:
-    """Convert an error to one of a file; `offset`: position of the buffer in the file.
+    """Convert a `WireError` (position in a buffer) to a `TraceError` (byte in `file`).
 
-    The cure is that of a file that is cut or has another format for the code `truncated`, else "".
+    `offset`: position of the start of the buffer in the file; it is added to the position.
+    Reason and code are kept; the rank is None. The cure is to copy the file again if the
+    code is `truncated`, else "".
     """
     cure = "copy the file again; it must be a Chakra trace" if error.code == "truncated" else ""
     byte = error.position + offset
@@ -114,17 +116,19 @@ class Batch:
         return located(error, self._names[min(file, len(self._names) - 1)], -int(self._bases[file]))
 
     def bytes_of(self, file: int) -> tuple[str, Int64Array]:
-        """Return the name of a file, and the positions of its nodes in bytes from the file's start.
+        """Return the name of a file, and the first byte of each of its nodes (int64).
 
-        `file`: index of the file in the batch.
+        `file`: index of the file in the batch. Positions count in bytes from the start of the
+        file, in the order of the file; the length before a node is not part of the node.
         """
         start, stop = self.file_indptr[file : file + 2].tolist()
         return self._names[file], self.starts[start:stop] - self._bases[file]
 
     def error_at(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
-        """Return an error about a node, with its file, its byte in this file, and its rank.
+        """Return an error about a node with its file, rank, and the position of its first byte.
 
-        `node`: number in the batch.
+        `node`: row of the node in the batch. The position counts from the start of the file.
+        The caller raises the error.
         """
         file = int(self.file_of_node[node])
         byte = int(self.starts[node] - self._bases[file])

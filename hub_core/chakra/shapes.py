@@ -73,7 +73,10 @@ class Shape:
     mask: UInt64Array = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def repeated(self) -> str | None:
-        """Return the first attribute name that has occurred before in the record, or None."""
+        """Return the first attribute name that already occurred earlier in the record, or None.
+
+        In a record with the names a, b, b, a it is b.
+        """
         seen: set[str] = set()
         for name, _ in self.attributes:
             if name in seen:
@@ -99,7 +102,11 @@ class ShapeBook:
     """Shapes so far. `scalars`, `triples`: attributes to decode as one or three integers."""
 
     def __init__(self, scalars: Iterable[str], triples: Iterable[str]) -> None:
-        """Create an empty book; `scalars`, `triples`: attributes of one and of three numbers."""
+        """Create a book without shapes.
+
+        `scalars`, `triples`: names of the attributes to decode as one integer and as a list of
+        three integers. The values of other attributes are not decoded.
+        """
         # Sets, because they are searched for every attribute of every new shape.
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)

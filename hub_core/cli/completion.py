@@ -57,9 +57,11 @@ class BashWords(BashComplete):
         return words[:-1], incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return `type,value` for bash, where value is the completion's part that bash replaces.
+        """Return `type,value` for bash, where `value` is the text that bash inserts.
 
-        The start that was typed already is omitted only for type `plain`.
+        For type `plain` the part of the word up to its last `=` or `:` is omitted, because bash
+        keeps it: the completion `key=value` gives `plain,value`. Other types, such as files,
+        give the full value. `get_completion_args` must be called first.
         """
         value = item.value[self._typed :] if item.type == "plain" else item.value
         return f"{item.type},{value}"
@@ -115,10 +117,11 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand that the first word of `args` names; return it as click does.
+        """Return (name, command, remaining words) of the subcommand that the first word names.
 
-        Raises `UsageError` (`unknown-command`) for an unknown name; the remedy is the closest name
-        or, if none is close, all names. A word that begins with `-` is left to click.
+        Raises `UsageError` (`unknown-command`) for an unknown name; the cure is the closest
+        name or, if none is close, the list of all names. A word that begins with `-` is passed
+        to click, which reports it as an unknown option. `args` must not be empty.
         """
         if args[0] not in self.commands and not args[0].startswith("-"):
             cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"

@@ -239,8 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _ensure_exit(code: int) -> None:
     """Ensure that threads of plugins do not keep the process alive after its main thread.
 
-    If a non-daemon thread other than the main one exists, a background thread is started that ends
-    the process with `code` some time after the main thread. Returns at once.
+    If a non-daemon thread other than the main one runs now, start a daemon thread that
+    waits until the main thread has ended and 2 s more, and then stops the process with exit
+    code `code`, unless all such threads have ended by then. Returns at once.
     """
     threads = [thread for thread in threading.enumerate() if not thread.daemon]
     if len(threads) > 1:

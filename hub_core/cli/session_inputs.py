@@ -236,10 +236,11 @@ class SessionInputs(SessionState):
 def keep_freed_memory() -> None:
     """Let the process reuse freed memory instead of returning it to the system.
 
-    By default glibc returns large blocks to the system, which then clears each page again for the
-    next array. On columns of millions of rows that took half as long as the work on them. Sets the
-    limits above which memory is mapped separately to 1 GiB and above which it is trimmed to 2 GiB.
-    No effect on other systems than Linux and with other C libraries.
+    By default glibc returns large blocks to the system, which then clears each page again
+    for the next array. On columns of millions of rows that took half as long as the work on
+    them. Sets two limits of `mallopt` for the rest of the process: blocks of less than 1
+    GiB are not mapped separately, and free memory is returned only above 2 GiB. No effect
+    on systems other than Linux and with C libraries without `mallopt`.
     """
     if not sys.platform.startswith("linux"):
         return

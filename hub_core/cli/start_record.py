@@ -105,11 +105,12 @@ class StartRecord:
     def _try_suspect(self, plugin: Plugin, key: str) -> None:
         """Import a suspect plugin in a separate process, after the plugins imported so far.
 
-        If the process crashes, exits or needs more than 10 s, the plugin is recorded as skipped for
-        the reason, also on disk. After that, or after a successful import, it is no longer suspect,
-        and the marks of the ended starts are removed. It remains suspect if the reason cannot be
-        written. `key`: `key_of(plugin)`, which must be in `self.suspects`. Prints a note that the
-        plugin is tried.
+        A plugin is suspect if an earlier start of the program ended while it was imported. If
+        the process crashes, exits or needs more than 10 s, the plugin is recorded as skipped
+        with the reason, also on disk. An exception during the import does not count as a
+        failure here. After the trial the plugin is no longer suspect, and the mark files of the
+        ended starts are removed; but it remains suspect if the reason cannot be written. `key`:
+        `key_of(plugin)`, which must be in `self.suspects`. A note about the trial is printed.
         """
         from hub_core.testing.probe import trial
 
@@ -138,10 +139,11 @@ def key_of(plugin: Plugin) -> str:
 def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
     """Read the state that earlier starts left on disk: skipped plugins and suspect plugins.
 
-    A plugin is suspect if the mark file of a start that no longer runs names it. Empty mark files
-    of such starts are removed. Files that cannot be read are ignored; the result is empty if the
-    folder cannot be read. `report`: receives warnings. `refused`: reasons by name of plugins that
-    this run refuses.
+    A plugin is suspect if it is named in the mark file of a start that no longer runs.
+    Empty mark files of such starts are removed. Files that cannot be read are ignored; the
+    result has no plugins if the folder cannot be read. `report` (receives warnings) and
+    `refused` (reasons by name of plugins that this run refuses) are stored in the result
+    and not used here.
     """
     record = StartRecord(_get_record_folder(), report, refused)
     with contextlib.suppress(OSError):

@@ -212,11 +212,17 @@ class Collective:
         return replace(self, unit_count=unit_count, contract=contract, counts=counts)
 
     def input_units(self) -> Int64Array:
-        """Return the size of INPUT in units: int64[num_ranks].
+        """Return the size of INPUT on every rank in units: int64[num_ranks].
 
-        The sizes of a custom collective are in its contract, those of an uneven one follow from its
-        counts. For other kinds, INPUT has the parts of all ranks or of one rank, depending on the
-        kind; in a scatter, only the INPUT of the root has units.
+        The first rule that applies:
+
+        - custom: the sizes in the contract
+        - uneven, and INPUT is one rank's part (all-gather-v): the count of the rank
+        - uneven with counts per pair (all-to-all-v): the units that the rank sends, including
+          those for itself
+        - scatter: `unit_count` for the root, 0 for all other ranks
+        - all other kinds: `units_per_rank` if INPUT is one rank's part of the full buffer, else
+          `unit_count`, also for ranks of a broadcast that are not the root
         """
         if self.contract is not None:
             return self.contract.input_units
@@ -228,11 +234,17 @@ class Collective:
         return self._buffer_units(traits.input_is_part, traits.from_root)
 
     def output_units(self) -> Int64Array:
-        """Return the size of OUTPUT in units: int64[num_ranks].
+        """Return the size of OUTPUT on every rank in units: int64[num_ranks].
 
-        The sizes of a custom collective are in its contract, those of an uneven one follow from its
-        counts. For other kinds, OUTPUT has the parts of all ranks or of one rank, depending on the
-        kind; in a gather, only the OUTPUT of the root has units.
+        The first rule that applies:
+
+        - custom: the sizes in the contract
+        - uneven, and OUTPUT is one rank's part (reduce-scatter-v): the count of the rank
+        - uneven with counts per pair (all-to-all-v): the units that the rank receives,
+          including those from itself
+        - gather: `unit_count` for the root, 0 for all other ranks
+        - all other kinds: `units_per_rank` if OUTPUT is one rank's part of the full buffer,
+          else `unit_count`, also for ranks of a reduce that are not the root
         """
         if self.contract is not None:
             return self.contract.output_units

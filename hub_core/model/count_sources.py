@@ -57,11 +57,13 @@ class TokenRouting:
     replicas: int = 0
 
     def draw(self, num_ranks: int) -> list[Int64Array]:
-        """Draw the experts of every token: per rank an array int64[tokens, top].
+        """Draw the experts of every token: per rank an array int64[tokens, top] of expert numbers.
 
-        Experts of a token are drawn without repetition in proportion to their popularity (the
-        largest values after adding Gumbel noise). The k-th popularity is k^-skew; the popularities
-        are assigned to the experts in random order. The same seed gives the same result.
+        The experts of a token are different and in arbitrary order. They are drawn without
+        repetition in proportion to their popularity (the largest values after adding Gumbel
+        noise to its logarithm). The k-th popularity is k^-skew; the popularities are assigned
+        to the experts in random order. Equal parameters and numbers of ranks give the same
+        result.
         """
         generator = np.random.default_rng(self.seed)
         popularity = np.arange(1, self.experts + 1, dtype=np.float64) ** -self.skew
@@ -127,11 +129,13 @@ class TokenRouting:
         return LayerCounts(copies[0], copies[1], computed)
 
     def count_units(self, num_ranks: int) -> Int64Array:
-        """Return the tokens from every rank to every rank: int64[ranks, ranks] (from, to).
+        """Return the tokens that every rank sends to every rank: int64[ranks, ranks] (from, to).
 
-        A token counts once for each of its experts, which are divided equally among the ranks in
-        order. Tokens for replicated experts (those with the most tokens of all ranks) stay on their
-        rank, so they are on the diagonal.
+        A token counts once for each of its experts. Rank r has the r-th of `num_ranks` equal
+        ranges of expert numbers; `num_ranks` must divide the number of experts (otherwise
+        `ValueError`). The `replicas` experts with the most tokens of all ranks (the lower
+        number first if equal) are on every rank, so tokens for them count on the diagonal, as
+        do those for other experts of the sender's rank.
         """
         table = self.count_tokens(num_ranks)
         replicated = self._find_replicated(table)
@@ -336,9 +340,12 @@ def _number(
 def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
     """Draw the units from every rank to every rank, int64[ranks, ranks], by Zipf's law.
 
-    Every row sums to `units`; the probability of a receiver is proportional to k ** -zipf, where k
-    is its place in a random order of the ranks, which is the same for all senders. The same seed
-    (default 0) gives the same table. Raises `UsageError` for values outside of their limits.
+    The numbers in `fields` are `zipf` (0..16, default 0), `seed` (default 0) and `units`
+    (1..2^40, default 4096). Row s is a multinomial draw of `units` units of sender s. The
+    probability of a receiver, which may be the sender itself, is proportional to k **
+    -zipf, where k is its position in a random order of the ranks that is the same for all
+    senders. Equal arguments give the same table. Raises `UsageError` for values outside of
+    their limits; `text`: the complete form, for this error.
     """
     skew = _number(text, fields, "zipf", 0.0, 0.0, 16.0)
     seed = int(_number(text, fields, "seed", 0, 0, 2**63 - 1))

@@ -161,10 +161,12 @@ def matched_messages(steps: StepTable) -> Messages:
 
 @lru_cache(maxsize=1)
 def matched_order(steps: StepTable) -> Order:
-    """Return the levels of the steps by their dependencies and `matched_messages`.
+    """Order the steps by levels: each follows its dependencies and its matching SEND.
 
-    The columns are read-only. Steps in or after a cycle have no position. The result of the last
-    table is cached, because verification and timing both need it.
+    The level of a step is the number of steps on the longest chain of dependencies and
+    matched messages (`matched_messages`) before it. Steps in or after a cycle are missing
+    in `nodes` and have position -1. The columns are read-only. The result of the last table
+    is cached, because verification and timing both need it.
     """
     parents, children = steps.edges()
     messages = matched_messages(steps)

@@ -298,9 +298,11 @@ def collective_of_call(
 ) -> Collective:
     """Return the collective of a node, divided into as few units as possible.
 
-    `root`: position in the group, used for rooted kinds only; a negative one counts as 0. `counts`:
-    bytes of an uneven kind; a unit is their greatest common divisor. An uneven collective is out of
-    place only; all others are both in place and out of place.
+    Without `counts`, there is one unit, or one per rank if the kind divides its buffer
+    among the ranks; the collective is both in place and out of place. `root`: position in
+    the group, used for rooted kinds only; a negative one counts as 0. `counts`: bytes of an
+    uneven kind; a unit is their greatest common divisor, and the collective is out of place
+    only. Raises `InputError` if root or counts do not fit the kind.
     """
     if counts is not None:
         blocks = counts.in_blocks(counts.common_divisor)

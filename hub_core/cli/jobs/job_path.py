@@ -40,10 +40,11 @@ class PathNode:
 
 
 def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> list[PathNode]:
-    """Find the critical path of a job, in order of time; empty if no node ends.
+    """Return the nodes that determined the finish time of a job, in order of time.
 
-    The rules are those of `trace_critical_path`. `start`, `end`: int64 by node in ns, -1 for a node
-    that never starts or ends.
+    `start`, `end`: int64 by node in ns, -1 for a node that never starts or ends. The path
+    goes backwards from the node that finishes last, by the rules of `trace_critical_path`.
+    It is empty if no node finishes.
     """
     partner = job_partners(workload, start, end)
     is_receive = workload.nodes.is_kind(NodeKind.RECV)
@@ -183,11 +184,13 @@ class _Search:
 def job_partners(workload: Workload, start: Int64Array, end: Int64Array) -> Int64Array:
     """Return for every row the row whose start it may wait for, int64.
 
-    - A collective with an end: the member of the same call with an end that began last.
+    - A collective that finishes: the member of the same call that began last, among the
+      members that end. Of several, the one with the highest rank. It may be the row itself.
     - A RECV: its SEND, if both began and the SEND is found (see `_match_messages`).
     - Every other row: the row itself.
 
-    `start`, `end`: int64 by row in ns, -1 for never.
+    `start`, `end`: int64 by row in ns, -1 for never. A call is the k-th collective of a
+    group on each of its ranks, counted among the finished ones.
     """
     partners = np.arange(len(end))
     rows, last = _find_last_members(workload.nodes, start, end)

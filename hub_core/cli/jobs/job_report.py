@@ -136,8 +136,10 @@ class _Table:
     def by_sort(self) -> tuple[Spent, ...]:
         """Sum the calls by kind, group size and bytes, the longest exposed time first.
 
-        Ties are ordered by total time, longest first, then by kind, group size and bytes. Rows of a
-        call on several ranks count once per rank. Empty without communication.
+        Exposed is the time in which the rank does not compute. Ties are ordered by total time,
+        longest first, then by the number of the kind (unknown collectives, collectives,
+        messages), group size and bytes. A call counts once per rank that takes part; different
+        groups of equal size are summed. Unknown bytes count as 0. Empty without communication.
         """
         groups = self._group_rows(self._sort, self._ranks, self._bytes)
         spent = [self._sum_calls(members, number) for members, number in groups]
@@ -196,10 +198,10 @@ class _Table:
 
 
 def _get_kind_name(number: int) -> str:
-    """Return the name of a collective by its number, or of a message: `send` or `recv`.
+    """Return the name of a kind of communication, for example `all-reduce`, `send` or `recv`.
 
-    -1 is `unknown`. Numbers above the largest collective are those of kinds of nodes, shifted by
-    `_FIRST_MESSAGE`.
+    `number`: that of the `JobCollective`, -1 for `unknown`, or `_FIRST_MESSAGE` plus that
+    of the `NodeKind`. Raises `ValueError` for another number.
     """
     if number >= _FIRST_MESSAGE:
         return NodeKind(number - _FIRST_MESSAGE).name.lower()
@@ -220,10 +222,11 @@ def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:
 
 
 def node_sort(workload: Workload, row: int) -> str:
-    """Return the kind of a node as reports spell it, such as `compute`, `all-reduce` or `send`.
+    """Return the kind of a node as in reports, such as `compute`, `all-reduce` or `send`.
 
-    For a collective it is its name, with `-v` if it has a table of counts. For any other node it is
-    the kind of node in lower case.
+    For a collective it is the name of the collective (`unknown` if not known), with `-v`
+    added if the bytes differ per rank (the node has a table of counts). For any other node
+    it is the name of the `NodeKind` in lower case.
     """
     nodes = workload.nodes
     if nodes.kind[row] == NodeKind.COLLECTIVE:

@@ -63,10 +63,11 @@ class SimulationOutputs:
     excerpt: RunExcerpt = ALL_OF_RUN
 
     def draw(self, session: Session, timeline: RunTimeline | JobTimeline) -> None:
-        """Write the timeline and the page of a run, if they are requested.
+        """Write the timeline and the interactive page of a run to their files, if requested.
 
-        The page is mentioned in a message. Raises `HubError` if a writer refuses the run, for
-        example because it has no times of steps.
+        Only the page is reported (`wrote FILE` on standard error). The title of the written
+        timeline is its path. Raises `HubError` if no installed writer can write the file or the
+        run, for example because it has no times of steps.
         """
         if self.timeline_out is not None:
             session.draw_report(replace(timeline, title=self.timeline_out), self.timeline_out)
@@ -170,9 +171,9 @@ def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 
 def _compute_report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
-    """Compute where the time of a job goes; None if the simulator reports no times of nodes.
+    """Return the report on computation, communication and critical path of a simulated job.
 
-    Both the starts and the ends of nodes are needed.
+    Returns None if the simulator did not report both the starts and the ends of the nodes.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.jobs.job_report import job_report

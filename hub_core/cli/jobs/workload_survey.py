@@ -65,15 +65,20 @@ class TraceSurvey:
 def survey(source: Source) -> TraceSurvey:
     """Summarize the nodes, dependencies and attributes of all files of a trace set.
 
-    The dialect is one of these, the first that applies:
+    The dialect in the result is the first that applies:
 
-    - the name of a profile, if there is one
-    - `workload`, if there are nodes that algorithms do not have
-    - `absolute`, `symbolic` or `absolute and symbolic`, by the sizes of messages
-    - `no messages`
-    - `messages without peer or size`
+    1. The metadata attribute `profile` of the first file, if it is a nonempty text.
+    2. `workload`: there are nodes other than COMM_SEND, COMM_RECV and COMP.
+    3. `no messages`: there are only COMP nodes, or no nodes.
+    4. `messages without peer or size`: not every message has a peer, a `comm_tag` and a
+       size.
+    5. `absolute` if every message has the size `comm_size` (bytes), `symbolic` if every
+       message has `total_chunk_cnt` (chunks), `absolute and symbolic` if every message has
+       both.
 
-    Raises `InputError` for files of another or an older schema.
+    Dependencies on missing nodes are counted, not refused. Raises `InputError` for a
+    malformed file, a file of another or older schema, and two nodes of a file with the same
+    id.
     """
     counts, book = _Counts(), ShapeBook((), ())
     with input_errors():
@@ -175,9 +180,10 @@ class _Counts:
 
 
 def _format_value(value: AttributeValue) -> str:
-    """Format a value as text: a text as it is, any other value as its `repr`.
+    """Format a value as text: a `str` unchanged, any other value as its `repr`.
 
-    A text longer than 80 characters is cut there; `...` and its full length are added.
+    A result of more than 80 characters is cut to 80, followed by `... (N characters)`,
+    where N is the full length.
     """
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= _MAX_TEXT:

@@ -67,7 +67,8 @@ class WorkloadVerdict:
     def show(self, *, is_alone: bool) -> None:
         """Print one line with the input, its ranks and nodes, and the verdict; then each finding.
 
-        `is_alone` has no effect.
+        The verdict is `wrong` if a check failed, `nothing wrong found` if all passed, and a
+        remark if no installed plugin checks workloads. `is_alone` has no effect.
         """
         size = f"{self.workload.num_ranks} ranks, {len(self.workload.nodes)} nodes"
         outcome = "nothing wrong found" if self.reports else "no installed plugin checks workloads"
@@ -77,11 +78,12 @@ class WorkloadVerdict:
 
 
 def judge_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
-    """Run all installed checks of workloads, also the thorough ones, and return the verdict.
+    """Run all installed checks of workloads in thorough mode and return the verdict.
 
-    Thorough checks may simulate the workload. Findings do not raise: they are in the verdict,
-    together with the report of each check by name (empty without installed checks). `source`: name
-    of the input in messages. Progress is shown.
+    In thorough mode a check may simulate the workload. The verdict has the report of each
+    check by name (empty without installed checks), with its findings; findings raise no
+    exception. `source`: name of the input in messages. Progress is shown on a terminal.
+    Raises `HubError` if a check cannot be run.
     """
     from hub_core.pipeline.checks import check_workload
 

@@ -73,11 +73,11 @@ class Lanes:
 def lanes(steps: StepTable) -> Lanes:
     """Count the lanes of each rank, the steps of each lane, and the fused sends.
 
-    A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. A fused send
-    forms one instruction with the preceding receive of its lane (see `fused_pairs`). The result has
-    `most`, the number of lanes of the rank with the most; `longest`, the number of steps of the
-    longest lane without fused sends; and `fused`, the number of fused sends. All are 0 if no step
-    has a lane.
+    A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. A fused
+    send forms one instruction with the preceding receive of its lane (see `fused_pairs`).
+    The result has `most`, the maximum number of lanes of a rank; `longest`, the maximum
+    number of steps of a lane, where fused sends do not count as steps; and `fused`, the
+    number of fused sends of all ranks. All are 0 if no step has a lane.
     """
     named = np.flatnonzero(steps.lane >= 0)
     pairs = np.stack([steps.rank[named], steps.lane[named]])

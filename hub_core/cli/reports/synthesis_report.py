@@ -68,8 +68,10 @@ def print_synthesis(
 ) -> None:
     """Print the report on a synthesis as text or, with `as_json`, as one JSON document.
 
-    As text, the findings go to stderr and the fields to standard output. The fields are not printed
-    with `is_stdout_taken`, because the algorithm is then written to standard output.
+    As text, the findings are printed on standard error and the fields on standard output.
+    The fields are omitted with `is_stdout_taken`, because standard output then contains the
+    algorithm. The JSON document includes the findings; it is printed on standard output in
+    any case.
     """
     if as_json:
         from hub_core.reports import to_json
