@@ -39,10 +39,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `COLLHUB_EXAMPLES=brief`, run test functions with their first and last parameters only.
 
-    The other parameter sets of a function are reported as deselected and removed from `items`
-    in place; the order of `items` stays. A test function without parameters runs as usual.
-    With any other value of the variable, `items` is unchanged. The variable is read when this
-    file is imported.
+    The other parameter sets of a function are reported as deselected and removed from
+    `items` in place; the order of `items` stays. A test function without parameters runs as
+    usual. With any other value of the variable, `items` is unchanged. The variable is read
+    when this file is imported.
     """
     if _PROFILE != "brief":
         return
@@ -135,10 +135,10 @@ def collhub(
 ) -> Callable[..., ProgramRun]:
     """Return a function `collhub(*arguments, stdin=b"")` that runs the program in this process.
 
-    Arguments are converted to texts. The result is a `ProgramRun` with the exit code, standard
-    output and standard error of this run; output that was captured before is discarded.
-    `sys.stdin` has the bytes `stdin` until the test ends. Exceptions of the program are not
-    caught.
+    Arguments are converted to texts. The result is a `ProgramRun` with the exit code,
+    standard output and standard error of this run; output that was captured before is
+    discarded. `sys.stdin` has the bytes `stdin` until the end of the test. Exceptions of
+    the program are not caught.
     """
     # Imported here: most tests of plugins need no program.
     from hub_core.cli.main import main
@@ -183,9 +183,10 @@ def ring(tmp_path: Path) -> Path:
 def racy(ring: Path) -> Path:
     """Return the path of `racy.json`, a copy of the document of fixture `ring` with a data race.
 
-    Step 2 of the copy, a send of rank 0, has no data dependency (`data[2]` is empty). Therefore
-    rank 0 does not wait for the sum of step 1 before it sends this sum. The 48 steps get the
-    source lines 1 to 48 of `ring.xml`. The file is written to the folder of `ring`.
+    Step 2 of the copy, a send of rank 0, has no data dependency (`data[2]` is empty).
+    Therefore rank 0 does not wait for the sum of step 1 before it sends this sum. The 48
+    steps get the source lines 1 to 48 of `ring.xml`. The file is written to the folder of
+    `ring`.
     """
     root = json.loads(ring.read_bytes())
     root["steps"]["data"][2] = []

@@ -403,9 +403,10 @@ def relay() -> Set:
     Returns the files of ranks 0, 1 and 2, each with `scratch_units` 2. Every unit is a
     message of its own. The steps of a rank, each of which waits for the one before it:
 
-    - Rank 0 copies both units from INPUT to OUTPUT in one step, then sends unit 0 and unit 1.
-    - Rank 1 receives unit 0 and unit 1 into SCRATCH, copies both to OUTPUT in one step, then
-      sends unit 0 and unit 1 from SCRATCH.
+    - Rank 0 copies both units from INPUT to OUTPUT in one step, then sends unit 0 and unit
+      1.
+    - Rank 1 receives unit 0 and unit 1 into SCRATCH, copies both to OUTPUT in one step,
+      then sends unit 0 and unit 1 from SCRATCH.
     - Rank 2 receives unit 0 and unit 1 into OUTPUT.
     """
     unit = [(INPUT, 0, 1), (INPUT, 1, 1)]
@@ -425,8 +426,8 @@ def idle() -> Set:
     """Build a custom collective of 3 ranks in which rank 0 sends one unit to rank 1.
 
     Returns the files of ranks 0, 1 and 2. Rank 0 sends from INPUT, rank 1 receives into
-    OUTPUT. Rank 2 is idle: it has `step_count` 0 and one COMP_NODE of kind "compute" without
-    regions. The metadata of all files have `input_units` 1, `output_units` 1 and
+    OUTPUT. Rank 2 is idle: it has `step_count` 0 and one COMP_NODE of kind "compute"
+    without regions. The metadata of all files have `input_units` 1, `output_units` 1 and
     `input_defined` 1.
     """
     files = build(
@@ -499,9 +500,10 @@ def for_all(change: Callable[[RankFile], object]) -> Change:
 def with_kind(kind: str, *names: str) -> Change:
     """Return a change: a function that modifies a set of files in place.
 
-    It sets the kind of the attributes `names` of all nodes to `kind` (a key of `KINDS`, or ""
-    to encode no value), and keeps their values. It does not add an attribute to a node that
-    lacks it, and does not modify metadata. `kind` is checked only when the set is encoded.
+    It sets the kind of the attributes `names` of all nodes to `kind` (a key of `KINDS`, or
+    "" to encode no value), and keeps their values. It does not add an attribute to a node
+    that lacks it, and does not modify metadata. `kind` is checked only when the set is
+    encoded.
     """
 
     def change(files: Set) -> None:
@@ -516,8 +518,8 @@ def with_kind(kind: str, *names: str) -> Change:
 def without(*names: str) -> Change:
     """Return a change (a function that modifies a set of files in place).
 
-    It removes the attributes `names` from the metadata and the nodes of all files, and ignores
-    names that are absent.
+    It removes the attributes `names` from the metadata and the nodes of all files, and
+    ignores names that are absent.
     """
 
     def change(files: Set) -> None:
@@ -661,9 +663,9 @@ def many_bytes(files: Set) -> None:
     """Change a set of direct messages, in place, from one unit to 2^33 units of one byte each.
 
     Sets `unit_count` and `collective_bytes` of all files to 2^33, and `comm_size` of all
-    messages to 1. The regions are not changed: each message still has one unit. The attributes
-    `msg_chunk_idx`, `msg_chunk_cnt` and `total_chunk_cnt` are int32, too small for 2^33, and
-    are set to -1 (not given).
+    messages to 1. The regions are not changed: each message still has one unit. The
+    attributes `msg_chunk_idx`, `msg_chunk_cnt` and `total_chunk_cnt` are int32, too small
+    for 2^33, and are set to -1 (not given).
     """
     for file in files:
         file.set("unit_count", "int64", 1 << 33)
@@ -686,11 +688,12 @@ def reversed_attributes(files: Set) -> None:
 def reduce_locally(files: Set) -> None:
     """Split the receive-reduce of rank 1 into a plain receive and a separate local reduction.
 
-    A receive-reduce is one step of two nodes: a receive with the attribute `is_rrc`, and the
-    reduction directly after it. The first such receive of rank 1 loses `is_rrc` and gets the
-    region SCRATCH, offset 0, 1 unit; the reduction reads this region. `files` is changed in
-    place. Rank 1 must have 3 steps and a receive-reduce of one unit: `step_count` is set to 4
-    and `scratch_units` to 1. Raises `StopIteration` if rank 1 has no receive-reduce.
+    A receive-reduce is one step of two nodes: a receive with the attribute `is_rrc`, and
+    the reduction directly after it. The first such receive of rank 1 loses `is_rrc` and
+    gets the region SCRATCH, offset 0, 1 unit; the reduction reads this region. `files` is
+    changed in place. Rank 1 must have 3 steps and a receive-reduce of one unit:
+    `step_count` is set to 4 and `scratch_units` to 1. Raises `StopIteration` if rank 1 has
+    no receive-reduce.
     """
     file = files[1]
     file.set("scratch_units", "int64", 1)
@@ -1026,10 +1029,10 @@ def build_index(cases: Sequence[Case]) -> str:
 def main() -> None:
     """Write all cases and `index.json` to the folder that the only command-line argument names.
 
-    Each case has a folder, `valid/NAME` or `invalid/NAME`. Creates folders that are missing,
-    replaces files of the same names, keeps all other files, and prints the numbers of valid
-    and invalid cases. Exits with code 1 and a usage line on stderr if the number of arguments
-    is not 1, or if the argument begins with `-`.
+    Each case has a folder, `valid/NAME` or `invalid/NAME`. Creates folders that are
+    missing, replaces files of the same names, keeps all other files, and prints the numbers
+    of valid and invalid cases. Exits with code 1 and a usage line on stderr if the number
+    of arguments is not 1, or if the argument begins with `-`.
     """
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: python cases.py FOLDER")

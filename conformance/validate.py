@@ -659,9 +659,9 @@ def has_kind(attribute: tuple[int, object], expected: str) -> bool:
 def split_records(content: bytes) -> Iterator[bytes]:
     """Yield the content of every record of a file, in order, without the length before it.
 
-    The length is a varint of at most 5 bytes, in bytes. An empty file has no records. Raises
-    `MalformedError` if a length is malformed or the file ends inside a record, after the
-    records before this position were yielded.
+    The length is a varint of at most 5 bytes, in bytes. An empty file has no records.
+    Raises `MalformedError` if a length is malformed or the file is truncated inside a
+    record, after the records before this position were yielded.
     """
     at = 0
     while at < len(content):
@@ -780,12 +780,12 @@ def parse_node(body: bytes) -> Node:
 def parse_attribute(body: bytes) -> tuple[str, tuple[int, object]]:
     """Parse an AttributeProto; return (name, (kind, value)).
 
-    The kind is the number of the value's field, 3 to 32; of several such fields only the last
-    one counts. Without a value the result is (name, (0, None)); a value that `decode_value`
-    rejects gives (name, (kind, None)). Of several names the last one counts; a missing name is
-    "". Other fields, and a name of another wire type than 2, are ignored. Raises
-    `MalformedError` if `body` is no sequence of protobuf fields (see `walk`), or if the name
-    is not UTF-8.
+    The kind is the number of the value's field, 3 to 32; of several such fields only the
+    last one counts. Without a value the result is (name, (0, None)); a value that
+    `decode_value` rejects gives (name, (kind, None)). Of several names the last one counts;
+    a missing name is "". Other fields, and a name of another wire type than 2, are ignored.
+    Raises `MalformedError` if `body` is no sequence of protobuf fields (see `walk`), or if
+    the name is not UTF-8.
     """
     name, kind = "", 0
     last: tuple[int, int | bytes] = (0, 0)

@@ -234,10 +234,11 @@ class SessionOutputs(SessionState):
 def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> ChosenOutput:
     """Return the output with its final path, for an output that is made from an input.
 
-    A path that ends with a slash is completed, as in `place_in_folder`, by the name of the
-    input without its suffix (`algorithm` for standard input and pipes), unless the format
-    itself is a folder. Other paths are unchanged. Raises `UsageError` (`output-is-input`)
-    if the output would replace a file of the input, except with `force`.
+    A path whose last character is a slash is completed, as in `place_in_folder`, by the
+    name of the input without its suffix (`algorithm` for standard input and pipes), unless
+    the format itself is a folder. Other paths are unchanged. Raises `UsageError`
+    (`output-is-input`) if the output would replace a file of the input, except with
+    `force`.
     """
     target = place_in_folder(target, _stem(opened))
     if not force and _replaces_input(target, opened):

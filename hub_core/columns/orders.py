@@ -129,10 +129,11 @@ def _number_values(values: IntArray) -> Int64Array:
 
 
 def _mark_values(values: npt.NDArray[Any], max_range_per_value: int) -> BoolArray | None:
-    """Return which integers from the smallest to the largest value occur: bool[range].
+    """Return which integers from the minimum to the maximum value occur: bool[range].
 
-    `values`: integers, not empty. None if the range exceeds `max_range_per_value` times their
-    number.
+    The range is maximum - minimum + 1; entry i is for the integer minimum + i. `values`:
+    integers, not empty (else `ValueError`). Returns None if the range exceeds
+    `max_range_per_value` times the number of values.
     """
     low = int(values.min())
     extent = int(values.max()) - low + 1

@@ -108,9 +108,12 @@ def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
 
 
 def _format_document(algorithm: Algorithm) -> str:
-    """Return the JSON document of an algorithm, with members in a fixed order.
+    """Return the JSON document of an algorithm as ASCII text, with a final line break.
 
-    Equal algorithms give equal bytes. The columns of steps are the last member.
+    Members are in a fixed order; the columns of steps are the last member. Extensions keep
+    the order of their members; if this order is equal too, equal contents give equal text.
+    Raises `InputError` (`not-json`) for extensions that JSON cannot represent, such as a
+    NaN.
     """
     header = {
         "schema": SCHEMA,
@@ -126,10 +129,14 @@ def _format_document(algorithm: Algorithm) -> str:
 def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
     """Convert a collective to the member `collective` of the document.
 
-    Always present: `kind`, `_PLAIN_FIELDS` and `reduce_op`. `contract`, only with a contract: lists
-    by rank of `_CONTRACT_SIZES` and `defined`, and `expected`: null if the contract has no rows,
-    else an object of the columns `_CONTRACT_ROWS`. `counts`, only with uneven counts: a list by
-    rank, or a list of rows for counts per pair of ranks.
+    - Always present: `kind`, `num_ranks`, `unit_count`, `root` (null without a root),
+      `in_place`, `out_of_place` and `reduce_op`.
+    - `contract`, only for a custom collective with a contract (the results that it
+      requires): `input_units`, `output_units` and `defined`, each a list by rank, and
+      `expected`. This is null if the contract has no rows, else an object of the lists
+      `rank`, `offset`, `source_rank` and `source_unit`.
+    - `counts`, only for an uneven collective: a list of units by rank, or a list of such
+      lists for counts per pair of ranks.
     """
     document: dict[str, JsonValue] = {"kind": str(collective.kind)}
     document |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
@@ -150,11 +157,12 @@ def _to_lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
-    """Yield (name, values) of the columns that the document contains, in their usual order.
+    """Yield (name, values) of the columns that the document contains.
 
-    These are the columns `rank` and `kind`, and columns with a value other than the default. Kinds
-    and buffers are given by name. The lists of parents follow, one list per step: `data`, then
-    `control`, each only if such dependencies occur.
+    The order is that of `COLUMN_DTYPES`. These are the columns `rank` and `kind`, and
+    columns with a value other than the default. Kinds and buffers are given by name. The
+    lists of parents follow, one list of rows per step: `data`, then `control`, each only if
+    such dependencies occur.
     """
     for name in COLUMN_DTYPES:
         column = getattr(steps, name)
@@ -236,11 +244,11 @@ class _Document:
         raise InputError(f"{path}: {message}", location=location, cure=cure, code="invalid-json")
 
     def _check_name(self) -> None:
-        """Raise `InputError` unless the member `schema` names this version of the document.
+        """Raise `InputError` unless the member `schema` is `collhub/algorithm-1`.
 
-        The error is at `$.schema`. For another version (a text that begins with
-        `collhub/algorithm-`), the remedy is to use a suitable version; otherwise it is to name the
-        format with `--from`.
+        The error is at `$.schema`. If the text begins with `collhub/algorithm-`, it is another
+        version, and the cure is to upgrade collhub. Otherwise, also without the member, the
+        cure is to name the format with `--from`.
         """
         name = self._root.get("schema")
         if name == SCHEMA:
@@ -341,10 +349,11 @@ class _Document:
     def _encode_names(
         self, values: list[Any], path: str, rows: int, names: Mapping[str, int]
     ) -> npt.NDArray[np.uint8]:
-        """Return the codes of a column of names, uint8[rows].
+        """Return the codes of a column of names, uint8[rows], in the order of `values`.
 
-        All zeros if the number of entries is not `rows`, or any entry is no text or an unknown
-        name; the first defect is recorded, not raised.
+        `names`: code by name. If the number of entries is not `rows`, or an entry is no text or
+        an unknown name, all codes are 0, and one defect with the path of the first wrong entry
+        is recorded, not raised. Types are checked before names.
         """
         if not self._check_types(values, path, rows, str):
             return np.zeros(rows, np.uint8)
@@ -393,9 +402,11 @@ class _Document:
 
 
 def _empty_arrays(value: object, path: str) -> object:
-    """Return the document with empty columns and empty extensions, which the schema does not check.
+    """Return a copy of the document with empty columns and extensions; `value` is not changed.
 
-    `path`: JSON path of `value`. Lists at unknown paths are kept, so that the schema reports them.
+    The schema validator is too slow for long lists, so these are checked separately. Lists
+    at the JSON paths `_ARRAYS` become `[]`, and an object at `$.extensions` becomes `{}`;
+    all other values are kept. `path`: JSON path of `value`, `$` for the document.
     """
     if isinstance(value, list):
         return [] if path in _ARRAYS else value

@@ -279,7 +279,8 @@ def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
 def _format_message(error: ValidationError) -> str:
     """Return the message of a violation: expected and actual type, or the validator's text.
 
-    The text is truncated to `_MAX_MESSAGE` characters, because it may contain a large value.
+    A wrong type gives `expected TYPE, got TYPE` without the value, which may be large. The
+    validator's text is truncated to 200 characters (`_MAX_MESSAGE`), followed by `...`.
     """
     if error.validator == "type":
         types = error.validator_value

@@ -120,9 +120,10 @@ def _dimension_to_json(dimension: Dimension) -> JsonObject:
 
 
 def _constants_to_json(element: Link | Dimension) -> JsonObject:
-    """Convert bandwidth (bytes/s) and latency (s) of a link or dimension to JSON members.
+    """Return the members `bandwidth_bytes_per_s` and `latency_s` of a link or dimension.
 
-    Whole numbers below 2^53 are written without a fraction; they are read as the same double.
+    Values without a fraction and with an absolute value below 2^53 become integers, which
+    are written without a fraction and read as the same double. Other numbers stay floats.
     """
     constants = {
         "bandwidth_bytes_per_s": element.bandwidth_bytes_per_s,
@@ -161,8 +162,10 @@ class _Nodes:
     def number(self, value: object, limit: int) -> int:
         """Return the number of the node that `value` gives, either as a number or as a name.
 
-        Raises `InputError` without a location for an unknown name, for another type (also a
-        boolean), and for a node outside 0..limit-1.
+        `limit`: number of allowed nodes; the result is in 0..limit-1. Raises `InputError`
+        without a location for an unknown name, for a value that is neither a text nor an
+        integer (a boolean is no integer), and for a node outside this range, also if it is
+        given by name.
         """
         node = self.numbers.get(value) if isinstance(value, str) else value
         if node is None and isinstance(value, str):
@@ -224,8 +227,9 @@ def _build_topology(file: str, root: JsonObject, links: list[object] | None) -> 
 def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tuple[int, ...]:
     """Return the nodes listed under `key`, ascending and without repetition.
 
-    `true` means all switches; `false`, like a missing key, means none. Raises `InputError` with the
-    JSON path `$.key` for a node that does not exist.
+    `true` means all switches; `false`, like a missing key, means none. A list may have
+    numbers and names of any nodes: NPUs are not refused here. Raises `InputError`
+    (`invalid-topology`) with the JSON path `$.key` for a node that does not exist.
     """
     listed = root.get(key, False)
     if isinstance(listed, bool):
@@ -358,9 +362,13 @@ def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
 
 
 def _read_constants(entry: JsonObject) -> tuple[float, float]:
-    """Return bandwidth in bytes/s and latency in s of a link or dimension.
+    """Return (bandwidth in bytes/s, latency in s) of a link or dimension.
 
-    Raises `InputError` unless the bandwidth is above 0 and the latency at least 0, both below 1e18.
+    The bandwidth is the member `bandwidth` (text with a unit) or `bandwidth_bytes_per_s`
+    (number); the latency is `latency` or `latency_s`. Raises `InputError` without a
+    location if both or none of two such members are present, for a wrong type, for a
+    bandwidth outside ]0, 1e18[, and for a latency outside [0, 1e18[. Raises `UsageError`
+    for a text that is no quantity.
     """
     bandwidth = _read_quantity(entry, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
     latency = _read_quantity(entry, "latency", "latency_s", parse_time)

@@ -129,7 +129,11 @@ def distance_bounds_ps(
 
 
 def _links(collective: Collective, topology: Topology, npus: Sequence[int] | None) -> _Links:
-    """Return the links for a collective; rank r runs on NPU `npus[r]`, by default on NPU r."""
+    """Return the links of a network for a collective whose rank r runs on NPU `npus[r]`.
+
+    With `npus` None, rank r runs on NPU r. The results for the last four different
+    arguments are cached, so that their bounds are computed once.
+    """
     ranks = range(collective.num_ranks) if npus is None else npus
     return _create_links(collective, topology, tuple(ranks))
 
@@ -143,9 +147,10 @@ def _create_links(collective: Collective, topology: Topology, npus: tuple[int, .
 
 
 def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
-    """Return the sum over all ranks of the rank's bytes (`traffic.share`) times its length.
+    """Return the sum over all ranks of the bytes of the rank's part times its length.
 
-    Ranks without bytes are skipped, because their length may be infinite.
+    `lengths`: float64[ranks]; the bytes are `traffic.share`. Ranks without bytes are
+    skipped, because their length may be infinite.
     """
     has_bytes = traffic.share > 0
     return float(lengths[has_bytes] @ traffic.share[has_bytes])
@@ -164,15 +169,21 @@ class _Links:
     bounds_ps: dict[int, float]
 
     def bound_ps(self, size: int) -> float:
-        """Return the largest of all bounds for a size in bytes, in ps, rounded down."""
+        """Return the largest of all bounds (`bound_ns`) for a size in bytes, in ps.
+
+        It is rounded down by `whole_ps`, and infinite without the necessary paths. The result
+        is stored in `bounds_ps`, so that each size is computed once.
+        """
         if size not in self.bounds_ps:
             self.bounds_ps[size] = whole_ps(self.bound_ns(Traffic(self.collective, size)))
         return self.bounds_ps[size]
 
     def bound_ns(self, traffic: Traffic) -> float:
-        """Return the largest of all bounds for a size, in nanoseconds.
+        """Return the largest lower bound in ns on the time of any algorithm for this traffic.
 
-        Bounds by latency, by distances, by all partitions and by all orders of the nodes.
+        The bounds are those by latency, by distances, by all partitions of the nodes and by all
+        orders of the nodes. The result is infinite if a necessary path is missing. It is not
+        rounded.
         """
         bounds = [self._latency_ns, self._distance_ns(traffic)]
         for label in self._partitions:
@@ -347,9 +358,10 @@ class _Links:
         """Return a lower bound in ns from the distance that every byte must travel.
 
         All links together must carry the sum of bytes times distance over all pairs of ranks;
-        divided by the sum of bandwidth times length of the links, this is a bound. It is computed
-        for links of length 1 and of length 1 / bandwidth, and the larger result is returned.
-        Latencies are ignored. Returns 0 for other collectives than all-to-all, gather and scatter,
+        divided by the sum of bandwidth times length of the links, this is a bound. It is
+        computed for links of length 1 and of length 1 / bandwidth, and the larger result is
+        returned, infinite without a path for some bytes. Latencies are ignored. Returns 0 if
+        the kind of collective is not in `UNICAST` (all-to-all, gather, scatter, all-to-all-v),
         and if ranks times links exceed `_MAX_DISTANCE_WORK` (2^19).
         """
         times = (
@@ -360,10 +372,11 @@ class _Links:
 
     @cached_property
     def _plain_distances(self) -> list[tuple[Float64Array, float]]:
-        """Results of `distances` for links of length 1, and of length 1e9 / bandwidth (s/GB).
+        """Results of `distances` for links of length 1, then of length 1e9 / bandwidth (s/GB).
 
-        Empty if bytes have several destinations (the kind is not in `UNICAST`), and if ranks times
-        links exceed `_MAX_DISTANCE_WORK`.
+        Each is (total distance per rank, float64[ranks]; capacity of all links). Empty if the
+        kind of collective is not in `UNICAST`, so that bytes may have several destinations, and
+        if ranks times links exceed `_MAX_DISTANCE_WORK`.
         """
         topology = self.topology
         is_small = len(self.members) * topology.num_links <= _MAX_DISTANCE_WORK

@@ -278,7 +278,8 @@ def group_of_nodes(topology: Topology) -> Int64Array:
 def _links_per_npu(dimension: Dimension) -> int:
     """Return an upper bound of the number of links that a dimension adds per NPU.
 
-    2 for a switch (one per direction), size - 1 for fully connected, else at most 2.
+    It is 2 for a switch (one per direction), size - 1 for a fully connected dimension, and
+    the smaller of 2 and size - 1 for a line or a ring.
     """
     if dimension.kind is DimensionKind.SWITCH:
         return 2
@@ -349,9 +350,10 @@ def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]
 
 
 def _switches_between(machines: Topology) -> Int64Array:
-    """Return the switches between machines, which are the groups: int64, ascending.
+    """Return the switches that connect machines: node numbers, int64, ascending.
 
-    These are all switches without a group by `group_of_nodes`. Empty for fewer than two groups.
+    The machines are the groups of the topology. A switch connects machines if it has no
+    group by `group_of_nodes`. Empty for fewer than two groups.
     """
     if len(machines.groups) < 2:
         return np.zeros(0, np.int64)

@@ -66,11 +66,18 @@ def partitions(topology: Topology) -> Iterator[Int64Array]:
 
 
 def orders(topology: Topology) -> Iterator[Int64Array]:
-    """Yield orders of the nodes: the position of every node, int64[nodes]; nodes may share one.
+    """Yield orders of the nodes: the position of every node, int64[nodes].
 
-    The orders are: the coordinates along every line and ring; the distances from two NPUs that are
-    far apart; and the order by eigenvectors of the smallest eigenvalues of the network's Laplacian
-    (Fiedler 1973), which divides a network where its links are few and slow.
+    Nodes may share a position. A prefix of an order (all nodes up to a position) is a set
+    of nodes for a bound. The orders are:
+
+    - For every line and ring, if the network has dimensions: the coordinate of every NPU.
+      Switches have the position `NO_BLOCK`.
+    - The number of links from NPU 0 to every node, then from the NPU that is farthest from
+      it.
+    - For 3 to 256 nodes: up to three orders by eigenvectors of the smallest eigenvalues of
+      the network's Laplacian (Fiedler 1973), which divides a network where its links are
+      few and slow.
     """
     for label, kind in _coordinates(topology):
         if kind in (DimensionKind.LINE, DimensionKind.RING):
@@ -84,8 +91,10 @@ def leaving_rate(
 ) -> Float64Array:
     """Return the bandwidth in bytes/s of the links that leave each block: float64[count].
 
-    `begins`, `ends`: int64[links], the blocks of the source and destination of every link; links
-    from a negative block (`NO_BLOCK`) are ignored.
+    `begins`, `ends`: int64[links], the blocks of the source and destination of every link;
+    `rate`: its bytes/s. A link leaves the block of its source if its destination is in
+    another block or in none (`NO_BLOCK`). Links whose source is in no block are ignored. A
+    block without such links has 0.
     """
     leaves = (begins >= 0) & (begins != ends)
     return np.bincount(begins[leaves], rate[leaves], count).astype(np.float64)
@@ -96,8 +105,9 @@ def beginnings_rate(
 ) -> Float64Array:
     """Return the bytes/s of the links that leave each prefix of an order: float64[count - 1].
 
-    Prefix k has the nodes at positions 0..k. `begins`, `ends`: int64[links], positions of the
-    source and destination of every link; `rate`: its bytes per second.
+    Prefix k has the nodes at positions 0..k. `begins`, `ends`: int64[links], positions
+    (0..count - 1) of the source and destination of every link; `rate`: its bytes/s. A link
+    leaves prefix k if its source is in the prefix and its destination is not.
     """
     forward = begins < ends
     # A link from position a to position b leaves the prefixes a, ..., b - 1.

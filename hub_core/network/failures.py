@@ -50,10 +50,12 @@ class LinkChanges:
         return remove_links(changed, self.failed) if self.failed else changed
 
     def append_to(self, text: str) -> str:
-        """Return a topology text with these changes appended as `without=` and `degrade=`.
+        """Return a topology text with these changes appended as parameters.
 
-        They follow `?`, or `&` if the text has a `?` already. Without changes, the text is
-        returned.
+        The failed links are appended as `without=`, then the slow links as `degrade=`, each
+        separated by commas, as in `ring:4?without=0-1,1-2&degrade=2-3=0.5`. The first parameter
+        follows `?`, or `&` if the text has a `?` already. Without changes, the text is returned
+        unchanged.
         """
         given = {WITHOUT: self.failed, DEGRADE: self.slow}
         items = [f"{key}={','.join(links)}" for key, links in given.items() if links]

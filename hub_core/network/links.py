@@ -57,7 +57,8 @@ class Links:
     ) -> Links:
         """Create links from `source[i]` to `destination[i]` with equal bandwidth and latency.
 
-        Nothing is checked; the columns of bandwidth and latency are float64[links].
+        All links are on plane 0. The columns of bandwidth (bytes/s) and latency (s) are
+        float64[links]. Values and lengths are not checked.
         """
         rates = np.full(len(source), bandwidth_bytes_per_s, np.float64)
         return cls(source, destination, rates, np.full(len(source), latency_s, np.float64))

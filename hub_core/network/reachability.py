@@ -33,9 +33,10 @@ def find_reached(topology: Topology, start: int, *, backwards: bool = False) -> 
 def find_unreachable_pair(topology: Topology, npus: Sequence[int]) -> tuple[int, int] | None:
     """Find two of the NPUs without a path from the first to the second; None if there are none.
 
-    All of them reach one another if the first one reaches all and all reach it. The result is
-    (first NPU, the earliest one that it does not reach) if there is one, else (the earliest one
-    that does not reach the first NPU, first NPU). Paths may lead over all nodes.
+    Only paths from and to `npus[0]` are examined: if it reaches all NPUs and all reach it,
+    all reach one another. The result is (`npus[0]`, the earliest one that it does not
+    reach) if there is one, else (the earliest one that does not reach `npus[0]`,
+    `npus[0]`). Paths may use all nodes. `npus` must not be empty (else `IndexError`).
     """
     pair = _find_pair_at(topology, npus, npus[0])
     return pair or _find_pair_at(topology, npus, npus[0], backwards=True)
