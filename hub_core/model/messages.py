@@ -204,9 +204,11 @@ def _messages(
 
 
 def _judge_peers(steps: StepTable) -> tuple[BoolArray, BoolArray, BoolArray]:
-    """Return three masks of the rows, each bool[rows].
+    """Return three masks of the rows: messages, messages outside, messages to the rank itself.
 
-    They are the messages, those whose peer is not a rank, and those whose peer is the rank itself.
+    Each is bool[rows]. A message is a row that sends or receives. It is outside if its peer is
+    no rank of the table, and to itself if its peer is the rank of the row. Both are False for
+    rows that are no messages.
     """
     is_message = steps.sends | steps.receives
     outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))

@@ -25,10 +25,12 @@ class NotebookDisplay:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Return facts about the object and a picture of it as HTML; notebooks call this.
+        """Return a table of facts about the object, followed by a picture, as HTML for notebooks.
 
-        The module that describes objects is imported at the first call. Without a plugin that draws
-        the object, there are only facts.
+        The picture of a topology or comparison is drawn by a plugin; it is missing if no plugin
+        draws it or the drawing fails. Algorithms, workloads and results need no plugin; the picture
+        of an algorithm of more than 64 ranks is missing. The module that describes objects is
+        imported at the first call.
         """
         html: str = importlib.import_module(_DISPLAY).describe(self)
         return html
@@ -36,14 +38,17 @@ class NotebookDisplay:
     def view(self, **options: Any) -> View:
         """Return the interactive page of the object, which a notebook shows in a frame.
 
-        The options depend on the object. Raises `HubError` if no plugin writes pages or the
-        simulation fails, and `TypeError` for a missing option. The options are:
+        The options depend on the object; unused ones are ignored:
 
-        - for an algorithm or a workload, which is simulated: `topology` (a text such as `ring:8`,
-          or a `Topology`), and `size` in bytes
-        - for a `SimulationResult`: the `algorithm`, `topology` and `size` of its run, or its
-          `workload`
-        - for all objects: `height` in pixels
+        - Algorithm, which is simulated: `topology` (a `Topology`, or a text such as `ring:8`) is
+          required. `size` in bytes; by default that of the algorithm, else 1 MiB.
+        - Workload, which is simulated: `topology`, if it is not to be the default of the simulator.
+        - `SimulationResult`: the `algorithm` or the `workload` of its run is required; also
+          `topology` and, for an algorithm, `size`.
+        - All objects: `height` of the frame in pixels (640).
+
+        Raise `HubError` if no plugin writes pages, the topology is invalid or the simulation fails,
+        and TypeError for a missing or unknown option.
         """
         view: View = importlib.import_module(_DISPLAY).create_view(self, **options)
         return view

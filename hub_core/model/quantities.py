@@ -49,10 +49,10 @@ _MAX_RANKS = 1 << 20
 
 
 def parse_whole(text: str, maximum: int) -> int | None:
-    """Parse a whole number from 0 to `maximum` that is written in ASCII digits.
+    """Parse an integer from 0 to `maximum` that consists of ASCII digits only.
 
-    None for any other text, also with a sign, blanks, a point, an underscore, and with more digits
-    than `maximum` has; leading zeros count.
+    Return None for any other text: one that is empty, has a sign, blank, point or underscore,
+    or has more digits than `maximum`, leading zeros included.
     """
     # `isdecimal` accepts the digits of all scripts. `int` raises `ValueError` for more than 4300
     # digits, and takes quadratic time.
@@ -112,7 +112,9 @@ def parse_bandwidth(text: str) -> float:
 def parse_time(text: str) -> float:
     """Convert a time such as `500ns` or `0.5us` to seconds, rounded to 1e-6 ns; 0 is accepted.
 
-    Raises `UsageError` for a number without a unit or with an unknown one, and for 1e9 s or more.
+    Units are ns, us, ms and s. The number has digits, an optional decimal point and an optional
+    exponent, without a sign; blanks around number and unit are ignored. Raise `UsageError` for
+    any other form, more than 64 characters, a missing or unknown unit, and 1e9 s or more.
     """
     number, unit = _split(text, _SECONDS, "time", "500ns")
     # Rounded to 1e-6 ns, so that values in ns, us or ms are formatted as they were given.
@@ -123,9 +125,11 @@ def parse_time(text: str) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes in the largest binary unit not above it: `1.5 MiB`, `512 B`.
+    """Format a number of bytes in the largest of B, KiB, MiB, GiB, TiB that is not above it.
 
-    A whole number of units is printed exactly, any other number with four significant digits.
+    A value below 1 KiB is rounded to an integer: `512 B`. A multiple of a larger unit is
+    printed exactly: `3 MiB`; any other value with four significant digits, without trailing
+    zeros: `1.5 MiB`.
     """
     for unit, size in reversed(_BINARY.items()):
         if count >= size:
@@ -274,9 +278,10 @@ def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
 
 
 def _parse_run(part: str) -> range | None:
-    """Convert `4-7` or `4` to a range of ranks; blanks around it are ignored.
+    """Convert `4-7` (both ends included) or `4` to a range of ranks.
 
-    None for any other text, for a range that ends before its start, and for more than 2^20 ranks.
+    Blanks around the text are ignored; a number has 1 to 9 ASCII digits. Return None for any
+    other text, for a range that ends before its start, and for more than 2^20 ranks.
     """
     match = _RANK_RUN.fullmatch(part.strip())
     if match is None:

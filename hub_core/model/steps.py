@@ -366,9 +366,10 @@ def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) ->
 def _reordered(
     table: dict[str, Array], edges: list[_Edges], order: Int64Array
 ) -> tuple[dict[str, Array], list[_Edges]]:
-    """Return the table with the rows `order`, and its edges by new rows.
+    """Permute the rows of a table, and return it with its edges in the new row numbers.
 
-    Row i of the result is row `order[i]` of `table`.
+    `order` is a permutation of the rows: row i of the result is row `order[i]` of `table`.
+    Every element of `edges` is (parent rows, child rows); edges keep their order.
     """
     position = inverse(order)
     moved = {name: column[order] for name, column in table.items()}

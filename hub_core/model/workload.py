@@ -255,9 +255,10 @@ class Workload(NotebookDisplay):
             raise InputError(message, location=location, code="invalid-counts")
 
     def kind_of(self, row: int) -> CollectiveKind | None:
-        """Return the collective that algorithms need for a COLLECTIVE node.
+        """Return the kind of algorithm that the collective of node `row` needs.
 
-        A node with counts gives the uneven kind. None for barriers and unknown collectives.
+        For a node with counts it is the uneven kind, such as `all-to-all-v`, if there is one.
+        Return None for a barrier, an unknown collective, and a node that is no collective.
         """
         kind = JobCollective(self.nodes.collective[row]).kind
         uneven = kind is not None and self.nodes.counts[row] >= 0 and uneven_kind(f"{kind}-v")

@@ -39,9 +39,11 @@ def lower_bound_ns(
     collective_bytes: int,
     npus: Sequence[int] | None = None,
 ) -> float | None:
-    """Return the bound of `lower_bounds_ps` for one size, rounded down to nanoseconds.
+    """Return a lower bound on the time of any algorithm for one size, rounded down to ns.
 
-    Infinite if ranks cannot reach each other, None for custom collectives.
+    See `lower_bounds_ps` for the bound and the arguments. It is infinite if the network lacks a
+    necessary path, 0 for a single rank, and None for custom collectives. Raise `InputError`
+    (`topology-too-small`) for fewer NPUs than ranks.
     """
     bounds_ps = lower_bounds_ps(collective, topology, (collective_bytes,), npus)
     if bounds_ps is None or not math.isfinite(bounds_ps[0]):
@@ -99,10 +101,13 @@ def cut_bounds_ps(
     npus: Sequence[int] | None,
     label: Int64Array,
 ) -> tuple[float, ...]:
-    """Compute the bounds of `lower_bounds_ps` for one given partition of the nodes.
+    """Compute lower bounds from one given partition of the nodes: integers in ps, one per size.
 
-    `label`: int64[nodes], blocks 0, 1, ..., or `cuts.NO_BLOCK` for switches in no block. For
-    callers that know better sets of nodes than those of `cuts`.
+    For callers that know better sets of nodes than those of `cuts`. A bound is the largest of the
+    bounds of single blocks and of all blocks together (`_Links.partition_ns`). It is infinite if
+    bytes must leave or enter blocks over links that do not exist. `npus`: as in `lower_bounds_ps`.
+    `label`: by node, int64, the block 0, 1, ..., or `cuts.NO_BLOCK` for a switch in no block. The
+    collective must not be custom.
     """
     links = _links(collective, topology, npus)
     traffics = (Traffic(collective, size) for size in sizes)
@@ -116,11 +121,13 @@ def distance_bounds_ps(
     npus: Sequence[int] | None,
     length: Float64Array,
 ) -> tuple[float, ...]:
-    """Compute bounds in ps for an all-to-all, gather or scatter from a length of every link.
+    """Compute lower bounds from given lengths of the links: integers in ps, one per size.
 
-    `length`: float64[links], not negative, such as prices of a flow divided by bandwidths. By weak
-    duality, the sum of bytes times distance over all pairs of ranks is at most the sum of bytes
-    times length that the links carry. Returns one bound per size in bytes.
+    The bound is the sum of bytes times shortest distance over all (sender, receiver), divided
+    by the sum of bandwidth times length over all links; by weak duality, no algorithm carries
+    the bytes faster. It is infinite if a receiver cannot be reached. `collective`: an
+    all-to-all (also uneven), gather or scatter. `npus`: as in `lower_bounds_ps`. `length`:
+    float64[links], in any unit, not negative, such as prices of a flow divided by bandwidths.
     """
     links = _links(collective, topology, npus)
     distance, capacity = links.distances(length)

@@ -147,8 +147,9 @@ class TopologyText:
     ) -> tuple[int, ...]:
         """Parse sizes such as `8x8` from `text`, by default from the argument of the topology text.
 
-        Raises `UsageError` unless every part is a whole number of at least 1; `example` is shown in
-        the remedy.
+        The argument is the text between `:` and `?`. `separator` separates the sizes. Raise
+        `UsageError` unless every part is an integer from 1 to 9999999 in ASCII digits; the
+        remedy shows `example`, by default `NAME:8`.
         """
         argument = self.argument if text is None else text
         parts = argument.split(separator)
@@ -222,15 +223,16 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
     The defaults are 50GB/s and 500ns per link. One value applies to all dimensions; a list
     separated by commas gives one per dimension. Each name, such as `torus`, is built by the
     function that `find_builder` returns for it: `regular` below for the core's regular networks, or
-    that of a plugin. Raises `UsageError` for an invalid text, and any error of `find_builder`. The
-    forms are:
+    that of a plugin. Raises `UsageError` for an invalid text and for more than 1000 characters,
+    and any error of `find_builder`. The forms are:
 
     - `ring:4*switch:2`, or `ring-switch:4x2`: a product of regular dimensions
     - `npus=0,2,4-7`: keeps only these NPUs, renumbered in this order
     - `multicast=true`, `reduce=true`: all switches multicast or reduce
     - `dgx-h100:4?network=leaf-spine:4,8,4`: machines connected by a network of switches
-      (`below_network`), with `network-bandwidth=` and `network-latency=`
-    - `dgx1v+dgx1-pcie`: networks on the same NPUs, one plane each (`side_by_side`)
+      (`below_network`), with `network-bandwidth=`, `network-latency=` and `by-rail=true`
+    - `dgx1v+dgx1-pcie`: networks on the same NPUs, one plane each (`side_by_side`); the keys
+      after a `?` apply to the plane in which they are written
     """
     if len(text) > MAX_TEXT:
         message = f"topology {text[:40]!r}...: more than {MAX_TEXT} characters"
@@ -246,9 +248,10 @@ def regular(text: TopologyText) -> Topology:
     """Build a topology such as `ring:8` or `torus:4x4`, whose dimensions are all of one kind.
 
     Bandwidth and latency come from the text or are defaults; one value applies to all
-    dimensions. Raises `UsageError` for sizes that are no numbers from 1 on, for more than
-    `MAX_DIMENSIONS` (32) sizes, for more than one size with a name other than `mesh` and `torus`,
-    for another number of bandwidths or latencies, and for a network that is too large.
+    dimensions. The name must be one of the core's regular networks. Raises `UsageError` for
+    sizes that are no integers from 1 to 9999999, for more than `MAX_DIMENSIONS` (32)
+    sizes, for more than one size with a name other than `mesh` and `torus`, for another number
+    of bandwidths or latencies, and for a network that is too large (`grid`).
     """
     sizes = text.sizes()
     kind = _PRODUCTS.get(text.name) or DIMENSIONS[text.name]

@@ -174,8 +174,8 @@ class Topology(NotebookDisplay):
     def _names_defect(self) -> str | None:
         """Return a text about the first defect of the node names, or None.
 
-        A defect is another number of names than nodes, or a repeated name, of which the first is
-        named. No names at all are allowed.
+        Names may be missing altogether. Otherwise, the first defect is a number of names other than
+        the number of nodes, then a name of two nodes (the first such name).
         """
         names = self.node_names
         if names and len(names) != self.num_nodes:
@@ -220,9 +220,10 @@ class Topology(NotebookDisplay):
     def differences(self, other: Topology) -> list[str]:
         """Return the names of the fields in which two networks differ; [] if they are equal.
 
-        `name` and `measured_switches` are not compared. `links` means different links, `link_order`
-        equal links in another order. Latencies are compared after rounding to 1e-6 ns, bandwidths
-        exactly.
+        The names are in a fixed order; one of two names for the links is the last. `links`: at
+        least one link differs (nodes, plane, bandwidth or latency); `link_order`: equal links in
+        another order. Latencies are compared after rounding to 1e-6 ns, bandwidths exactly. `name`
+        and `measured_switches` are not compared.
         """
         plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
         names = (*plain, "multicast", "reduction")

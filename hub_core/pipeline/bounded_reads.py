@@ -141,10 +141,11 @@ def _open_part(file: Path) -> BinaryIO:
 
 
 def decompress_part(part: SourcePart) -> SourcePart:
-    """Return the part with decompressed content and unknown size; nothing is read yet.
+    """Return the part with its content decompressed if it is a gzip archive; it is not read yet.
 
-    `load` of the result raises `InputError` if the content is longer than 4 GiB; `open` has no such
-    limit. Both raise it for a damaged archive.
+    Other content is unchanged; the size of the result is unknown (None). Both `load` and `open`
+    of the result raise `InputError` on reading a damaged archive, or one that expands to more
+    than 64 MiB plus 300 times its size. `load` also raises it for content of more than 4 GiB.
     """
 
     def open_content() -> BinaryIO:

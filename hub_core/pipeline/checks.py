@@ -82,9 +82,10 @@ def choose_versions(check: Check, version: str) -> RuntimeVersions:
 
 
 def report_unused_file(check: Check, versions: RuntimeVersions, file: str) -> CheckReport:
-    """Create the report that these versions of a runtime do not use such a file.
+    """Create the report that the runtime versions `versions` do not use files of this kind.
 
-    The report is not ok and has one finding, `not-used-by-version`, located at `file`.
+    `versions`: a row of the version table of `check`. The report is not ok. Its only finding is
+    the error `not-used-by-version` at `file`, and its fact `is_accepted` is False.
     """
     finding = _create_finding("not-used-by-version", check, versions, file)
     return CheckReport(

@@ -306,10 +306,11 @@ def list_rules() -> Sequence[Rule]:
 
 
 def collect_rules(registry: Registry) -> Mapping[str, Sequence[Rule]]:
-    """Return the rules that all loaded plugins declare, by name of the rule, in alphabetical order.
+    """Return the rules that the core and all loaded plugins declare, in the order of their names.
 
-    The value has all declarations of one name, in the order of their rule sets. Raises
-    `PluginError` for a rule set that fails or does not return a list or tuple of `Rule`.
+    The value of a name has all declarations of this rule, in the order of the rule sets. Raise
+    `PluginError` for a plugin's rule set that fails, and for a rule set that does not return a
+    list or tuple of `Rule`.
     """
     by_name: dict[str, list[Rule]] = {}
     for provided in registry.all(RuleSet):
