@@ -351,7 +351,12 @@ class _Links:
         return float(latencies.max())
 
     def _uneven_latency_ns(self) -> float:
-        """Return the longest minimum latency (ns) from the first 64 senders to their receivers."""
+        """Return the longest latency (ns) of the fastest paths from senders to their receivers.
+
+        A sender is a rank whose data another rank needs; only the first `_EXAMINED_SENDERS`
+        (64) are examined. The result is 0 if there are no senders, and infinite if a receiver
+        cannot be reached.
+        """
         sends = dependent_pairs(self.collective)
         arcs, nodes = self.topology.arcs(), np.arange(self.topology.num_nodes)
         farthest = 0.0

@@ -320,9 +320,10 @@ def _dimension_links(
 def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64Array:
     """Return candidate coordinates of neighbours, one row per node, in the order of links.
 
-    The next higher coordinate is first. A ring of two has only one candidate, because both
-    directions are the same link. Candidates may be outside 0..size-1 or the node itself; the caller
-    removes these.
+    In lines and rings, the next higher coordinate is first, then the next lower one. A ring
+    of two has only one candidate, because both directions are the same link. In a fully
+    connected dimension, all coordinates from 0 to size-1 are candidates. Candidates may be
+    outside 0..size-1 or equal to the node's coordinate; the caller removes these.
     """
     if kind is DimensionKind.FULLY_CONNECTED:
         return np.broadcast_to(np.arange(size, dtype=np.int64), (len(coordinate), size))
@@ -335,10 +336,11 @@ def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64
 
 
 def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]:
-    """Return the names of the switches of a part, different from each other and from `taken`.
+    """Return a name for every switch of a part (one plane of a network), in order.
 
-    `taken`: names of all nodes of previous parts. A switch without a name is called `switch K`,
-    where K counts the switches of all planes. A name that is taken gets ` of plane P` appended.
+    `taken`: names of all nodes of previous parts. A switch without a name is called `switch
+    K`, where K counts the switches of all planes from 0. A name that is in `taken`, or that
+    a previous switch of the part has, gets ` of plane P` appended, where P is `plane`.
     """
     names: list[str] = []
     for switch in range(part.num_npus, part.num_nodes):
@@ -362,15 +364,15 @@ def _switches_between(machines: Topology) -> Int64Array:
 
 
 def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the ports, the machine of each port, and the links from ports to other machines.
+    """Return the ports, the machine of each port, and the links from ports to `between`.
 
-    `between`: the switches between machines. A port is any other node with a link to one of them.
-    The results are int64: ports, ascending; the machine of each port, from 0; rows of the links
-    from ports to these switches, ascending. All are empty if there are no ports.
+    `between`: the switches between machines. A port is any other node with a link to one of
+    them. The results are int64: ports, ascending; the machine of each port, from 0; rows of
+    the links from ports to these switches, ascending. All are empty if there are no ports.
 
-    All machines (the groups of the topology) must have equally many ports, and nodes must be
-    numbered machine by machine, because ports are divided evenly in ascending order; this is not
-    checked.
+    All machines (the groups of the topology) must have equally many ports, and nodes must
+    be numbered machine by machine, because ports are divided evenly in ascending order;
+    this is not checked.
     """
     is_between = np.zeros(machines.num_nodes, np.bool_)
     is_between[between] = True

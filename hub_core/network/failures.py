@@ -161,11 +161,13 @@ def degrade_links(topology: Topology, links: Sequence[str]) -> Topology:
 
 
 def select_links(topology: Topology, text: str, key: str = WITHOUT) -> BoolArray:
-    """Return which links a text such as `3-4` (both directions) or `3->4` names: bool[links].
+    """Return the links between two nodes that a text names: bool[links], True for these links.
 
-    Nodes are given by name or number; if a text is both, the number counts. Names may contain
-    hyphens, so every division at a hyphen is tried. `key`: the option in errors. Raises
-    `UsageError` unless exactly one division names two nodes, and if no link connects these nodes.
+    `3-4` selects both directions and `3->4` one, with all parallel links. Nodes are given
+    by name or number; the number has precedence over an equal name. Names may contain
+    hyphens, so every division of the text at a hyphen is tried. `key`: the option in
+    errors. Raise `UsageError` unless exactly one division gives two nodes, and if no link
+    connects these nodes.
     """
     pairs = _parse_link(topology, text, key)
     matches = np.zeros(topology.num_links, np.bool_)

@@ -81,8 +81,8 @@ class Links:
     def by_source(self, num_npus: int | None = None) -> Links:
         """Return the links sorted by ascending source; links of one source keep their order.
 
-        With `num_npus`, only links of NPUs are sorted; those of all switches follow in their
-        present order.
+        With `num_npus`, only links whose source is an NPU are sorted. The links of all switches
+        follow in their present order. Missing planes become plane 0.
         """
         key = self.source if num_npus is None else np.minimum(self.source, num_npus)
         rows = np.argsort(key, kind="stable")

@@ -143,11 +143,12 @@ def _describe_cut(topology: Topology, closed: Int64Array) -> str:
 
 
 def describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
-    """Describe NPUs, or switches, for example `NPUs 0-3`; long lists are shortened.
+    """Describe NPUs, or switches, as a text such as `NPUs 0-3`; long lists are shortened.
 
-    NPUs without names are listed as ranges, cut at a comma after at most `_MAX_LIST_WIDTH`
-    characters. Otherwise the first 8 names are listed, and the others counted. `nodes` must not be
-    empty, and must not contain both kinds.
+    NPUs without names are listed as ranges. A list of more than `_MAX_LIST_WIDTH`
+    characters is cut at a comma and continued by `,...`. Nodes with names, and switches,
+    are listed by name: the first 8, then `and N more`. A list of switches has no word
+    before it. `nodes` must not be empty, and must not contain both kinds.
     """
     chosen = [int(node) for node in nodes]
     noun = "NPU" if len(chosen) == 1 else "NPUs"

@@ -228,9 +228,10 @@ class Traffic:
     def share(self) -> Float64Array:
         """Bytes of the part of every rank: float64[ranks].
 
-        Part r ends at size * (r + 1) // ranks, so that parts differ by at most 1 byte and add up to
-        the size. For an uneven collective, they are the exact bytes that every rank receives (or,
-        with counts per rank, its count), not rounded.
+        Part r is bytes size * r // ranks up to, but without, size * (r + 1) // ranks, so that
+        parts differ by at most 1 byte and add up to the size. In an uneven collective, parts
+        are not rounded. With counts per rank, a part is in proportion to the rank's count. With
+        counts per pair, it has the bytes that the rank receives from all other ranks.
         """
         if self.collective.counts is not None:
             received: Float64Array = self.pair_bytes.sum(axis=0)
@@ -265,9 +266,10 @@ class Traffic:
     def sets_of(self, label: Int64Array, count: int) -> RankSets:
         """Build `count` sets of ranks, in which set k has the ranks with label k.
 
-        `label`: int64[ranks], -1 for a rank in no set. A set may be empty. Stored per set are the
-        number of ranks, the bytes of their parts, 1.0 if the root is in the set (else 0.0), and the
-        bytes that it exchanges with other ranks.
+        `label`: int64[ranks], -1 for a rank in no set. A set may be empty. Each set has the
+        number of ranks, the bytes of their parts, 1.0 if it contains the root (else 0.0), and
+        the bytes that it sends to and receives from all other ranks. The last two are 0 except
+        in an all-to-all-v.
         """
         inside = label >= 0
         set_index = label[inside]
@@ -283,7 +285,8 @@ class Traffic:
     def prefixes_of(self, position: Int64Array, count: int) -> RankSets:
         """Build `count` - 1 sets of ranks; set k has the ranks at positions 0..k of an order.
 
-        `position`: int64[ranks], values 0..count-1; ranks may share a position.
+        `position`: int64[ranks], values 0..`count` - 1; ranks may share a position. There is no
+        set for the last position, because it would contain all ranks.
         """
         sets = self.sets_of(position, count)
         sent, received = self._exchanged(position, count, is_prefix=True)
@@ -326,8 +329,9 @@ class Traffic:
     def complements(self, sets: RankSets) -> RankSets:
         """Return the complement of each set: all ranks that are not in it.
 
-        Its bytes are those of the collective minus those of the set. It has the root if the set
-        does not. What the set sends, the complement receives, and conversely.
+        Its bytes are the size of the collective minus the bytes of the set. It contains the
+        root if the set does not; without a root in the collective, `has_root` remains 0. The
+        bytes that the set sends and receives are exchanged.
         """
         has_root = 1.0 - sets.has_root if self.collective.root is not None else sets.has_root
         return RankSets(
@@ -350,10 +354,11 @@ class Traffic:
     def between(self, blocks: RankSets) -> float:
         """Return the minimum bytes of all messages between the blocks of a partition of the ranks.
 
-        With b blocks that contain ranks and a size of S bytes, it is (b - 1) * S, and twice that
-        for an all-reduce (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). For a gather or
-        scatter it is the bytes of all blocks without the root, and for an all-to-all the sum of the
-        bytes that leave the blocks. It does not hold if switches multicast or reduce.
+        With b blocks that contain ranks and a size of S bytes, it is (b - 1) * S, and twice
+        that for an all-reduce (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). For a
+        gather or scatter it is the bytes of all blocks without the root. For an all-to-all or
+        all-to-all-v it is the sum of the bytes that leave the blocks. The result is not a lower
+        bound if switches multicast or reduce.
         """
         kind = self.collective.kind
         crossings = float(np.count_nonzero(blocks.ranks)) - 1.0
@@ -367,10 +372,11 @@ class Traffic:
 
 
 def dependent_pairs(collective: Collective) -> BoolArray:
-    """Return which rank's data an uneven collective needs on which rank: bool[from, to].
+    """Return which ranks of an uneven collective need data of a rank: bool[from, to].
 
-    The diagonal is False. A part of an all-gather-v goes to all ranks, and a part of a
-    reduce-scatter-v comes from all ranks. Empty parts and messages cause no dependency.
+    The diagonal is False. A part of an all-gather-v is sent to all ranks, and a part of a
+    reduce-scatter-v is received from all ranks. Empty parts and messages cause no
+    dependency. The collective must have counts (assertion).
     """
     assert collective.counts is not None
     ranks, needs = collective.num_ranks, collective.counts.table > 0

@@ -151,10 +151,11 @@ class ColouredNetwork:
             count = refined
 
     def _is_automorphism(self, image: Int64Array) -> bool:
-        """Return whether node i can be mapped to node `image[i]` without a change of the network.
+        """Return whether mapping node i to node `image[i]` leaves the network unchanged.
 
-        All nodes must be mapped to nodes of the same colour, and all links, with parallel ones, to
-        links of the same colour.
+        Every node must be mapped to a node of the same colour. For every pair of nodes, the
+        links between their images must have the same colours as the links between them, with
+        parallel links counted. `image` must be a permutation; this is not checked.
         """
         if not np.array_equal(self.node_colour, self.node_colour[image]):
             return False

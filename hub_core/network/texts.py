@@ -101,9 +101,9 @@ class TopologyText:
     def _stated(self, query: str) -> dict[str, list[str]]:
         """Return the values of every key of a query `key=a,b&...`, split at commas.
 
-        Empty items between `&` are skipped. A key without `=` has the value [""]. Raises
-        `UsageError` for an unknown key, with the closest known key as remedy, and for a repeated
-        key.
+        Empty items between `&` are skipped. A key without a value has the value [""]. Raise
+        `UsageError` (`invalid-topology-text`) for an unknown key and for a repeated key. The
+        cure for an unknown key is the most similar known key, or the list of all keys.
         """
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):

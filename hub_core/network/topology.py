@@ -361,7 +361,11 @@ class Topology(NotebookDisplay):
             yield Link(*row)
 
     def node_name(self, node: int) -> str:
-        """Return the name of a node; by default its number for NPUs, `switch K` for switches."""
+        """Return the name of a node, from `node_names` if the topology has names.
+
+        Without names, it is the number of an NPU, and `switch K` for a switch, where K counts
+        the switches from 0.
+        """
         if self.node_names:
             return self.node_names[node]
         return str(node) if node < self.num_npus else f"switch {node - self.num_npus}"

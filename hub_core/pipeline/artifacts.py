@@ -33,11 +33,14 @@ class Content:
 
 
 def name_defect(name: object, layout: Layout) -> str | None:
-    """Return why an artifact must not have this name in this layout; None if it may.
+    """Return a message if an artifact must not have this name in this layout, else None.
 
-    FILE: the empty text. PREFIX: `.` and a text without slashes. FOLDER: a relative path
-    without empty parts, `.` and `..`. Backslashes and NUL are never allowed, so that a name
-    cannot leave the folder of the output. An object that is no text has a defect.
+    - FILE: only the empty text is permitted.
+    - PREFIX: `.` and a text that is not empty and has no slashes.
+    - FOLDER: a relative path without empty parts, `.` and `..`.
+
+    Backslashes and NUL are never permitted, so that a name cannot leave the folder of the
+    output. An object that is not a text always gives a message.
     """
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None
@@ -99,10 +102,11 @@ class Destination:
         return (self.place,) if self.layout is Layout.FILE else targets
 
     def _is_device(self) -> bool:
-        """Return whether the file is a pipe or a device such as /dev/null, which is not replaced.
+        """Return whether the output is an existing pipe or device, such as /dev/null.
 
-        False for standard output, for a file that does not exist, and for sets of files and
-        folders.
+        These are written in place instead of being replaced. The result is False for standard
+        output, for a regular or missing file, and for the layouts PREFIX and FOLDER. Symbolic
+        links are followed.
         """
         if self.place is None or self.layout is not Layout.FILE or not self.place.exists():
             return False

@@ -60,9 +60,10 @@ def read_bounded(file: BinaryIO, name: str, head: bytes, limit: int | None = Non
 
 
 def read_head(file: Path) -> bytes:
-    """Read the first 4096 bytes of a file.
+    """Return the first 4096 bytes of a file, or all bytes of a shorter one.
 
-    Raises `InputError` if it cannot be read, is empty or begins with 4096 zero bytes.
+    Raise `InputError` (`unreadable-input`) if the file cannot be read, is empty or begins
+    with 4096 zero bytes.
     """
     with open_file(file) as opened, convert_read_errors(str(file)):
         head = opened.read(HEAD_BYTES)
@@ -126,11 +127,12 @@ def create_part(file: Path, rank: int | None = None) -> SourcePart:
 
 
 def _open_part(file: Path) -> BinaryIO:
-    """Open a file as a stream of bytes.
+    """Open a file as a stream of bytes, which the caller closes.
 
-    Regular files with content are opened and read by the caller. Pipes, devices and empty files are
-    loaded completely, which also checks them: `InputError` is raised for an empty regular file, and
-    for a file that is too long or cannot be read.
+    A regular file with content is opened and not yet read; its size is not limited. Any
+    other file, such as a pipe or device, is loaded completely first (at most 1 GiB). Raise
+    `InputError` if the file is missing or cannot be read, is an empty regular file, or is
+    too long.
     """
     opened = open_file(file)
     status = os.fstat(opened.fileno())

@@ -75,8 +75,9 @@ def call(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
 def blame(provided: Provided[Offer]) -> AbstractContextManager[None]:
     """Return a context that converts exceptions of the body to `PluginError` for the plugin.
 
-    Not converted are `HubError` (raised on purpose), `KeyboardInterrupt` and `MemoryError`;
-    `SystemExit` is. For offers of the core nothing is converted, because their exceptions are bugs.
+    `SystemExit` is converted too. `HubError` (raised on purpose), `KeyboardInterrupt` and
+    `MemoryError` are not. For offers of the core no exception is converted, because their
+    exceptions are bugs.
     """
     # An exception of the core is not attributed to a plugin: it is a bug.
     if provided.plugin.is_core:

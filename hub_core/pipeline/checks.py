@@ -97,10 +97,12 @@ def report_unused_file(check: Check, versions: RuntimeVersions, file: str) -> Ch
 
 
 def warn_of_newest(check: Check, report: CheckReport, file: str) -> CheckReport:
-    """Add a warning to a report without errors if the newest version ignores such files.
+    """Return the report, with a warning if the newest version ignores such files.
 
-    The report is returned unchanged if it has errors, if the check has no version table, or if the
-    newest version uses such files.
+    The warning (`not-used-by-newest`) about `file` is added after the other findings, in a
+    copy. The newest version is the last row of the check's version table. The report itself
+    is returned if it is not ok, if the check has no version table, or if the newest version
+    uses such files.
     """
     newest = check.versions[-1] if check.versions else None
     if newest is None or newest.uses_files or not report.ok:
@@ -124,10 +126,11 @@ def list_versions(check: Check) -> str:
 
 
 def format_span(check: Check, versions: RuntimeVersions) -> str:
-    """Format a range of versions: `ROCm 5.5 to 7.12`, `ROCm 7.13 and later`, `NCCL 2.12`.
+    """Return the text of a range of versions, such as `ROCm 5.5 to 7.12` or `NCCL 2.12`.
 
-    The product is the one whose versions the check counts; it is omitted if the check names none. A
-    range without a last version ends with `and later`. A range with equal ends is a single version.
+    The product, such as `ROCm`, is the one whose versions the check counts; it is omitted
+    if the check names none. A range without a last version is `FIRST and later`. A range
+    with equal first and last version is this version.
     """
     product = f"{check.versioned_by} " if check.versioned_by else ""
     if versions.last is None:

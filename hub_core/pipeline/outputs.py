@@ -187,9 +187,10 @@ def write_report(
 ) -> Written:
     """Write a picture, a timeline or another report of the kind `shown`.
 
-    The writer is the one named `format`; without it, the only writer of this kind with the suffix
-    of `out`, or the only writer of this kind at all. An existing file is replaced. Raises
-    `HubError` if no writer or several writers fit, and if the writing fails.
+    The writer is the one named `format`, whose kind is not checked. Without `format`, it is
+    the only writer of this kind with the suffix of `out`; if no writer has it, the only
+    writer of this kind. Its options have their defaults. An existing file is replaced.
+    Raise `HubError` if no writer or several writers fit, and if the writing fails.
     """
     writer = _find_report_writer(shown, out, format, registry)
     target = destination(out, writer.offer.format, force=True)
@@ -315,10 +316,11 @@ class SelectionFolders:
         _get_destination(folder, force)
 
     def put(self, folder: str, files: Iterable[Artifact], *, force: bool) -> Written:
-        """Write all files into `folder` or none, and return their paths; no losses are reported.
+        """Write all files into `folder` or none; return their paths, without losses.
 
-        The folder is created if it is missing. Raises `UsageError` for a folder that is not empty,
-        unless `force` is set, and if it cannot be written.
+        The folder is created if it is missing. With `force`, it may contain other files, which
+        remain. Raise `UsageError` for a folder that is not empty without `force`, and for one
+        that cannot be written.
         """
         contents = (Content(file.name, bytes(file.content()), file.executable) for file in files)
         return Written(_get_destination(folder, force).put(contents), ())

@@ -109,17 +109,25 @@ def create_target(
 def _replace_limits(
     chosen: ChosenRuntime, calls: _Calls, variants: Variants, limits: Mapping[str, int | None]
 ) -> SynthesisTarget:
-    """Create the target of a runtime with other limits of the named resources."""
+    """Create the target of `chosen` in which `limits` replace its limits of these resources.
+
+    A limit of None means that the resource is unlimited. The limits of other resources, the
+    network and the sizes of `calls`, and `variants` remain. Raise `InputError`
+    (`size-not-served`) if a size is not served.
+    """
     limited = [chosen.with_limits(limits)]
     return create_target(limited, calls.topology, calls.sizes, variants, is_quick=calls.is_quick)
 
 
 def _count_messages(chosen: ChosenRuntime) -> int | None:
-    """Return the number of messages that a rank may receive in a search; None if unlimited.
+    """Return the maximum number of messages that a rank may receive in a search; None: no
+    limit.
 
-    It is a quarter of the operations of a rank, at least 1: a rank receives every chunk and usually
-    sends it too, and two copies of the algorithm are often faster than one. Without a limit of
-    operations, blocks times operations of a block is used.
+    It is a quarter of the limit of operations of a rank, rounded down, at least 1. The
+    reason: a rank receives every chunk and usually sends it too, and two copies of the
+    algorithm are often faster than one. If the runtime limits no operations of a rank,
+    blocks times operations of a block is used instead; the result is None if one of these
+    two has no limit either.
     """
     limits = chosen.runtime.limits
     operations = limits.max_operations

@@ -175,10 +175,12 @@ def choose_runtimes(
 def _match(
     runtimes: Sequence[Runtime], options: Mapping[str, str], kind: CollectiveKind
 ) -> str | None:
-    """Return the name of the first runtime that an output with these options is for, else None.
+    """Return the name of the first matching runtime for an output with these options, else
+    None.
 
-    It must execute collectives of this kind, and no given option may differ from the value that
-    selects the runtime.
+    A runtime matches if it executes collectives of this kind, and if no given option
+    differs from the value that selects the runtime. An option that is not given never
+    excludes a runtime.
     """
     for runtime in runtimes:
         selecting = runtime.writer_options.items()
@@ -219,10 +221,12 @@ def select_runtime(
 
 
 def describe_unserved(algorithm: Algorithm, runtime: Runtime, size: int) -> str:
-    """Describe why a runtime does not serve calls of `size` bytes; "" if it serves them.
+    """Return a sentence if a runtime does not serve calls of `size` bytes; "" if it serves
+    them.
 
-    The text has the nearest sizes that it serves. A program serves multiples of its number of units
-    times the smallest part that the runtime addresses.
+    The runtime serves multiples of its `unit_bytes` times the number of units of the
+    algorithm in its largest units, and every size if `unit_bytes` is 0. The sentence has
+    the nearest sizes that are served.
     """
     units = in_largest_units(algorithm).collective.unit_count
     return describe_multiple(runtime.limits.unit_bytes * units, runtime.name, size)
@@ -246,9 +250,10 @@ def build_variant(
 def time_on_runtime(timing: TimingSource, names: str, registry: Registry) -> TimingSource:
     """Return the timing with the option `kernel` that all named runtimes have in common.
 
-    `names`: runtimes separated by commas. The kernel (how a runtime executes steps) is set only if
-    the times are those of a measured machine and all runtimes have the same one; otherwise `timing`
-    is returned. Raises `UsageError` for an unknown runtime.
+    A kernel is the method by which a runtime executes steps. `names`: runtimes separated by
+    commas; `ideal` counts as no runtime. The option replaces a given one. `timing` itself
+    is returned if its times are those of nominal links, if no runtime is named, or if the
+    runtimes have no kernel or different ones. Raise `UsageError` for an unknown runtime.
     """
     kernels = {one.runtime.kernel for one in find_runtimes(names, registry)}
     if timing.machine is None or len(kernels) != 1 or "" in kernels:

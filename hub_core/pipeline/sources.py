@@ -106,10 +106,12 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
 
 
 def open_rank_files(paths: Sequence[str], report: Report) -> Input:
-    """Open files as the rank files of one job, whatever their names are.
+    """Open files as the rank files of one job, independently of their names.
 
-    Their contents determine the ranks. The first file gives the name and the head of the input.
-    Raises `InputError` for a file that cannot be opened.
+    The ranks are not determined here: the reader finds them in the contents. The first of
+    `paths` (at least one) gives the name and the head of the input. Raise `InputError` for
+    a file that does not exist or cannot be examined, and if the first file cannot be read,
+    is empty or begins with 4096 zero bytes.
     """
     parts = tuple(create_part(Path(path)) for path in paths)
     return _create_input(Source(paths[0], parts, report), read_head(Path(paths[0])), Layout.PREFIX)
@@ -177,9 +179,12 @@ def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
 
 
 def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the existing files `PREFIX.<rank><suffix>` in the folder of `prefix`, by rank.
+    """Return the entries `PREFIX.<rank><suffix>` in the folder of `prefix`, by rank, then by
+    path.
 
-    `suffixes`: allowed ones. Missing ranks are not noticed here; [] without any file.
+    `suffixes`: permitted suffixes of the format. A prefix such as `rank` may also precede
+    the rank without a point, as in `rank0.et`. Missing ranks are not detected. The result
+    is [] if there are no such entries, or if the folder is missing or unreadable.
     """
     members = _find_members(prefix.parent, suffixes)
     return [member.file for member in members if member.prefix == prefix.name]
@@ -337,9 +342,11 @@ def _find_enclosing_folder(prefix: Path, formats: Sequence[Format], report: Repo
 
 
 def has_signature(head: bytes, format: Format) -> bool:
-    """Whether the first bytes of a file match the signature of a format.
+    """Return whether the signature of a format occurs in the first bytes of a file.
 
-    A byte order mark of UTF-8 at the start is left out.
+    The signature is a regular expression, which is searched anywhere in `head`, after a
+    UTF-8 byte order mark at its start. The result is False for a format without a
+    signature.
     """
     start = head.removeprefix(codecs.BOM_UTF8)
     return bool(format.signature) and re.search(format.signature, start) is not None

@@ -281,10 +281,14 @@ def add_sufficient_limits(
     candidates: Sequence[tuple[SynthesisRequest, str, SynthesisResult]],
     options: OptionText | None = None,
 ) -> LimitError:
-    """Return the error with the least limits with which one of the candidates can be executed.
+    """Return the error extended by limits of the runtime that suffice for one of the
+    candidates.
 
-    A candidate is a request, the name of the synthesizer and its result for the target of the
-    request; see `find_sufficient_limits`. `options`: of the synthesizers.
+    A candidate is a request, the name of the synthesizer and its result for the target of
+    the request. There must be at least one, and all targets must be equal. The limits are
+    reduced as far as the searches succeed (see `find_sufficient_limits`). `error` itself is
+    returned if no sufficient limits are found. `options`: options of the synthesizers.
+    Raise `HubError` for an unknown synthesizer or option.
     """
     searches = [
         LimitedSearch(request, result, _search_with(request, name, options))
@@ -298,8 +302,8 @@ def _search_with(
 ) -> Callable[[SynthesisRequest], SynthesisResult]:
     """Return a function that calls the synthesizer `name` with these options for a request.
 
-    The synthesizer and the options are looked up and checked here. The function raises the errors
-    of `_call_within_limits`.
+    Raise `HubError` here for an unknown synthesizer or option. The function raises the
+    errors of `_call_within_limits`.
     """
     synthesizer = (request.hub or run_registry()).find(Synthesizer, name)
     bound = bound_options(synthesizer, options)
