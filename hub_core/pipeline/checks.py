@@ -296,9 +296,10 @@ def _report_misfit(check: Check, reason: str, file: str) -> CheckReport:
 def find_runtime(text: str, registry: Registry) -> tuple[Provided[Check], RuntimeVersions | None]:
     """Find the check of NAME or NAME@VERSION, and the row of its version table.
 
-    The text is split at the first `@`; without `@`, the row is None. Raises `HubError` with the
-    closest name for an unknown check, and `UsageError` with the known versions for an unknown or
-    empty version.
+    The text is split at the first `@`; without `@`, the row is None. Raises `HubError` for
+    an unknown name and for the name of a check of another subject (`find_check`), and
+    `UsageError` with the known versions if no row or several rows contain the version,
+    which may be empty (`choose_versions`).
     """
     name, mark, version = text.partition("@")
     check = find_check(name, Subject.RUNTIME, registry)

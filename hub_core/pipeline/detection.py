@@ -225,10 +225,11 @@ def is_trace(format: Format) -> bool:
 
 
 def trace_form(format: Format) -> Format | None:
-    """Return which form of canonical traces a format has, binary or JSON; None if neither.
+    """Return the canonical trace format to which a format belongs; None if to neither.
 
-    It is binary if the format shares a suffix with that form. It is JSON if the format is a set of
-    rank files with exactly the suffixes of that form.
+    The two are `CHAKRA` (binary) and `CHAKRA_JSON`. It is `CHAKRA` if the format has the
+    suffix `.et`. Otherwise it is `CHAKRA_JSON` if the format is a set of rank files with
+    exactly the suffixes of that format, in the same order.
     """
     if set(format.suffixes) & set(CHAKRA.suffixes):
         return CHAKRA
@@ -249,8 +250,9 @@ def _is_named_program(opened: Input, format: Format) -> bool:
 def _claims(provided: Provided[R], opened: Input) -> bool:
     """Return whether a reader of workloads recognises the content as a workload.
 
-    Its function `claims` decides, which gets the source. False without such a function, and for
-    compressed content that the format does not accept. Raises `PluginError` if the function fails.
+    The function that its offer names in `claims` gets the source and decides. False without
+    such a function, and for compressed content that the format does not accept. Raises
+    `PluginError` if the function fails.
     """
     claims = getattr(provided.offer, "claims", "")
     if not claims or (opened.is_gzip and not provided.offer.format.accepts_gzip):
@@ -260,9 +262,11 @@ def _claims(provided: Provided[R], opened: Input) -> bool:
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:
-    """Return whether a text that is not the name of an existing file was probably meant as a path.
+    """Return whether a text was probably meant as the path of a topology file.
 
-    This is so if it contains `/`, or has a suffix of an installed reader of topologies.
+    For a text that is no existing file. True if it contains `/`, or if an installed reader
+    of topologies has its suffix; case does not matter. Suffixes of formats that are folders
+    do not count.
     """
     readers = registry.all(TopologyReader)
     return "/" in text or any(_has_suffix(text, reader.offer.format) for reader in readers)

@@ -123,10 +123,11 @@ def open_algorithm(
 ) -> OpenedAlgorithm:
     """Open an input and find its reader from the name and the first bytes.
 
-    `format`: name of the reader to use instead of detection. `report`: gets warnings about the
-    file. `more`: further files that are, together with `path`, the rank files of one algorithm,
-    whatever their names are. Raises `HubError` if the input cannot be opened, and if no reader or
-    several readers fit.
+    The reader may also be one of workloads. `format`: name of the reader; None detects it.
+    `registry`: None for the installed plugins. `report`: gets warnings about the file.
+    `more`: further files that are, together with `path`, the rank files of one job, with
+    any names. Raises `HubError` if the input cannot be opened, and if no reader or several
+    readers fit.
     """
     request = path, FormatReader, format, registry or run_registry(), report
     return OpenedAlgorithm(*open_source(*request, more))
@@ -157,11 +158,12 @@ def read_workload(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> Workload:
-    """Read a workload from a file or folder, without checking it.
+    """Read a workload from a file, folder, set of rank files or standard input (`-`).
 
-    `format`: name of the reader; None chooses it by suffix and content. `options`: texts by name.
-    `report`: gets warnings. Raises `HubError` for an invalid input, and for an input that is an
-    algorithm.
+    The workload is not checked. `format`: name of the reader; None chooses it by suffix and
+    content. `options`: texts by name of the reader's option. `registry`: None for the
+    installed plugins. `report`: gets warnings. Raises `HubError` for an invalid input or
+    option, and for an input that is an algorithm.
     """
     opened = open_algorithm(path, format=format, registry=registry, report=report)
     return require_workload(opened.read_any(options), opened.name)
@@ -195,9 +197,10 @@ def open_source(
 def parse_topology(text: str, registry: Registry | None = None) -> Topology:
     """Build the topology of a text such as `torus:4x4`, by a builder of the core or of a plugin.
 
-    Changes of links (`without=`, `degrade=`) are applied. Without a registry, the core's builders
-    are tried first, and plugins are discovered only if the text names another builder. Raises
-    `HubError` for an invalid text and an unknown builder.
+    Changes of links in the text (`without=`, `degrade=`) are applied; the name of the
+    result is then the text. With a registry, only its builders are used. Without one, the
+    core's builders are tried first, and plugins are discovered only if the text names
+    another builder. Raises `HubError` for an invalid text and an unknown builder.
     """
     complete, changes = split_link_changes(text)
     topology = build_topology(complete, _Builders(registry))

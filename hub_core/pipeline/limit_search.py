@@ -75,7 +75,13 @@ class LimitedSearch:
         return self._known[key]
 
     def _list_results(self, request: SynthesisRequest) -> list[SynthesisResult]:
-        """Return the results for a request, of which the first is known for equal units."""
+        """Return the results for a request: the one of its search, then those with fewer units.
+
+        The later results are from `list_tries`, at most 12. If `request` has the same units and
+        chunk limits as `self.request`, `self.result` is used as the first one, without a
+        search. Raises the `HubError` of the first search; after an error of a later one, the
+        list is complete.
+        """
         known = self.request
         is_same = request.units == known.units and request.chunk_limits == known.chunk_limits
         first = self.result if is_same else self.search_again(request)

@@ -94,8 +94,9 @@ def detect_measurements(content: bytes, registry: Registry) -> list[Provided[Mea
 def _read_content(path: str, skipped: list[Diagnostic]) -> Source:
     """Read a file or standard input completely, and return it as a source with one part.
 
-    Findings on the file are appended to `skipped`. Raises `InputError` if it cannot be read, is
-    compressed, or has more than 256 MiB.
+    Text in UTF-16 is converted to UTF-8. Findings on the file, now and when it is parsed,
+    are appended to `skipped`. Raises `InputError` if the file cannot be read, is
+    compressed, or has more than 256 MiB (`too-large`), before or after the conversion.
     """
     opened = open_input(path, (), skipped.append)
     source = content_of(opened, _UNCOMPRESSED)
@@ -106,9 +107,10 @@ def _read_content(path: str, skipped: list[Diagnostic]) -> Source:
 
 
 def _convert_utf_16(content: bytes) -> bytes:
-    """Return text in UTF-16 with its byte order mark as UTF-8; other content unchanged.
+    """Return text in UTF-16 that begins with a byte order mark as UTF-8 without the mark.
 
-    PowerShell writes redirected output so.
+    Any other content is returned unchanged, also content with such a mark that is not valid
+    UTF-16. PowerShell writes redirected output in UTF-16.
     """
     if not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content

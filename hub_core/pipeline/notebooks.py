@@ -277,9 +277,10 @@ def _draw_matrix(units: npt.NDArray[np.int64]) -> str:
 
 
 def _draw_nodes(workload: Workload) -> str:
-    """Return an SVG with a bar per kind of node: the number of nodes of this kind.
+    """Return an SVG with a horizontal bar per kind of node: the number of nodes of this kind.
 
-    Kinds without nodes are omitted.
+    Bars are in the order of `NodeKind`, labelled by the kind in lower case. Kinds without
+    nodes have no bar.
     """
     counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
     values = {

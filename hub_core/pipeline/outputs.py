@@ -168,9 +168,10 @@ def write_result(
 ) -> Written:
     """Write artifacts that a command built, as if the writer of `format` had returned them.
 
-    All files are written or none. An existing set or folder is refused unless `force` is set.
-    Raises `LossyError` for losses under `LossPolicy.REFUSE`, and `UsageError` for an unusable
-    output.
+    Returns the paths, losses and notes. All files are written or none. An existing file is
+    replaced; an existing set of rank files, or a folder that is not empty, is refused
+    unless `force` is set. Raises `LossyError` for losses under `LossPolicy.REFUSE`,
+    `UsageError` for an unusable output, and `HubError` for an unknown format.
     """
     writer = registry.find(FormatWriter, format)
     target = destination(out, writer.offer.format, force=force)

@@ -311,12 +311,13 @@ def _search_with(
 
 
 def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry) -> int | None:
-    """Return the time in ns that the synthesizer `name` expects with its default options.
+    """Return the expected time in ns of the algorithm that the synthesizer `name` would build.
 
-    None if the synthesizer offers no estimates (its collectives are not checked in this case), or
-    cannot estimate this request. Raises `HubError` for an unknown synthesizer and for a collective
-    that the synthesizer does not support. Raises `PluginError` if the estimate fails or is neither
-    an integer nor None.
+    The synthesizer estimates it with its default options, without building the algorithm.
+    None if it offers no estimates (its collectives are not checked in this case), or cannot
+    estimate this request. Raises `HubError` for an unknown synthesizer and for a collective
+    that the synthesizer does not support. Raises `PluginError` if the estimate fails or is
+    neither an integer nor None; a `HubError` of the synthesizer is passed on.
     """
     synthesizer = registry.find(Synthesizer, name)
     if not synthesizer.offer.estimate:

@@ -89,11 +89,11 @@ class Source:
         return self.parts[0].load()
 
     def sha256(self) -> str:
-        """Return the hexadecimal SHA-256 of all parts in their order.
+        """Return the hexadecimal SHA-256 of all parts in their order, for a `Provenance`.
 
-        It is meant for `Provenance.source_sha256`. The contents are hashed as one sequence of
-        bytes, without names and lengths. For compressed files, the decompressed content counts. The
-        parts are read in blocks of 1 MiB, never as a whole.
+        The contents are hashed as one sequence of bytes, without names and lengths. For
+        compressed files, the decompressed content counts. Parts that can be opened as a stream
+        are read in blocks of 1 MiB; a part without `open` is loaded completely.
         """
         # Imported here: it loads a library that only readers of files need.
         import hashlib

@@ -180,11 +180,13 @@ class UnitLimits:
     def build_error(self, units: int) -> InputError:
         """Build the error (`size-not-served`) for an algorithm with a forbidden number of units.
 
-        `units`: units into which the algorithm divides the full buffer; above 0. The message is the
-        first that applies: `size` (or the bytes of all granules if `size` is 0) is no multiple of
-        the bytes of `units` granules, with the nearest multiples; `units` does not divide
-        `granules`, that is, not all sizes of the window; `units` exceeds `max_units`, which is not
-        checked. The error is only returned.
+        `units`: units into which the algorithm divides the full buffer; above 0. The error is
+        returned, not raised. Its message is the first that applies:
+
+        - The size is no multiple of the bytes of `units` granules; the nearest multiples are
+          named. The size is `size` or, if that is 0, the bytes of all granules.
+        - `granules` is no multiple of `units`: not all sizes of the window can be divided.
+        - `units` exceeds `max_units`; this is the last case and is not checked.
         """
         size = self.size or self.granules * self.unit_bytes
         message = describe_multiple(units * self.unit_bytes, self.runtime, size)

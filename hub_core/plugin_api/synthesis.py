@@ -151,11 +151,13 @@ class SearchBudget:
         self.check()
 
     def simulated(self, steps: int, simulate: Callable[[], T], *, is_checked: bool = True) -> T:
-        """Check the limits, count a simulation of `steps` steps, run it, and return its result.
+        """Check the limits, count a simulation of `steps` steps, and return its result.
 
-        It counts as `steps` plus 500. A simulation inside another one of the same outermost search
-        is neither checked nor counted again. With `is_checked` False, it is counted without a
-        check. Raises `BudgetReached` before the simulation if a limit is reached.
+        `simulate` runs the simulation. It counts as `steps` plus 500, also if it fails. A
+        simulation inside another one of the same outermost search is neither checked nor
+        counted again. With `is_checked` False, it is counted without a check. Raises
+        `BudgetReached` before the simulation, without counting it, if a limit is reached; only
+        once per budget, as in `check`.
         """
         outermost = self._get_outermost()
         if outermost._is_simulating:
