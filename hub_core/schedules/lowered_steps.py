@@ -21,10 +21,12 @@ COLUMN_NAMES = tuple(name for name in COLUMN_DTYPES if name not in ("lane", "sou
 
 
 def build_columns(kind: StepKind, values: Mapping[str, npt.NDArray[np.generic]]) -> StepColumns:
-    """Return all columns of steps of one kind, by name.
+    """Return the columns of steps of one kind, by name; the names are `COLUMN_NAMES`.
 
-    `values`: columns by name, which must include `rank`; its length is the number of steps. Missing
-    columns get their default value; other names are ignored.
+    `values`: columns by name, which must include `rank`; its length is the number of steps.
+    Given columns are not copied or converted. Missing columns get their default value.
+    Other names, such as `lane` and `source_line`, are ignored. A column `kind` in `values`
+    replaces `kind`.
     """
     rows = len(values["rank"])
     columns: StepColumns = {"kind": np.full(rows, kind)}
@@ -201,9 +203,11 @@ def allocate_scratch(
 def _find_local_chunks(
     message_ends: MessageEnds, holders: ChunkHolders
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (NPU, chunk), int64, of the chunks that are copied at the ranks `message_ends.wanted`.
+    """Return (NPU, chunk), int64, of the chunks that are copied from INPUT to OUTPUT.
 
-    `wanted` None means all ranks. The rows are sorted by NPU, then by offset in INPUT.
+    These are the chunks whose only contributor is also a target
+    (`ChunkHolders.find_local_chunks`), at the NPUs `message_ends.wanted`, None for all. The
+    rows are sorted by NPU, then by offset in INPUT.
     """
     npu, chunk = holders.find_local_chunks()
     if message_ends.wanted is not None:
@@ -235,10 +239,13 @@ def _is_adjacent_to_previous(
 def _order_after_reads(
     message_ends: MessageEnds, num_chunks: int, npu: Int64Array, chunk: Int64Array, copy: Int64Array
 ) -> RowPairs:
-    """Return control edges (sends, copies) from the sends that read a copied chunk in INPUT.
+    """Return control edges (rows of sends, rows of copies) from sends that read copied chunks.
 
-    Only sends before the first arrival of their chunk read INPUT. `npu`, `chunk`, `copy`: the
-    copied chunks and the rows of their copies, int64; each pair of NPU and chunk occurs once.
+    A send reads its chunk in INPUT only before the first arrival of the chunk at its rank.
+    Each such send of a copied chunk has one edge, to the copy; the edges are in the order
+    of the sends. `npu`, `chunk`, `copy`: the copied chunks and the rows of their copies,
+    int64; each pair of NPU and chunk occurs once. Both results are empty without copied
+    chunks.
     """
     # Sends of arrived chunks read OUTPUT or SCRATCH, which these copies do not overwrite.
     sends = np.flatnonzero(message_ends.is_send & ~message_ends.has_arrived)

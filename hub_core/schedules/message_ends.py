@@ -270,10 +270,11 @@ class _LinkQueues:
 
     @classmethod
     def from_ends(cls, message_ends: MessageEnds, transfers: Transfers) -> _LinkQueues:
-        """Build the queues of all links: the rows of sends, sorted by link and then time.
+        """Build the queues of all links: the rows of sends, sorted by link and then by time.
 
-        Sends with a window of 0 are omitted. `first`: for every row, the index of the first row of
-        its link. `window`: for every row, the window of its transfer.
+        The window of a transfer is the maximum number of messages in flight on its link, 0 for
+        no limit. Sends with a window of 0 are omitted. In the result, `first` has for every row
+        the position of the first row of its link, and `window` the window of its transfer.
         """
         rows = np.flatnonzero(message_ends.is_send & (transfers.window[message_ends.transfer] > 0))
         link = transfers.link[message_ends.transfer[rows]]

@@ -242,10 +242,12 @@ def _insert_relays(
 def _relay_rows(
     rank: int, ends: tuple[int, int], channel: int, count: int, offset: int, lane: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the columns of the receive and of the send by which a rank relays a message.
+    """Return the columns of the RECV and of the SEND by which a rank relays a message.
 
-    `ends`: the ranks before and after it on the path. `offset`: the scratch unit of `rank` where
-    the message of `count` units is stored.
+    Each is one step as values by name of all columns of the step table. `ends`: the ranks
+    before and after `rank` on the path. `offset`: the scratch unit of `rank` from which on
+    the message of `count` units is stored. `lane`: -1 for none. The dependency of the SEND
+    on the RECV is not part of the result.
     """
     shared = {**COLUMN_DEFAULTS, "rank": rank, "channel": channel, "count": count, "lane": lane}
     receive = {"kind": StepKind.RECV, "peer": ends[0], "dst_buffer": Buffer.SCRATCH}

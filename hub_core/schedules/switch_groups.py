@@ -80,9 +80,10 @@ def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
 
 
 def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return a hash of the set of dependencies of every step: uint64[rows].
+    """Return a hash of the set of dependencies (data and control) of every step: uint64[rows].
 
-    Equal sets have equal hashes. Two different sets have equal hashes with probability 2^-64.
+    Equal sets have equal hashes; the hash of a step without dependencies is 0. Two
+    different sets have equal hashes with probability 2^-64.
     """
     parents, children = steps.edges()
     mixed = parents.astype(np.uint64) + np.uint64(1)

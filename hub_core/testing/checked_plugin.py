@@ -203,11 +203,13 @@ def render_samples(writer: FormatWriter) -> dict[str, Rendering]:
 
 
 def to_source(rendering: Rendering, format: Format) -> Source:
-    """Convert artifacts to a `Source` named `sample`, as if they were written and opened again.
+    """Convert artifacts to a `Source`, as if they were written and opened again.
 
-    A format of a single file uses the first artifact (there must be one), named `sample` with the
-    first suffix of the format. In other layouts each artifact is a part, in their order; its rank
-    is the number before its suffix (`sample.3.et`), if there is one.
+    For a format of a single file, the source has only the first artifact, and is named
+    `sample` with the first suffix of the format. Raises `StopIteration` without artifacts.
+    In other layouts the source is named `sample`, and each artifact is a part, in their
+    order; its rank is the number before its last suffix (3 for `sample.3.et`), None without
+    one.
     """
     suffix = format.suffixes[0] if format.suffixes else ""
     if format.layout is Layout.FILE:
