@@ -120,14 +120,13 @@ def _replace_limits(
 
 
 def _count_messages(chosen: ChosenRuntime) -> int | None:
-    """Return the maximum number of messages that a rank may receive in a search; None: no
-    limit.
+    """Return the maximum number of messages that a rank may receive in a search, or None.
 
-    It is a quarter of the limit of operations of a rank, rounded down, at least 1. The
-    reason: a rank receives every chunk and usually sends it too, and two copies of the
-    algorithm are often faster than one. If the runtime limits no operations of a rank,
-    blocks times operations of a block is used instead; the result is None if one of these
-    two has no limit either.
+    None means no limit. The number is a quarter of the limit of operations of a rank,
+    rounded down, at least 1. The reason: a rank receives every chunk and usually sends it
+    too, and two copies of the algorithm are often faster than one. If the runtime limits no
+    operations of a rank, blocks times operations of a block is used instead; the result is
+    None if one of these two has no limit either.
     """
     limits = chosen.runtime.limits
     operations = limits.max_operations

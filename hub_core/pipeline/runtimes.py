@@ -175,12 +175,10 @@ def choose_runtimes(
 def _match(
     runtimes: Sequence[Runtime], options: Mapping[str, str], kind: CollectiveKind
 ) -> str | None:
-    """Return the name of the first matching runtime for an output with these options, else
-    None.
+    """Return the name of the first runtime for an output with these options, else None.
 
-    A runtime matches if it executes collectives of this kind, and if no given option
-    differs from the value that selects the runtime. An option that is not given never
-    excludes a runtime.
+    The runtime must execute collectives of this kind, and no given option may differ from
+    the value that selects it. An option that is not given never excludes a runtime.
     """
     for runtime in runtimes:
         selecting = runtime.writer_options.items()
@@ -221,8 +219,7 @@ def select_runtime(
 
 
 def describe_unserved(algorithm: Algorithm, runtime: Runtime, size: int) -> str:
-    """Return a sentence if a runtime does not serve calls of `size` bytes; "" if it serves
-    them.
+    """Return a sentence if a runtime does not serve calls of `size` bytes, otherwise "".
 
     The runtime serves multiples of its `unit_bytes` times the number of units of the
     algorithm in its largest units, and every size if `unit_bytes` is 0. The sentence has

@@ -179,12 +179,12 @@ def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
 
 
 def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the entries `PREFIX.<rank><suffix>` in the folder of `prefix`, by rank, then by
-    path.
+    """Return the entries `PREFIX.<rank><suffix>` in the folder of `prefix`, by rank.
 
-    `suffixes`: permitted suffixes of the format. A prefix such as `rank` may also precede
-    the rank without a point, as in `rank0.et`. Missing ranks are not detected. The result
-    is [] if there are no such entries, or if the folder is missing or unreadable.
+    Entries of equal rank are ordered by path. `suffixes`: permitted suffixes of the format.
+    A prefix such as `rank` may also precede the rank without a point, as in `rank0.et`.
+    Missing ranks are not detected. The result is [] if there are no such entries, or if the
+    folder is missing or unreadable.
     """
     members = _find_members(prefix.parent, suffixes)
     return [member.file for member in members if member.prefix == prefix.name]

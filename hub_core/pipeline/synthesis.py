@@ -281,8 +281,7 @@ def add_sufficient_limits(
     candidates: Sequence[tuple[SynthesisRequest, str, SynthesisResult]],
     options: OptionText | None = None,
 ) -> LimitError:
-    """Return the error extended by limits of the runtime that suffice for one of the
-    candidates.
+    """Return the error, extended by runtime limits that suffice for a candidate.
 
     A candidate is a request, the name of the synthesizer and its result for the target of
     the request. There must be at least one, and all targets must be equal. The limits are
