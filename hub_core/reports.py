@@ -269,7 +269,8 @@ def list_changes(changes: Sequence[JobChange]) -> list[JobChangeItem]:
 def describe_check(report: CheckReport) -> Mapping[str, object]:
     """Return the JSON object of a check's report: `ok`, its facts as members, `diagnostics`.
 
-    A fact named `diagnostics` would be overwritten. Diagnostics are objects, in their order.
+    Diagnostics are objects, in their order. A fact named `ok` replaces the value of `ok`. A
+    fact named `diagnostics` is lost.
     """
     findings = [msgspec.to_builtins(finding) for finding in list_findings(report.diagnostics)]
     return {"ok": report.ok, **report.facts, "diagnostics": findings}

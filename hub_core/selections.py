@@ -31,13 +31,14 @@ def own_windows(
     library: str,
     otherwise: str = "it chooses itself",
 ) -> tuple[Sequence[SelectedWindow], list[Loss]]:
-    """Return the windows of sizes with their algorithms among `names` only, and the losses.
+    """Return the windows of sizes for the algorithms `names` of a library, and the losses.
 
-    `selected`: the selection of one collective; windows are recomputed without other
-    algorithms. `library`: its name, for messages. `otherwise`: how the library serves calls
-    without a window, for messages. Losses name the sizes at which another algorithm is faster,
-    and those that had a window and have none any more. If `names` is empty or no window
-    remains, the result is () and one loss.
+    `selected`: the selection of one collective, whose windows are recomputed for these
+    algorithms only. `library`: its name, for messages. `otherwise`: text about the calls
+    that no window serves, for messages. The losses are in the order of sizes: sizes for
+    which another algorithm of the selection is faster, and sizes that only windows of other
+    algorithms serve. If `names` is empty or no window remains, the result is () and one
+    loss (`collective`).
     """
     windows = selected.windows(names) if names else ()
     if windows:

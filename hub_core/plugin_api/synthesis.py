@@ -127,11 +127,12 @@ class SearchBudget:
             self._parent.count(work)
 
     def check(self) -> None:
-        """Raise `BudgetReached` if a limit is reached, but only once, so that a search can end.
+        """Raise `BudgetReached` at the first check after a limit is reached.
 
-        The limit of work does not apply before any work was counted, so that a limit of 0 allows a
-        first result. The limit of time always applies. `is_reached` is set before the exception is
-        raised.
+        Later checks of this budget raise no exception, so that the search can finish and return
+        its result. `is_reached` is set before the exception is raised. The limit of work does
+        not apply while the counted work is 0, so that a limit of 0 permits a first result. The
+        limit of time always applies.
         """
         # A limit of work never prevents the first simulation: with a limit of 0 there is one
         # result.
@@ -199,10 +200,12 @@ class SearchBudget:
 def _rebuild_budget(
     work: int | None, left_s: float | None, timeout_s: float | None, work_limit: str
 ) -> SearchBudget:
-    """Recreate a budget in another process.
+    """Create the copy of a budget in another process, with the same remaining limits.
 
-    `left_s`: seconds from now to its time limit, None for no limit. `timeout_s`, `work_limit`:
-    texts for messages only.
+    `work`: remaining steps of work, None for no limit. `left_s`: seconds from now to the
+    time limit, None for no limit. `timeout_s`, `work_limit`: the original limits, only for
+    messages. The copy has counted no work, has no record of ended searches, and is not part
+    of another search.
     """
     budget = SearchBudget(work, left_s)
     budget.timeout_s, budget._work_limit = timeout_s, work_limit
@@ -291,7 +294,10 @@ class SynthesisResult:
 
     @property
     def bound_ns(self) -> int | None:
-        """Return the largest lower bound in ns that holds for messages of any size; else None."""
+        """The largest lower bound in ns that holds for messages of any size; None without one.
+
+        Bounds whose name has the suffix `ONE_SIZE` are ignored.
+        """
         bounds = (time for name, time in self.bounds_ns.items() if not name.endswith(ONE_SIZE))
         return max(bounds, default=None)
 

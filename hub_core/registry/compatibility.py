@@ -76,9 +76,10 @@ def check_api_version(plugin: object) -> str | None:
 
 
 def reference_of(offer: Offer) -> str:
-    """Return the text `module:function` of the function that an offer refers to.
+    """Return the text `module:function` that names the main function of an offer.
 
-    It is the offer's main function, such as the reader of a reader.
+    The main function is the one that the hub calls to use the offer, such as the function
+    that reads files for a reader. It is not imported here.
     """
     reference: str = getattr(offer, kind_of(offer).reference)
     return reference

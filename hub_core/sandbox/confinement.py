@@ -121,8 +121,8 @@ def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
 def close_streams() -> None:
     """Redirect the standard streams (0, 1 and 2) of this process to the null device.
 
-    The files to which they referred are closed in this process, unless another descriptor refers to
-    them.
+    The files to which they referred are closed in this process, unless another descriptor
+    refers to them. One more descriptor, of the null device, remains open.
     """
     null_device = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -244,9 +244,10 @@ def _find_descendants() -> Iterator[int]:
 
 
 def _read_stat(process: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third one, the state, on: see proc_pid_stat(5).
+    """Return the fields of /proc/PID/stat without the first two: the state is entry 0.
 
-    Raises `OSError` if the process does not exist.
+    The omitted fields are the process id and the name (see proc_pid_stat(5)). Raise
+    `OSError` if the process does not exist.
     """
     text = Path(f"/proc/{process}/stat").read_text(errors="replace")
     # They follow the name in parentheses, which may contain any character.
@@ -269,9 +270,9 @@ def _exit_like(status: int) -> None:
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock of the running kernel, from 1 on.
+    """Return the version of Landlock of the running kernel, from 1 on; 0 without Landlock.
 
-    0 if it has none or has it disabled, and on other systems than Linux.
+    The result is also 0 if Landlock is disabled, and on systems other than Linux.
     """
     if sys.platform != "linux":
         return 0
@@ -343,9 +344,10 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _call(number: int, *arguments: object) -> int:
-    """Make the system call `number` and return its result; -1 for an error, with `errno` set.
+    """Make the system call `number` and return its result, or -1 for an error.
 
-    Integers are passed as C longs, all other arguments as they are.
+    Integers are passed as C longs, all other arguments as ctypes converts them. The number
+    of an error is available as `ctypes.get_errno()`.
     """
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
     return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words))

@@ -127,7 +127,7 @@ class Transfers(ColumnTable):
     def touching(self, npus: Sequence[int]) -> Transfers:
         """Return the transfers whose source or destination is one of `npus`, in their order.
 
-        Links and chunks keep their numbers; without given channels, the result has none either.
+        Links and chunks keep their numbers. If `channel` is None, it remains None.
         """
         rows = np.flatnonzero(np.isin(self.destination, npus) | np.isin(self.source, npus))
         names = [field.name for field in fields(self)]

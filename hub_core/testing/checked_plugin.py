@@ -114,9 +114,11 @@ class CheckedPlugin:
         return sources
 
     def _find_by_format(self, kind: type[T], format: Format) -> T | None:
-        """Return the first offer of the kind with the name of the format, or None.
+        """Return the first offer of the kind in the registry that has the name of `format`, or
+        None.
 
-        Offers of the plugin under check come first.
+        Offers of the plugin under check are preferred; otherwise the order is that of the
+        registry.
         """
         candidates = [entry for entry in self.registry.all(kind) if entry.name == format.name]
         candidates.sort(key=lambda entry: entry.plugin != self.plugin)
@@ -268,10 +270,11 @@ def find_differences(model: Model, read_model: object) -> list[str]:
 
 
 def is_declared(difference: str, features: Sequence[str]) -> bool:
-    """Return whether one of the features of losses names the part `difference`.
+    """Return whether one of the features of losses names the part `difference` of a model.
 
-    It does if it contains the part's name or a synonym, ignoring case and underscores. `steps`
-    names every column of the step table.
+    A feature names the part if it contains one of the words of `_get_synonyms` for it. Case
+    is ignored, and underscores count as spaces. `steps` names every column of the step
+    table.
     """
     synonyms = _get_synonyms(difference)
     return any(synonym in _normalize(feature) for feature in features for synonym in synonyms)
@@ -314,7 +317,9 @@ def _iterate_part_names(model: Model) -> Iterator[str]:
 def _get_synonyms(part: str) -> tuple[str, ...]:
     """Return the words by which a feature of a loss may name a part of a model.
 
-    Lower case, with spaces. Columns of the step table may also be called `steps`.
+    They are those of `_FEATURE_WORDS`; for a part that is not listed there, its name with
+    spaces for underscores. For a column of the step table, `steps` is added. All are in
+    lower case.
     """
     words = _FEATURE_WORDS.get(part, (part.replace("_", " "),))
     return (*words, "steps") if part in _STEP_COLUMNS else words

@@ -14,8 +14,9 @@ _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def check_examples(document: Path) -> dict[str, object]:
     """Run all `python` blocks of a Markdown document as one script; return its global names.
 
-    The blocks run in their order and share their names; `__name__` is `example`. Raises
-    `AssertionError` if the document has no such block; exceptions of the blocks pass.
+    The blocks run in their order and share their names; `__name__` is `example`. Raise
+    `AssertionError` if the document has no such block. Exceptions of the blocks are not
+    caught.
     """
     examples = _FENCE.findall(document.read_text(encoding="utf-8"))
     assert examples, f"{document} has no example"

@@ -108,8 +108,8 @@ def format_command_page(registry: Registry) -> str:
 def format_rules_page(rules: Mapping[str, Sequence[Rule]]) -> str:
     """Return the page of all rules in Markdown, with one section per identifier.
 
-    `rules`: declarations by identifier, in the order of the page. Outside of code, characters that
-    Markdown or HTML would interpret are escaped.
+    `rules`: declarations by identifier, in the order of the page. A section has the pages
+    of all declarations of its identifier. Outside of code, `<` and `*` are escaped.
     """
     parts = [_RULES_HEAD]
     for name, declarations in rules.items():
@@ -133,9 +133,11 @@ def _list_schemas() -> dict[str, list[tuple[str, str]]]:
 
 
 def _list_names(words: list[str]) -> Iterator[str]:
-    """Yield the names of the commands in a call: the first word, and it with each subcommand.
+    """Yield the names of the commands in a call: the first word, then it with each subcommand.
 
-    `plugins list|show --json` gives `plugins`, `plugins list` and `plugins show`.
+    `words`: the words of the call, at least one. The second word has the subcommands,
+    separated by `|`; only those that consist of letters count. `plugins list|show --json`
+    gives `plugins`, `plugins list` and `plugins show`.
     """
     yield words[0]
     if len(words) > 1:
@@ -177,10 +179,10 @@ def _describe_command(name: str, command: click.Command, schemas: list[tuple[str
 
 
 def _find_exit_codes(text: str) -> str:
-    """Return the sentences of a help text that describe exit codes.
+    """Return the sentences of a help text that describe exit codes, joined by spaces.
 
-    In each paragraph, they are the first sentence with the word `exit` and all sentences after it.
-    Without any, a default text is returned.
+    In each paragraph, they are the first sentence with the word `exit` or `Exit` and all
+    sentences after it. If there are none, the result is a default text: 0 means success.
     """
     stated: list[str] = []
     for paragraph in text.split("\n\n"):
