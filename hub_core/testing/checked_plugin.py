@@ -114,8 +114,7 @@ class CheckedPlugin:
         return sources
 
     def _find_by_format(self, kind: type[T], format: Format) -> T | None:
-        """Return the first offer of the kind in the registry that has the name of `format`, or
-        None.
+        """Return the registry's first offer of a kind with the name of a format, or None.
 
         Offers of the plugin under check are preferred; otherwise the order is that of the
         registry.
