@@ -86,7 +86,11 @@ def collhub_consumers() -> Sequence[FormatWriter]:
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyBuilder]:
-    """Return reader and writer of topology documents, and builders for texts such as `ring:8`."""
+    """Return the reader and the writer of topology documents in JSON, then the builders.
+
+    A builder creates a regular network from a text such as `ring:8`. There is one for each
+    key of `_REGULAR`, in that order. The list is new at each call, the builders are not.
+    """
     reader = TopologyReader(
         _TOPOLOGY_JSON,
         "hub_core.documents.topologies:read",

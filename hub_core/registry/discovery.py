@@ -61,12 +61,20 @@ def discover(
 ) -> Registry:
     """Load the core's offers and every installed plugin, and return the registry.
 
-    A failing plugin raises nothing; the failure is its status. `disabled`: names of plugins or
-    distributions that are not imported; the names in the variable `COLLHUB_DISABLE_PLUGINS`,
-    separated by commas, are added. `environment`: by default that of the process. `admission`:
-    decides before an import, by returning a reason or None. Raises `UsageError` for a name in
-    `disabled` that no plugin has; unknown names in the variable are ignored. A `KeyboardInterrupt`
-    names the plugin that was being imported.
+    The registry contains the core, then all installed plugins, ordered by name and
+    distribution. A failing plugin raises no error; the failure is its status. A plugin is
+    not imported and has a status with the reason if:
+
+    - `use_plugins` is False: DISABLED, for all plugins
+    - its name or its distribution is in `disabled` or in the variable
+      `COLLHUB_DISABLE_PLUGINS` (names separated by commas) of `environment`, by default
+      the environment of the process: DISABLED
+    - `admission`, which is called right before an import, returns a reason: BROKEN
+
+    Raise `UsageError` (`unknown-plugin`) for a name in `disabled` that no plugin or
+    distribution has, also if `use_plugins` is False. Unknown names in the variable are
+    ignored. Ctrl-C during an import raises a `KeyboardInterrupt` whose text names the
+    plugin.
     """
     candidates = _sort_candidates()
     _check_names(disabled, candidates)
@@ -109,8 +117,10 @@ def run_registry() -> Registry:
 def registry_from(settings: RegistrySettings) -> Registry:
     """Return the registry of this process for the settings of a run, built once per settings.
 
-    It is meant for worker processes, which use the plugins of the run. Plugins that were refused
-    or disabled there are so here, with the same reasons. Names that are not installed are ignored.
+    It is meant for worker processes, which use the plugins of the run. The plugins
+    installed in this process are discovered again. Plugins that the settings refuse or
+    disable are not imported and have the same reasons as in the run. Names in the settings
+    that are not installed are ignored.
     """
     refused = dict(settings.refused)
     return _load_all(
@@ -194,11 +204,13 @@ def _load_core(manager: pluggy.PluginManager) -> Plugin:
 
 
 def _find_candidates() -> Iterator[_Candidate]:
-    """Yield the entry points of the group, distribution by distribution.
+    """Yield the entry points of the hub's group, distribution by distribution in path order.
 
-    Of several installed copies of a distribution, only the first one counts; names are equal in any
-    usual spelling. Distributions whose file of entry points cannot be read are skipped; if only its
-    entries are malformed, one broken candidate with the reason is yielded.
+    A distribution without this group, or whose file of entry points cannot be read, is
+    skipped. Of several installed copies that have the group, only the first one on
+    `sys.path` counts; names are compared in canonical form, and distributions without a
+    readable name have the common name `unknown`. If the entries of a distribution are
+    malformed, one broken candidate with the reason is yielded instead of them.
     """
     seen: set[str] = set()
     for distribution in installed_distributions():
@@ -338,11 +350,13 @@ def _create_manager() -> pluggy.PluginManager:
 
 
 def _collect_offers(module: object, name: str, manager: pluggy.PluginManager) -> tuple[Offer, ...]:
-    """Call every hook of one plugin, and return its offers in the order of the hooks.
+    """Call every hook of one plugin, and return its offers in the order of `HOOKS`.
 
-    The plugin is registered with `manager` only during the call, which must have no other plugin.
-    Raises `PluginError` for invalid offers and for hooks that are not marked, pluggy's error for an
-    unknown hook, and exceptions of the hooks.
+    Offers of one hook are in the order in which it returns them; a hook that the plugin
+    does not define is skipped. The plugin is registered with `manager` only during the
+    call, also if it fails; `manager` must have no other plugin. Raise `PluginError` for
+    invalid offers and for hooks without `@hookimpl`, pluggy's error for an unknown hook,
+    and any exception of a hook.
     """
     manager.register(_select_functions(module), name)
     try:

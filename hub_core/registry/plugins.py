@@ -121,8 +121,9 @@ class Registry:
     def all(self, kind: type[T]) -> tuple[Provided[T], ...]:
         """Return all offers of a kind, ordered by name, including several offers of one name.
 
-        Offers of subclasses of the kind are included. Equal names are in the order of the plugins,
-        the core first. Plugins that are not loaded have no offers.
+        Offers of subclasses of the kind are included. Offers with equal names are in the order
+        of the plugins, the core first. Plugins that are not loaded have no offers. The result
+        is empty if no plugin offers the kind.
         """
         if kind not in self._of_kind:
             provided_offers: list[Provided[Offer]] = []
@@ -159,11 +160,11 @@ class Registry:
         raise self.unknown_name(message, name, known, everything)
 
     def clashes(self) -> list[str]:
-        """Return one line of text for each name that several offers of one kind have.
+        """Return one line for each name that several loaded offers of one kind have, else [].
 
-        A line names the plugins and the offer. The order is that of the kinds of offers, then of
-        the names. A line that would occur for two kinds (one is a subclass of the other) occurs
-        once. Offers of different kinds may have the same name.
+        A line names the plugins, the kind and the offer. The lines are in the order of
+        `OFFER_KINDS`, then of the names. A line that occurs for two kinds (one is a subclass of
+        the other) is returned once. Offers of unrelated kinds may have the same name.
         """
         lines = []
         for kind in OFFER_KINDS:
@@ -224,11 +225,12 @@ class Registry:
         return UsageError(message, cure=close or everything, code=code)
 
     def plugin(self, name: str) -> Plugin:
-        """Return the plugin with this entry-point or distribution name, in any usual spelling.
+        """Return the first plugin whose entry-point name or distribution name is `name`.
 
-        Case and `-`, `_`, `.` do not matter. The first such plugin of the registry is returned,
-        also if it is disabled or broken. Raises `PluginError` (code `no-such-plugin`) with the
-        closest name if there is none.
+        Case and `-`, `_`, `.` do not matter. A plugin that is not loaded, such as a disabled or
+        a broken one, is returned too, and so is the core. Raise `PluginError`
+        (`no-such-plugin`) if no plugin matches; its cure is the most similar name, or
+        `collhub plugins list` if no name is similar.
         """
         for plugin in self.plugins:
             if canonical_name(name) in (

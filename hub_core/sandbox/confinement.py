@@ -225,10 +225,11 @@ def _send(processes: Iterable[int], number: int) -> None:
 
 
 def _find_descendants() -> Iterator[int]:
-    """Yield the process ids of all living descendants of this process, parents before children.
+    """Yield the ids of all living descendant processes, parents before their children.
 
-    They are read from `/proc`; zombies and dead processes are omitted, together with their
-    descendants. Nothing on systems without `/proc`, that is elsewhere than on Linux.
+    They are read from `/proc`, in which siblings have no particular order. Zombies and dead
+    processes are omitted, together with their descendants. Yield no id on systems without
+    `/proc`, that is, on any system except Linux.
     """
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):

@@ -141,9 +141,11 @@ def run_program(
 def _create_program_error(name: str, report: Report) -> HubError:
     """Create the error that the report of a program's process describes.
 
-    It is a `UsageError` if the file defines several programs and none was selected; otherwise an
-    `InputError` with the code, remedy and line of the report. A line of 0 or less means that the
-    line is unknown.
+    It is a `UsageError` with a fixed cure if the report has the code `several-programs`
+    (the file defines several programs and none was selected). Otherwise it is an
+    `InputError` with the message, code (default `program-failed`) and cure (default "") of
+    the report. The location is the file `name` with the line of the report, without a line
+    if that is 0 or less, which means unknown.
     """
     place = Location(name, report["line"] if report["line"] > 0 else None)
     code = report.get("code", "program-failed")
@@ -323,10 +325,11 @@ class _Exchange:
 
 
 def _stop_process(process: subprocess.Popen[bytes]) -> None:
-    """Stop the process and all processes that it started, and wait for it.
+    """Stop the process and all processes that it started, and wait until it has ended.
 
-    It gets SIGTERM and 5 s to stop its processes, because it also knows those that have left its
-    group. Then its process group is killed, even if the process itself has already ended.
+    If it still runs, it gets SIGTERM and 5 s to stop its processes, because it also knows
+    the ones that have left its process group. Then its process group is killed by SIGKILL,
+    even if the process itself has already ended. A missing group is no error.
     """
     if process.poll() is None:
         # It also knows processes that have left its group.
@@ -339,10 +342,10 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _parse_report(output: bytes) -> Report | None:
-    """Parse the report of a process, which must be one JSON object.
+    """Parse the output of a process, which must be exactly one JSON object, its report.
 
-    None for any other output, for output before the object, and for more than `MAX_REPORT_BYTES`
-    (256 MiB).
+    Return None if the output is empty, is no valid JSON, does not begin with `{`, has more
+    text than white space after the object, or exceeds `MAX_REPORT_BYTES` (256 MiB).
     """
     if not output.startswith(b"{") or len(output) > MAX_REPORT_BYTES:
         return None

@@ -168,9 +168,11 @@ def _list_system_files() -> list[str]:
 def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:
     """Set the limits of CPU time and memory of this process, and disable core dumps.
 
-    The time is in whole seconds; the memory is the address space in bytes. At the CPU limit,
-    SIGXCPU writes the position of the program's current thread to `report` and ends the process. It
-    is killed at the latest after two more seconds of CPU time.
+    The time is in whole seconds of CPU time. The memory is the address space in bytes. At
+    the CPU limit the process receives SIGXCPU; on this signal, whatever its sender, the
+    position of the current thread is written to `report` and the process is terminated. If
+    it survives, it is killed after two more seconds of CPU time. Raise `ValueError` if a
+    limit exceeds the hard limit of the process. Works only on Unix.
     """
     # Not available on every system.
     import resource
@@ -224,10 +226,11 @@ class _Run:
         return outcome
 
     def _executed(self, source: bytes, arguments: list[str], complained: _PrintedText) -> Report:
-        """Execute the program; return {}, or the report of the exception that it raised.
+        """Prepare the language, execute the program, and return {} if neither raises an exception.
 
-        All exceptions are reported, including KeyboardInterrupt; the report of `sys.exit` has its
-        status and line. `complained`: the standard error of the program.
+        Any exception gives a report instead of being raised, including KeyboardInterrupt: for
+        `SystemExit` the report of `_report_exit`, else the report of `_failure`. `complained`:
+        the text that the program has written to standard error, used in the first case.
         """
         try:
             self._language.prepare(self._name)
@@ -331,11 +334,13 @@ def _to_text_stream(stream: _PrintedText) -> TextIO:
 
 
 def _report_exit(end: SystemExit, name: str, printed_errors: str) -> Report:
-    """Return the report of `sys.exit`: only the line for status 0, else an error with the status.
+    """Return the report of a `SystemExit`: `exit_line` for status 0, else `error` and `line`.
 
-    None counts as status 0, and a code that is no integer as 1. The reason in the error is the last
-    line on standard error, where argparse writes it; if there is none, it is a text given to
-    `sys.exit`. The line is the innermost line of the program `name`, or -1.
+    The line is the innermost line in the program `name`, or -1 if it is unknown. None
+    counts as status 0. A code that is no integer counts as status 1. The message has the status
+    and, after a colon, a reason: the last line of `printed_errors` (the program's standard
+    error, where argparse writes it). If that is blank, it is a text given to `sys.exit`; if
+    there is none either, the message has no reason. The error has no `code`.
     """
     line = _find_line(end, name)
     if end.code in (None, 0):

@@ -118,10 +118,11 @@ _HASHED_KEYS = ("npus", "nodes", "multicast", "reduce", "links")
 
 
 def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
-    """Return the certificate in the extensions of an algorithm, None without one.
+    """Return the first certificate in the extensions of an algorithm, or None without one.
 
-    It is the JSON object under the key `_KEY` in an extension that is a JSON object. Of several,
-    that of the alphabetically first extension is returned. It is not validated.
+    An extension has a certificate if it is a JSON object whose member `certificate` is a
+    JSON object. The extensions are searched in alphabetical order of their names. The
+    certificate is not validated.
     """
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]
@@ -173,11 +174,11 @@ def network_digest(network: Mapping[str, object]) -> str:
 
 
 def _list_links(topology: Topology) -> list[JsonValue]:
-    """List the links, in their order, as [source, destination, bandwidth].
+    """List the links in the order of the topology, as [source, destination, bandwidth].
 
-    The bandwidth in bytes/s is the text of an exact fraction, which is the shortest decimal number
-    that gives the double. If the topology has several planes, each link also has its plane.
-    Latencies are not included.
+    The bandwidth in bytes/s is the text of a fraction, such as `25000000000` or `51/2`. The
+    fraction is equal to the shortest decimal number that gives the link's double. If the
+    topology has several planes, the plane of the link follows. Latencies are not included.
     """
     objects: list[JsonValue] = []
     for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
@@ -196,8 +197,9 @@ LinkCapacities = Mapping[tuple[int, int], Fraction]
 def spreading_rate(nodes: Sequence[int], capacities: LinkCapacities, outward: bool) -> Fraction:
     """Return the exact total bandwidth in bytes/s of the links that leave a set of nodes.
 
-    With `outward` False, it is that of the links that enter the set. `capacities`: bandwidth by
-    (source, destination). The result is 0 without such links.
+    With `outward` False, the links that enter the set count instead. Links between two
+    nodes of the set never count. The result is 0 if no link counts. `nodes`: the set;
+    repeated nodes count once. `capacities`: bandwidth by (source, destination).
     """
     inside = set(nodes)
     total = Fraction(0)

@@ -253,9 +253,9 @@ def find_loss_problem(model: Model, read_model: object, written: Rendering) -> s
 def find_differences(model: Model, read_model: object) -> list[str]:
     """Return the names of the parts in which a model and the model read back differ.
 
-    The names are those of the model's own method `differences`, in its order; empty if both are
-    equal. The provenance of algorithms and workloads is ignored. Raises `AssertionError` if
-    `read_model` is not of exactly the same type.
+    The names and their order are those of the method `differences` of the model; [] if no
+    part differs. The provenance of algorithms and workloads is not compared. Raise
+    `AssertionError` if `read_model` is not of exactly the same type.
     """
     message = f"read back it is {type(read_model).__name__}, expected {type(model).__name__}"
     assert type(read_model) is type(model), message
@@ -286,10 +286,11 @@ def _to_part(name: str, content: bytes) -> SourcePart:
 
 
 def _is_groundless(feature: str, model: Model, differences: Sequence[str]) -> bool:
-    """Return whether a feature of a loss names parts of a model none of which differs.
+    """Return whether a feature of a loss names parts of a model, none of which differs.
 
-    `differences`: names of the parts that differ. A feature names a part if it contains a synonym
-    of the part, ignoring case and underscores. False for a feature that names no part of the model.
+    `differences`: names of the parts that differ. A feature names a part if it contains one
+    of the words of `_get_synonyms` for it; case is ignored and underscores count as spaces.
+    The result is False if the feature names no part, and for every workload.
     """
     text = _normalize(feature)
     parts = [

@@ -143,8 +143,10 @@ def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResul
 def discover_for_check(name: str) -> Registry:
     """Discover all installed plugins, for a check of the plugin or distribution `name`.
 
-    The plugin under check is first imported in a separate process. If that fails, it is not
-    imported in this process, and has the reason as its status.
+    A plugin with this name, in any spelling, is first imported in a separate process. If
+    that process crashes, ends with an error or takes more than 10 s, the plugin is not
+    imported in this process: its state is BROKEN with the reason. All other plugins are
+    imported here only. An unknown `name` has no effect.
     """
 
     def admission(plugin: Plugin) -> str | None:

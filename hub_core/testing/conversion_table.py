@@ -110,11 +110,11 @@ def conversions_are_honest(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _find_readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
-    """Return the readers of one kind of model by name of the format.
+    """Return the installed readers of one kind of model by name of the format.
 
-    The type of an offer must be exactly that of the family, so readers of other models are omitted.
-    Readers that execute their source are omitted too. Of several readers with one name, the last
-    one counts.
+    The type of an offer must be exactly the reader type of `family`; readers of a subclass,
+    which read other models, are omitted. Readers that execute their source are omitted too.
+    The order is that of the names. Of several readers with one name, the last one counts.
     """
     readers = {}
     for provided in registry.all(family[1]):
@@ -128,11 +128,12 @@ def _find_readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
 def _convert_from(
     reader: AnyReader, registry: Registry, family: _Family, formats: Collection[str] | None
 ) -> Iterator[Conversion]:
-    """Yield the conversions of the models of one reader to `formats` (None for all).
+    """Yield the conversions of the sample models of one reader to `formats` (None for all).
 
-    The conversions are ordered by writer, then by sample. Every model of `_read_samples` is written
-    by each writer of the family in `formats`, and read back by the reader of that format, if there
-    is one (`_write_and_read_back`). Without such a writer, the samples are not read.
+    Each model of `_read_samples` is written by each writer of the family in `formats` and
+    read back by the reader of that format (`_write_and_read_back`); without such a reader
+    it is only written. The conversions are ordered by writer name, then by sample. If no
+    writer is in `formats`, the result is empty and the samples are not read.
     """
     writers: list[AnyWriter] = [provided.offer for provided in registry.all(family[2])]
     targets = [writer for writer in writers if formats is None or writer.name in formats]
@@ -151,9 +152,11 @@ def _read_samples(
 ) -> Iterator[tuple[str, Model]]:
     """Yield (sample name, model) for all samples of a reader.
 
-    The samples are those that the reader declares, and those that the writers of its format write;
-    of equal names, the latter count. Samples that a writer refuses, and models of another kind than
-    the family's, are omitted. Errors of the reader are raised; its findings are discarded.
+    First come the samples that the reader declares. Then come the kit's samples of the
+    family, as written by each writer whose format has the reader's name. A written sample
+    replaces a declared one with the same name. Samples that a writer refuses with
+    `HubError` are omitted, and so are results that are not of the family's model class.
+    Exceptions of the reader are not caught; its findings are discarded.
     """
     sources = load_declared_samples(reader)
     for writer in writers:
@@ -256,10 +259,10 @@ def _describe_first_difference(
 ) -> str:
     """Describe the first difference between written artifacts and expected ones.
 
-    Different names of artifacts are described first. Then the artifacts are compared line by line,
-    in the order of `expected`; at least one must differ. The description has the first different
-    line with both texts, up to 80 characters each; if no line differs, it says that the length
-    differs.
+    If the names differ, the text lists both sets of names. Otherwise the first artifact of
+    `expected` that differs is compared line by line. The text has the number of the first
+    different line and both lines, each as `repr` and cut to 80 characters. If all common
+    lines are equal, the text reports another length. At least one artifact must differ.
     """
     if artifacts.keys() != expected.keys():
         return f"artifacts {sorted(artifacts)}, expected {sorted(expected)}"

@@ -198,9 +198,10 @@ def _find_round_trip_problem(
 ) -> str | None:
     """Read a written algorithm back; return the first problem as a text, or None.
 
-    A problem is a difference that no loss declares, or a loss of a part that does not differ.
-    Without any loss, the algorithm read back must also pass verification. Raises `AssertionError`
-    if the reader returns no `Algorithm`.
+    The problems are, in this order: a difference that no loss or restatement declares; a
+    loss that names only parts that do not differ; an algorithm that fails verification,
+    which is checked only if no loss is declared. Raise `AssertionError` if the reader
+    returns no `Algorithm`; its exceptions are not caught.
     """
     read_back = call(reader, to_source(written, writer.format))
     message = f"{reader.read} returned {type(read_back).__name__}, expected Algorithm"
@@ -219,11 +220,11 @@ def _find_round_trip_problem(
 
 
 def _find_reading_problem(reader: Reader, source: Source) -> str | None:
-    """Read a valid input with default options; return the problem of the result as a text, or None.
+    """Read a valid input with default options; return the problem as a text, or None.
 
-    A problem is a result of another type than the kind of reader must return, or an algorithm
-    that fails verification; then the text has the first finding. Exceptions of the reader are
-    not caught.
+    A result of another type than this kind of reader must return is a problem. So is an
+    algorithm that fails verification; then the text has the first finding. Topologies and
+    workloads are not verified. Exceptions of the reader are not caught.
     """
     model = call(reader, source)
     expected = _EXPECTED[type(reader)]
@@ -318,10 +319,11 @@ def _replace_first_part(source: Source, content: bytes) -> Source:
 def _iterate_calls(
     subject: CheckedPlugin,
 ) -> Iterator[tuple[Reader | FormatWriter, Callable[[], object]]]:
-    """Yield (offer, function without arguments) for the readers and writers of a plugin.
+    """Yield (offer, function without arguments) for the writers, then the readers of a plugin.
 
-    Every writer is called on every sample algorithm, every reader on its valid inputs and on a text
-    that is no algorithm. The functions are not called here.
+    There is one pair per writer of algorithms and sample algorithm of the kit, and one per
+    reader of algorithms, workloads or topologies and valid input. Each reader has one more
+    pair, for a text that no format accepts. The functions are not called here.
     """
     for writer in subject.offers(FormatWriter):
         for algorithm in all_samples().values():
@@ -341,9 +343,11 @@ def _ignore_refusal(work: Callable[[], object]) -> None:
 
 
 def _find_package_folders(reference: str) -> list[str]:
-    """Return the folders of all loaded packages with the top-level name of a reference.
+    """Return the folders of the top-level package of a reference and of all its subpackages.
 
-    `reference`: a text `module:function`, or the name of a module.
+    `reference`: a text `module:function`, or the name of a module. Only packages in
+    `sys.modules` count; the order is that of their names. The result is [] if none of them
+    is loaded.
     """
     package = _get_top_package(reference.partition(":")[0])
     folders: list[str] = []

@@ -119,9 +119,12 @@ def format_rules_page(rules: Mapping[str, Sequence[Rule]]) -> str:
 
 
 def _list_schemas() -> dict[str, list[tuple[str, str]]]:
-    """Return (call, schema) of every report by the name of its command, such as `plugins list`.
+    """Return by command name, such as `plugins list`, the (call, schema name) of its reports.
 
-    A report belongs to the commands whose calls the first paragraph of its docstring contains.
+    A call is a text such as `collhub plugins list --json`, without `collhub`, in the first
+    paragraph of the docstring of a report class. It belongs to all commands of
+    `_list_names`. The pairs are in the order of `find_reports`. A report without a call is
+    omitted.
     """
     schemas: dict[str, list[tuple[str, str]]] = {}
     for report in find_reports():
@@ -145,10 +148,11 @@ def _list_names(words: list[str]) -> Iterator[str]:
 
 
 def _list_leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Yield the single commands below a command, with their full names, such as `plugins list`.
+    """Yield (full name, command) for all commands below a command that are no groups.
 
-    A command that is no group is yielded itself. Those of a group follow in its own order, with
-    nested groups in their places.
+    A command that is no group is yielded itself. The subcommands of a group are visited in
+    the order of its `list_commands`, and a nested group is replaced by its subcommands. A
+    full name is `name` with the names of the subcommands, such as `plugins list`.
     """
     if not isinstance(command, click.Group):
         yield name, command
@@ -221,10 +225,11 @@ def write_schemas(folder: Path) -> list[str]:
 
 
 def format_schemas() -> dict[str, str]:
-    """Return the JSON text of every schema by its name, `collhub/NAME`.
+    """Return the JSON Schema of every report as text by its name, such as `collhub/NAME`.
 
-    The order is that of packages and modules. Texts are indented by 2 and end with a line break.
-    Raises `ValueError` if two classes define one schema.
+    The order is that of `find_reports`. Texts are indented by 2 and end with a line break.
+    All modules with reports are imported. Raise `ValueError` if two classes have the same
+    schema name.
     """
     texts: dict[str, str] = {}
     for report in find_reports():
@@ -236,10 +241,12 @@ def format_schemas() -> dict[str, str]:
 
 
 def find_reports() -> Iterator[type[msgspec.Struct]]:
-    """Yield the classes of reports, ordered by package and then by path of the module.
+    """Yield the report classes of the core and of all installed packages `collhub_...`.
 
-    The packages are `hub_core` and then all installed top-level packages `collhub_...` in
-    alphabetical order. Only modules whose text contains the tag of a report are imported.
+    A report is a msgspec record whose tag begins with `collhub/`. The core comes first,
+    then the packages by name; in a package the order is that of the module paths, in a module
+    that of the definitions. Only modules whose text contains such a tag are imported;
+    exceptions of an import are not caught.
     """
     packages = [name for _, name, _ in pkgutil.iter_modules() if name.startswith("collhub_")]
     for package in ("hub_core", *sorted(packages)):

@@ -45,12 +45,13 @@ def capture_output(work: Callable[[], object]) -> str:
 
 
 def record_accesses(work: Callable[[], object], readable_folders: Sequence[str]) -> list[str]:
-    """Call `work`, and list its accesses to files, processes and the network, in order of time.
+    """Call `work`, and list its accesses to files, processes and the network in time order.
 
-    There is one text `EVENT FIRST_ARGUMENT` of at most 120 characters per audit event of Python.
-    Only the current thread is watched. Omitted are accesses by imports and by readers of package
-    metadata, and files in `readable_folders` that are opened for reading. Exceptions of `work` are
-    not caught.
+    Each recorded audit event of Python (`_Watch.note`) gives one text
+    `EVENT FIRST_ARGUMENT` of at most 120 characters. Only the current thread is watched.
+    Accesses by imports or by readers of package metadata are omitted, and so is opening
+    files in `readable_folders` for reading. The result of `work` is dropped; its exceptions
+    are not caught. The first call installs an audit hook, which remains in the process.
     """
     watch = _install_watch()
     watch.accesses = []

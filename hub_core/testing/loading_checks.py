@@ -48,8 +48,10 @@ def find_active_requirements(distribution: Distribution) -> Iterator[Requirement
 def find_unmet_requirements(distribution: Distribution) -> list[str]:
     """Describe the requirements of a distribution that this environment does not meet.
 
-    There is one text per requirement. Lines that cannot be parsed come first, then missing packages
-    and wrong versions in the order of the metadata.
+    There is one text per requirement; [] if all are met. Lines that cannot be parsed come
+    first, then missing packages and wrong versions in the order of the metadata.
+    Requirements of extras and those whose marker is false here are ignored. Pre-releases
+    count as installed versions.
     """
     unreadable = [line for line in distribution.requires if _parse_requirement(line) is None]
     unmet = [f"{line!r:.80} (no tool can read it)" for line in unreadable]

@@ -261,8 +261,10 @@ def _get_seconds(loading: _Loading, plugin: str) -> dict[str, str]:
 def _hash_artifacts(loading: _Loading, plugin: str) -> dict[str, str]:
     """Return the hexadecimal SHA-256 of each artifact by `WRITER SAMPLE ARTIFACT`.
 
-    Every writer of algorithms of this plugin writes all samples of the kit with default options;
-    samples that it refuses are omitted.
+    Every writer of algorithms of the plugin writes all sample algorithms of the kit with
+    default options; samples that it refuses are omitted. The order is that of the writers'
+    names, the samples, and the artifacts as written. The result is {} if the plugin is not
+    loaded or has no writer.
     """
     from hub_core.plugin_api.formats import FormatWriter
     from hub_core.testing.checked_plugin import render_samples

@@ -136,11 +136,13 @@ class SampleDraft:
         after: BufferPlace | None = None,
         **values: int,
     ) -> int:
-        """Add a step that depends on all earlier steps with conflicting accesses.
+        """Add a step that depends on all earlier steps of its rank with conflicting accesses.
 
-        Returns the handle of the step. `source`, `target`: locations of `count` units that it reads
-        and writes, `None` for none. `after`: a location for which it waits as if it wrote there.
-        `values`: other columns.
+        Accesses conflict if they concern the same unit and at least one is a write. Return the
+        handle of the step, which is the number of steps added before. `source`, `target`: first
+        of `count` units that the step reads or writes; None for no access. `after`: a location
+        for which it waits as if it wrote there, without being recorded as a writer. `values`:
+        other columns, such as `peer`.
         """
         reads, writes = _list_units(rank, source, count), _list_units(rank, target, count)
         parents = self._find_conflicts(reads, writes + _list_units(rank, after, count))
@@ -164,10 +166,11 @@ class SampleDraft:
         return sorted(parents)
 
     def _record_accesses(self, step: int, reads: list[_Unit], writes: list[_Unit]) -> None:
-        """Record the accesses of a step: it reads the units `reads`, then writes `writes`.
+        """Record in the draft that a step reads the units `reads` and then writes `writes`.
 
-        A unit that is written has no readers afterwards, because the next writer depends on this
-        step and thereby on all earlier accesses.
+        The step becomes the last writer of the units that it writes, and these have no readers
+        afterwards, also if the step itself reads them: the next writer depends on this step and
+        thereby on all earlier accesses.
         """
         for unit in reads:
             readers = self._readers.setdefault(unit, [])
@@ -194,12 +197,12 @@ Contents = Mapping[tuple[int, Buffer, int], Counter[tuple[int, int]]]
 
 
 def promise_of(contents: Contents, num_ranks: int, unit_count: int) -> Collective:
-    """Build a custom collective whose postcondition is that OUTPUT has these contents.
+    """Build an out-of-place custom collective that requires these contents of OUTPUT.
 
-    `contents`: by (rank, buffer, unit), the contributions and how often each is contained. Contents
-    of other buffers are ignored, and units of OUTPUT without contents have no condition. INPUT and
-    OUTPUT have `unit_count` units per rank, and all of INPUT is defined. The collective is out of
-    place.
+    `contents`: by (rank, buffer, unit), the required contributions (rank, unit of its
+    INPUT) and their numbers. Contents of other buffers are ignored. A unit of OUTPUT that
+    is missing or has an empty counter has no condition. INPUT and OUTPUT have `unit_count`
+    units per rank, and all of INPUT is defined.
     """
     rows = [
         (rank, unit, *contribution)
@@ -221,7 +224,9 @@ def custom_collective(
 ) -> Collective:
     """Build a custom collective whose INPUT and OUTPUT have `unit_count` units per rank.
 
-    All of INPUT is defined. `expected`: required content of OUTPUT; None: no requirement.
+    All of INPUT is defined. `expected`: required contents of OUTPUT; None if they are not
+    defined, so that they cannot be verified. `in_place`, `out_of_place`: the supported
+    modes. Raise `InputError` if no mode is supported, and for less than one rank or unit.
     """
     sizes = np.full(num_ranks, unit_count, np.int64)
     return Collective(

@@ -100,10 +100,11 @@ def execute_sample(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
 
 
 def build_inputs(algorithm: Algorithm) -> tuple[npt.NDArray[np.generic], ...]:
-    """Build the inputs of all ranks: one read-only float32 array per rank, equal in every call.
+    """Build the inputs of all ranks: by rank, a read-only one-dimensional float32 array.
 
-    The values are integers from 0 to 99, whose sums are exact. A unit of a rank's input has
-    `ELEMENTS_PER_UNIT` (3) elements.
+    Its length is the rank's number of input units times `ELEMENTS_PER_UNIT` (3), which may
+    be 0. The values are random integers from 0 to 99, whose sums are exact; they are equal
+    in every call for the same algorithm.
     """
     generator = np.random.default_rng(_SEED)
     sizes = algorithm.collective.input_units() * ELEMENTS_PER_UNIT

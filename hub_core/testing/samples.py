@@ -81,8 +81,10 @@ def _build_ring_edges(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the data dependencies of `ring_all_reduce` as (parent rows, child rows).
 
-    A SEND depends on the receive of the unit that it forwards. A receive of the second half depends
-    on the SEND that read the unit that it overwrites.
+    `sends`, `round_index`: per row of its step table, whether it is a SEND, and the round
+    from 0. A SEND of round 1 or later depends on the receive in the preceding row, whose
+    unit it forwards. A receive of the second half depends on the earlier SEND that read the
+    unit that it overwrites. The dependencies of SENDs come first.
     """
     forwarding = np.flatnonzero(sends & (round_index > 0))
     # The RECV of round k >= n - 1 overwrites the unit that the SEND of round k - (n - 1) read,
@@ -94,10 +96,11 @@ def _build_ring_edges(
 
 
 def ring_all_gather(num_ranks: int) -> Algorithm:
-    """Build a ring all-gather for both modes, one unit per rank.
+    """Build a ring all-gather for calls in place and out of place, with one unit per rank.
 
-    Each rank copies its unit to OUTPUT, then sends it to the next rank (mod n) and, in n - 2
-    further rounds, forwards the unit that it received last.
+    Each rank copies its unit to OUTPUT and sends it to the next rank (mod n). In n - 2
+    further rounds it forwards the unit that it received in the last round. A single rank
+    only copies.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
@@ -110,11 +113,12 @@ def ring_all_gather(num_ranks: int) -> Algorithm:
 
 
 def ring_reduce_scatter(num_ranks: int) -> Algorithm:
-    """Build a ring reduce-scatter for both modes, one unit per rank.
+    """Build a ring reduce-scatter for calls in place and out of place, one unit per rank.
 
-    Unit u starts at rank u + 1 and gathers one contribution per hop, until it is complete at rank u
-    after n - 1 hops (mod n). Partial sums are in SCRATCH, with one unit for each hop but the last
-    (n - 2 units).
+    Unit u starts at rank u + 1 and moves to the next rank (mod n) n - 1 times; each
+    receiver adds its contribution. It is complete at rank u. Partial sums are in SCRATCH,
+    with one unit for each hop except the last (n - 2 units). There must be at least two
+    ranks; a single rank gets no steps.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for hop in range(n - 1):
@@ -129,12 +133,12 @@ def ring_reduce_scatter(num_ranks: int) -> Algorithm:
 
 
 def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
-    """Build an in-place all-reduce by recursive halving, then doubling, with one unit per rank.
+    """Build an in-place all-reduce by recursive halving and doubling, with one unit per rank.
 
-    In the first half, ranks exchange and reduce blocks at the distances n / 2, n / 4, ..., 1; a
-    block has as many units as the distance. In the second half they exchange complete blocks at the
-    distances 1, 2, ..., n / 2. The number of ranks must be a power of two, which is not checked.
-    Source: Thakur et al., IJHPCA 2005.
+    In the first half, ranks exchange and reduce blocks at the distances n / 2, n / 4, ...,
+    1; a block has as many units as the distance. In the second half they exchange complete
+    blocks at the distances 1, 2, ..., n / 2. The number of ranks must be a power of two,
+    which is not checked; a single rank gets no steps. Source: Thakur et al., IJHPCA 2005.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     distances = _list_doubling_distances(n)
@@ -147,11 +151,12 @@ def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
 
 
 def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: bool) -> None:
-    """Add one exchange between all ranks and their partners at `distance` (rank XOR `distance`).
+    """Add an exchange of OUTPUT blocks between each rank and its partner, rank XOR `distance`.
 
-    With `add` (halving), a rank sends the block that its partner keeps, and the partner reduces it
-    into OUTPUT. Otherwise (doubling) it sends the block that it keeps itself. Blocks have
-    `distance` units and start at a multiple of it. All sends are added before all receives.
+    Blocks have `distance` units and start at multiples of it; a rank's block contains the
+    unit with the rank's number. With `add` (halving), a rank sends its partner's block, and
+    the partner adds it to this block of its OUTPUT. Otherwise (doubling) it sends its own
+    block, which replaces that of the partner. All sends are added before all receives.
     """
     blocks = []
     for rank in range(num_ranks):
@@ -188,10 +193,10 @@ def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
 
 
 def direct_all_to_all(num_ranks: int) -> Algorithm:
-    """Build an out-of-place all-to-all with one message for every ordered pair of ranks.
+    """Build an out-of-place all-to-all: one unit and one message per ordered pair of ranks.
 
-    There is one unit per pair. A rank copies its own unit and sends to the next ranks in ascending
-    distance (mod n), so that all begin with different receivers.
+    A rank copies its own unit, then sends to the other ranks in the order of their distance
+    upwards from it (mod n), so that all ranks start with different receivers.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
@@ -224,10 +229,11 @@ def uneven_all_to_all(num_ranks: int) -> Algorithm:
 
 
 def uneven_all_gather(num_ranks: int) -> Algorithm:
-    """Build a direct all-gather-v in which rank r contributes r units, rank 0 none.
+    """Build an out-of-place all-gather-v in which rank r contributes r units.
 
-    Each rank copies its own part to OUTPUT and sends it to all other ranks, the next one first. It
-    supports only calls out of place. There must be at least two ranks.
+    Each rank except 0, which contributes no units, copies its units to OUTPUT and sends
+    them directly to every other rank in one message, first to the next rank (mod n). Raise
+    `InputError` for fewer than two ranks, because there would be no units.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     counts = UnitCounts.from_table(np.arange(n), is_per_pair=False)
@@ -261,10 +267,11 @@ def staged_all_to_all(num_ranks: int) -> Algorithm:
 
 
 def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a binomial-tree broadcast of two units for both modes.
+    """Build a binomial-tree broadcast of two units for calls in place and out of place.
 
-    In every round, each rank that has the data sends both units in one message to one more rank, at
-    doubling distances from the root: 1, 2, 4 and so on (mod n). The root copies its INPUT first.
+    First the root copies INPUT to OUTPUT. In the round with distance d (1, 2, 4, ... below
+    n), each of the d ranks that have the data sends both units in one message to the rank d
+    places after it, if that has no data yet. Ranks are counted from the root (mod n).
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)
@@ -332,10 +339,11 @@ def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def weighted_broadcast(num_ranks: int) -> Algorithm:
-    """Build a broadcast from rank 0 along the ring in both directions, for both modes.
+    """Build a broadcast of four units from rank 0, for calls in place and out of place.
 
-    Three of the four units are sent upwards, on channel 0, and one downwards, on channel 1, each in
-    one message per hop to all other ranks.
+    Rank 0 copies INPUT to OUTPUT. Then units 0 to 2 are passed upwards around the ring on
+    channel 0, and unit 3 downwards on channel 1. In both directions, they reach all other
+    ranks by one message per hop (n - 1 hops).
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(0, (_IN, 0), (_OUT, 0), count=4)
@@ -349,10 +357,10 @@ def weighted_broadcast(num_ranks: int) -> Algorithm:
 
 
 def shift_to_next(num_ranks: int) -> Algorithm:
-    """Build a custom collective, out of place, with two units per rank.
+    """Build an out-of-place custom collective with two units per rank.
 
-    Every rank except the last sends its INPUT in one message to the OUTPUT of the next rank. OUTPUT
-    of rank 0 has no condition.
+    Every rank except the last sends its INPUT in one message to the OUTPUT of the next
+    rank, and the postcondition requires this content. OUTPUT of rank 0 has no condition.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n - 1):
@@ -364,11 +372,12 @@ def shift_to_next(num_ranks: int) -> Algorithm:
 
 
 def flooding_exchange(messages: int, count: int = 1) -> Algorithm:
-    """Build a custom collective in which two ranks send all `messages` before they receive any.
+    """Build a custom collective in which two ranks send all `messages`, then receive them.
 
-    Every message has `count` units, which is also the size of INPUT and OUTPUT. The steps of a rank
-    are ordered by control dependencies. If a connection can buffer fewer messages, both ranks
-    deadlock.
+    Every message has `count` units, which is also the size of INPUT and OUTPUT, so each
+    message overwrites the data of the last one. There is no postcondition. A control
+    dependency of each step on the preceding step of its rank enforces the order. If a
+    connection can buffer fewer messages, both ranks deadlock.
     """
     steps = CustomSteps(2, count)
     for rank in (0, 1):

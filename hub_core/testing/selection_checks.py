@@ -75,10 +75,11 @@ def selected(
     """
 
     def slowdowns(requested_sizes: Collection[int]) -> dict[str, float]:
-        """Return the mean of each algorithm's time divided by the fastest time, at these sizes.
+        """Return by algorithm the mean of its time divided by the fastest time, ascending.
 
-        Sizes that are not measured are ignored; at least one must be measured. Names are ordered
-        by this mean, ascending.
+        The mean is over the measured sizes in `requested_sizes`, each counted once; other sizes
+        are ignored. Algorithms with equal means are in the order of `times_ns`. Raise
+        `ZeroDivisionError` if no requested size is measured.
         """
         indices = [i for i, size in enumerate(sizes) if size in requested_sizes]
         best = [min(times[i] for times in times_ns.values()) for i in indices]

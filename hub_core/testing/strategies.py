@@ -117,10 +117,11 @@ def unit_counts(draw: st.DrawFn, num_ranks: int, kind: CollectiveKind) -> UnitCo
 
 @st.composite
 def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
-    """Draw contracts with or without a postcondition, which need not be consistent.
+    """Draw contracts of custom collectives, which need not be consistent.
 
-    Every rank has 1 to 6 input units and 1 to 6 output units, and its input is defined or not.
-    The postcondition gives the contributions of output units; without it, it is None.
+    Every rank has 1 to 6 input units and 1 to 6 output units; its INPUT is either defined
+    or not. The required contents of OUTPUT are None or those of `_contributions`, which may
+    be empty or name units that do not exist.
     """
     contributions = draw(_contributions(num_ranks))
     sizes = _one_per_rank(st.integers(1, _MAX_UNITS), num_ranks)
@@ -227,8 +228,9 @@ def algorithms(
 ) -> Algorithm:
     """Draw algorithms of these kinds that are structurally valid but need not be correct.
 
-    At most `max_ranks` ranks and `max_steps` steps. Collective, steps, scratch sizes, provenance,
-    size and extensions are arbitrary.
+    They have 1 to `max_ranks` ranks, 0 to `max_steps` steps, 0 to 2^40 units of SCRATCH per
+    rank, a size of 1 to 2^40 bytes or None, and up to two extensions. The collectives are
+    those of `collectives`, the steps those of `step_tables`.
     """
     collective = draw(collectives(max_ranks, kinds))
     scratch = draw(_one_per_rank(st.integers(0, 2**40), collective.num_ranks))

@@ -71,11 +71,11 @@ def _iterate_requests() -> Iterator[SynthesisRequest]:
 
 
 def _build_request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
-    """Build a request for an in-place collective of 1 MiB with one rank and one unit per NPU.
+    """Build a request for a collective of 1 MiB in place and out of place.
 
-    `topology`: a text, which is parsed. `npus[r]` is the NPU of rank r. The root, if the kind has
-    one, is rank 0. `simulate` of the request is the simulation of the conformance kit
-    (`simulate_time_ns`), not that of a plugin.
+    It has one rank and one unit per NPU; `npus[r]` is the NPU of rank r. The root, if the
+    kind has one, is rank 0. `topology`: a text such as `ring:4`. `simulate` of the request
+    is the simulation of the conformance kit (`simulate_time_ns`), not that of a plugin.
     """
     root = 0 if kind in ROOTED else None
     collective = Collective(kind, len(npus), len(npus), root=root, in_place=True)
