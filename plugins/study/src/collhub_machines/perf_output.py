@@ -35,7 +35,7 @@ _FIRST_COMMENT = re.compile(
 )
 # Comment lines of a test that a web page, such as an issue, has stripped of their `#`.
 _BARE_COMMENT = re.compile(
-    r"nThread\s+\d+\s|minBytes\s+\d+\s|Rank\s+\d+\s+(?:Group|Pid)\s+\d|size\s+count\s|\(B\)\s"
+    r"nThread\s+\d+\s|minBytes\s+\d+\s|Rank\s+\d+\s+(?:Group|Pid)\s+\d|size\s+count\s|\([A-Za-z]+\)\s"
     r"|(?:out-of-place|in-place)\s|Using devices$|Out of bounds values\s*:|Avg bus bandwidth\s*:"
     r"|\w{1,20}-tests(?: version|: Version)\b|Collective test (?:starting|concluded):"
 )
@@ -63,9 +63,14 @@ _FORCED = re.compile(
     r"\b(NCCL_(?:ALGO|PROTO|M(?:IN|AX)_(?:NCHANNELS|CTAS)))"
     r"(?:=| set by environment to )[\"']?([^\s=\"']+?)[.\"']?(?=,[A-Z_]+=|\s|\Z)"
 )
+# Names of the columns, and the line with their units, such as `# (B) (elements) (us) (GB/s)`.
+_COLUMNS = re.compile(r"#\s+size\s.*\b(?:cpu)?time\b|#\s+size\s+count\b")
+_UNITS = re.compile(r"#\s*\([A-Za-z]+\)(?:\s|\Z)")
+_OTHER_UNITS = re.compile(r"\((?:[KMGT]i?B|[mn]?s|m?sec)\)", re.IGNORECASE)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
 _MIN_FIELDS = 3
 _MIN_BANDWIDTH = 10.0  # GB/s
+_MIN_CHECKED_BANDWIDTH = 0.1  # GB/s
 
 
 class _Rank(NamedTuple):
@@ -82,14 +87,16 @@ class _Test:
     """State of one test while its lines are read.
 
     `name`: collective as the test prints it; `program`: that of the command line before the test.
+    `has_own_version`: False if `library` and `version` are those of the test before it.
     `forced`: choices that settings take from NCCL, such as `NCCL_ALGO`, with their values.
-    `following`: the test of a command line within the table, should another test start.
+    `following`: the test of a command line or version within the table, should another test start.
     """
 
     name: str | None = None
     program: str = ""
     library: str = "NCCL"
     version: str = ""
+    has_own_version: bool = False
     variant: str = ""
     forced: dict[str, str] = field(default_factory=dict)
     is_mscclpp: bool = False
@@ -197,8 +204,9 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
     3. A line that begins with a digit, once the columns of the last test are known: a row
        (`_add_row`).
     4. The line "..." after ranks and before the columns: marks the list of ranks as cut.
-    5. Any other line: output of another program. It may be a command line (`_note_command`). A
-       version of NCCL or RCCL in it becomes that of the last test, if that has none.
+    5. Any other line: output of another program. It may be a command line (`_note_command`) or have
+       the version of NCCL or RCCL (`_note_version`). A version after the last table is that of this
+       table if it has none.
 
     Appended to `skipped` are notes about unusable rows, about tests that report wrong results
     (`wrong-results`), and one with the number of other lines, at the first of them. Returns the
@@ -228,8 +236,11 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
             noise.append(number)
             _note_command(tests, stripped, number)
             version = _LIBRARY_VERSION.search(stripped)
-            if version is not None and not tests[-1].version:
-                tests[-1].library, tests[-1].version = version.groups()
+            if version is not None:
+                _note_version(tests, version[1], version[2], number)
+    # The error output of a run may follow its table.
+    if len(tests) > 1 and not (tests[-1].rows or tests[-1].groups or tests[-2].version):
+        tests[-2].library, tests[-2].version = tests[-1].library, tests[-1].version
     if noise:
         message = f"{counted(len(noise), 'line')} of other programs skipped, from this line on"
         skipped.append(note(file, noise[0], message))
@@ -258,17 +269,51 @@ def _note_command(tests: list[_Test], line: str, number: int) -> None:
     is_command = name is not None or (bool(forced) and "set by environment" not in line)
     test = tests[-1]
     if is_command and (test.is_complete or test.rows or test.groups):
-        following = _Test(first_line=number, library=test.library, version=test.version)
-        if test.is_complete:
-            tests.append(following)
-        else:
-            test.following = test.following or following
-            following = test.following
-        test = following
+        test = _next_test(tests, number)
     elif test.is_complete:
         return
     test.program = name or test.program
     test.forced.update(forced)
+
+
+def _next_test(tests: list[_Test], number: int) -> _Test:
+    """Return the test after the last one of `tests`, which has columns or rows.
+
+    After a complete table it is appended to `tests`; otherwise it is `following` of the last test,
+    which counts only once a new test starts. A new test inherits library and version. `number` is
+    the line of its start.
+    """
+    test = tests[-1]
+    following = test.following or _Test(
+        first_line=number, library=test.library, version=test.version
+    )
+    if test.is_complete:
+        tests.append(following)
+    else:
+        test.following = following
+    return following
+
+
+def _note_version(
+    tests: list[_Test], library: str, version: str, number: int, *, starts_run: bool = False
+) -> None:
+    """Store the version that line `number` prints in the test to which it belongs.
+
+    `starts_run`: the line is that of the test program, the first of its run, and takes precedence.
+    Otherwise NCCL or RCCL has printed it, once or on every rank, and the first version counts. The
+    line belongs to the last test until that has columns. Afterwards it belongs to the next test
+    (`_next_test`) if it starts a run or the table is complete, and if the last test has another
+    version that is not inherited.
+    """
+    test = tests[-1]
+    if test.groups or test.rows:
+        is_next = starts_run or test.is_complete or test.has_own_version
+        if not starts_run and (test.library, test.version) == (library, version):
+            return
+        if is_next:
+            test = _next_test(tests, number)
+    if starts_run or not test.has_own_version:
+        test.library, test.version, test.has_own_version = library, version, True
 
 
 def forced_choices(text: str) -> dict[str, str]:
@@ -287,14 +332,15 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
     The first form that fits is applied:
 
     - the name of a starting or concluded test; a concluded name counts only without an earlier name
-    - library and version; or "rccl" in any case before the first row, which gives the library only;
+    - library and version (`_note_version`); or "rccl" in any case before the first row, which gives
+      the library only;
       or parameters; or a line that ends in `...` after ranks and before the columns, which marks
       the list of ranks as cut
 
     After the forms of the second kind, also if none of them fits, the first of these is applied: a
     rank with group, host and GPU; the order of in place and out of place; the columns
-    (`_set_header`); a summary line, which completes the test. Other lines are ignored. Raises
-    `InputError` for unusable columns.
+    (`_set_header`); the units of the columns; a summary line, which completes the test. Other lines
+    are ignored. Raises `InputError` for unusable columns and for units other than bytes and us.
     """
     test = tests[-1]
     name = _TEST_NAME.match(stripped)
@@ -310,7 +356,8 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
         return
     version = _VERSION.match(stripped)
     if version:
-        test.library, test.version = version[1].upper(), version_text(version[2])
+        text = version_text(version[2])
+        _note_version(tests, version[1].upper(), text, number, starts_run=True)
     elif "rccl" in stripped.lower() and not test.rows:
         test.library = "RCCL"
     elif _PARAMETERS.match(stripped):
@@ -323,8 +370,11 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
     elif "out-of-place" in stripped and "in-place" in stripped.replace("out-of-place", ""):
         first_is_in = stripped.find("in-place") < stripped.find("out-of-place")
         test.places = ("in", "out") if first_is_in else ("out", "in")
-    elif re.match(r"#\s+size\s+count\b", stripped):
+    elif _COLUMNS.match(stripped):
         _set_header(test, line, number, file)
+    elif _UNITS.match(stripped) and (unit := _OTHER_UNITS.search(stripped)):
+        message = f"the unit {unit[0]} is not one of nccl-tests, whose tables are in bytes and us"
+        raise refuse(file, number, message, "give the output of nccl-tests as it was printed")
     elif "Avg bus bandwidth" in stripped or "Out of bounds values" in stripped:
         test.is_complete = True
 
@@ -376,9 +426,15 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
 
     Usually these are a row out of place and one in place, in the order of the header. A line that
     does not fit the columns, or whose first field is no integer, is skipped with a note in
-    `skipped`. A time "N/A" is skipped without a note. Any other time that is not a number, and one
-    whose result was wrong (`#wrong` above 0), is skipped with a note; the other time of the line
-    remains.
+    `skipped`; so is one with a defect before its times (`_prefix_defect`). A time "N/A" is skipped
+    without a note. A time is skipped with a note in these cases, and the other time of the line
+    remains:
+
+    - it is not a number
+    - its result was wrong (`#wrong` is a number other than 0) or `#wrong` is unreadable
+
+    A time whose algorithm bandwidth belongs to another time (`_contradicts`) is used, and gives a
+    note; this is not checked for MSCCL++.
 
     Fields from a date (2025-01-31) on are not values; the date becomes the day of the rows, ""
     without one. `ratio` of a row is bus bandwidth / algorithm bandwidth, None if one is unknown or
@@ -400,6 +456,12 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
         skipped.append(note(file, number, message, cure))
         return
     named = dict(zip(test.prefix, fields[:width], strict=False))
+    defect = _prefix_defect(named)
+    if defect:
+        skipped.append(
+            note(file, number, defect, "keep the lines of the test as they were printed")
+        )
+        return
     for place, group in groups:
         time_us = finite_number(group.get("time", ""))
         if group.get("time") == "N/A":
@@ -415,11 +477,46 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
             cure = "repair the installation before its times are used"
             skipped.append(note(file, number, message, cure))
             continue
+        if wrong is None and group.get("wrong", "N/A") != "N/A":
+            message = (
+                f"{_PLACES[place]} #wrong {group['wrong'][:20]!r} is not a number: time skipped"
+            )
+            skipped.append(note(file, number, message))
+            continue
         algorithm, bus = (finite_number(group.get(key, "")) for key in ("algbw", "busbw"))
+        if algorithm and not test.is_mscclpp and _contradicts(algorithm, size, time_us):
+            message = f"{_PLACES[place]} time {time_us:g} us contradicts algbw {algorithm:g} GB/s"
+            cure = "times must be in us; remove the line if it is damaged"
+            skipped.append(note(file, number, message, cure, "contradicting-bandwidth"))
         ratio = bus / algorithm if algorithm and bus and algorithm > 0 else None
         dtype, redop = named.get("type", ""), named.get("redop", "")
         row = _Row(number, size, dtype, redop, place, time_us, ratio, algorithm or 0.0, day)
         test.rows.append(row)
+
+
+def _prefix_defect(named: dict[str, str]) -> str | None:
+    """Return the reason why the values before the first time are not those of a call, or None.
+
+    `named`: values by the names of their columns. `count` must be an integer without a sign,
+    and `type` the name of a type. Other columns are not checked.
+    """
+    if "count" in named and whole_number(named["count"]) is None:
+        return f"count {named['count'][:20]!r} is not a whole number"
+    if "type" in named and not named["type"][0].isalpha():
+        return f"type {named['type'][:20]!r} is not a data type"
+    return None
+
+
+def _contradicts(bandwidth: float, size: int, time_us: float) -> bool:
+    """Whether an algorithm bandwidth in GB/s differs from size / time by a factor of 4 or more.
+
+    Bandwidths below 0.1 GB/s are not checked: they are rounded to two decimals. The factor admits
+    old versions, which count the bytes of an all-gather without the share of a rank. A larger one
+    is due to a time in another unit, or with missing digits.
+    """
+    if bandwidth < _MIN_CHECKED_BANDWIDTH or time_us <= 0 or size == 0:
+        return False
+    return not 0.25 < bandwidth * time_us * 1e3 / size < 4
 
 
 def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[str, str]]] | None:

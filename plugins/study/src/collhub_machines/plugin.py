@@ -229,6 +229,13 @@ _CALIBRATION = (
         "`Out of bounds values : 1 FAILED`",
     ),
     (
+        "contradicting-bandwidth",
+        "A time and its bandwidth in a table of nccl-tests contradict each other.",
+        "The times are in another unit than microseconds, or the line has lost digits.",
+        "Give times in us, or remove the line; the time is used as it is.",
+        "1 GiB in 4.1 us with 262 GB/s",
+    ),
+    (
         "few-repeats",
         "Some sizes have few measurements.",
         "The run has few iterations.",

@@ -639,3 +639,83 @@ def test_forced_choices_in_json_of_nccl_tests_are_a_variant() -> None:
     document["env"] = ["PATH=/bin", "NCCL_PROTO=Simple", "NCCL_ALGO=Tree", "CMD=x NCCL_ALGO=Ring"]
     read = _read_content(json.dumps(document).encode(), "run.json")
     assert read.points[0].library.variant == "NCCL_ALGO=Tree, NCCL_PROTO=Simple"
+
+
+def _versions(text: str) -> list[str]:
+    return [point.library.version for point in _read(text)[0] if point.place == "out"]
+
+
+OLD_HEADER = HEADER.replace("22902", "22304")
+BARE_HEADER = HEADER.split("\n", 1)[1]
+COLUMNS_LINE = "#                                                 out-of-place"
+
+
+@pytest.mark.parametrize("end", [END, ""])
+def test_each_run_of_a_file_has_its_version(end: str) -> None:
+    assert _versions(OLD_HEADER + ROW + end + HEADER + ROW + END) == ["2.23.4", "2.29.2"]
+
+
+@pytest.mark.parametrize("end", [END, ""])
+def test_versions_that_nccl_prints_before_each_table_belong_to_it(end: str) -> None:
+    old, new = (f"alpha:1:1 [0] NCCL INFO NCCL version {text}+cuda12.4\n"
+                for text in ("2.21.5", "2.27.3"))  # fmt: skip
+    before = old + old + BARE_HEADER + ROW + end + new + new + BARE_HEADER + ROW + END
+    assert _versions(before) == ["2.21.5", "2.27.3"]
+    within = (
+        BARE_HEADER.replace(COLUMNS_LINE, old + COLUMNS_LINE) + ROW + end
+        + BARE_HEADER.replace(COLUMNS_LINE, new + COLUMNS_LINE) + ROW + END
+    )  # fmt: skip
+    assert _versions(within) == ["2.21.5", "2.27.3"]
+
+
+def test_a_version_after_a_table_belongs_to_the_next_one_if_there_is_one() -> None:
+    version = "NCCL version 2.27.3+cuda12.4\n"
+    assert _versions(BARE_HEADER + ROW + END + version) == ["2.27.3"]
+    assert _versions(BARE_HEADER + ROW + END + version + BARE_HEADER + ROW) == ["", "2.27.3"]
+    assert _versions(HEADER + ROW + END + "NCCL version 2.29.2\n" + HEADER + ROW) == ["2.29.2"] * 2
+
+
+UNITS = (
+    "#        (B)    (elements)                 (us)  (GB/s)  (GB/s)         (us)  (GB/s)  (GB/s)\n"
+)
+
+
+@pytest.mark.parametrize(("unit", "other"), [("(us)", "(ms)"), ("(us)", "(s)"), ("(B)", "(KB)")])
+def test_tables_in_other_units_are_refused(unit: str, other: str) -> None:
+    assert len(_read(HEADER + UNITS + ROW + END)[0]) == 2
+    message = rf"run\.txt:8: the unit \({other[1:-1]}\) is not one of nccl-tests.*bytes and us"
+    for text in (UNITS, UNITS.lstrip("# ")):
+        with pytest.raises(InputError, match=message):
+            _read(HEADER + text.replace(unit, other) + ROW + END)
+
+
+def test_a_time_that_contradicts_its_bandwidth_gives_a_note() -> None:
+    points, skipped = _read(HEADER + ROW.replace("7.11", "0.71") + END)
+    assert len(points) == 2
+    assert len(skipped) == 1
+    assert "run.txt:8: out-of-place time 0.71 us contradicts algbw 0.14 GB/s; " in skipped[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (ROW.replace(" 256 ", " 0.14 "), "count '0.14' is not a whole number"),
+        (ROW.replace(" float ", " 7.11 "), "type '7.11' is not a data type"),
+    ],
+)
+def test_rows_that_a_line_break_has_shifted_are_skipped(row: str, reason: str) -> None:
+    points, skipped = _read(HEADER + row + ROW + END)
+    assert len(points) == 2
+    assert len(skipped) == 1
+    assert reason in skipped[0]
+
+
+def test_an_unreadable_number_of_wrong_results_skips_the_time() -> None:
+    points, skipped = _read(HEADER + ROW.replace("0     7.02", "1e     7.02") + END)
+    assert [point.place for point in points] == ["in"]
+    assert "out-of-place #wrong '1e' is not a number: time skipped" in skipped[0]
+
+
+def test_a_table_without_counts_of_elements_is_read() -> None:
+    text = HEADER.replace("         count ", "") + ROW.replace("           256 ", "") + END
+    assert _times(_read(text)[0], "out") == [(1024, 7.11)]
