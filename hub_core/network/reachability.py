@@ -94,9 +94,11 @@ def _find_separated_npus(
 def _find_pair_at(
     topology: Topology, npus: Sequence[int], start: int, *, backwards: bool = False
 ) -> tuple[int, int] | None:
-    """Return `start` and the earliest of the NPUs that it does not reach, None if it reaches all.
+    """Return (`start`, the first of `npus` that it does not reach); None if it reaches all.
 
-    With `backwards`, return (the earliest NPU that does not reach `start`, `start`).
+    With `backwards`, return (the first of `npus` that does not reach `start`, `start`), or
+    None if all of them reach it. "First" is by the order of `npus`. `start` reaches itself.
+    None also for empty `npus`.
     """
     is_reached = find_reached(topology, start, backwards=backwards)
     missing = next((npu for npu in npus if not is_reached[npu]), None)
@@ -108,7 +110,11 @@ def _find_pair_at(
 def unreachable_error(
     topology: Topology, source: int, destination: int, is_reached: BoolArray
 ) -> InputError:
-    """Return the error (`disconnected`) of `describe_separation`; the caller raises it."""
+    """Return the error (`disconnected`) that `destination` cannot be reached from `source`.
+
+    Its message is the name of the topology and the text of `describe_separation`. The
+    caller raises it. `is_reached`: bool[nodes], the nodes that `source` reaches.
+    """
     separation = describe_separation(topology, source, destination, is_reached)
     return InputError(
         f"topology {topology.name}: {separation}",
@@ -120,9 +126,11 @@ def unreachable_error(
 def describe_separation(
     topology: Topology, source: int, destination: int, is_reached: BoolArray
 ) -> str:
-    """Describe two NPUs without a path from `source` to `destination`, and the nodes between.
+    """Return the text `SOURCE cannot reach DESTINATION: no link leaves NODES`.
 
-    `is_reached`: bool[nodes], the nodes that `source` reaches, which no link leaves.
+    NODES are the NPUs and switches that `source` reaches, including itself; they prove that
+    there is no path. `is_reached`: bool[nodes], these nodes. Nodes are described by
+    `describe_nodes`.
     """
     names = [describe_nodes(topology, [npu]) for npu in (source, destination)]
     cut = _describe_cut(topology, np.flatnonzero(is_reached))
@@ -173,10 +181,10 @@ def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
 
 
 def _shorten(ranks: str) -> str:
-    """Shorten a list of ranks to `_MAX_LIST_WIDTH` characters.
+    """Shorten a comma-separated list of ranks of more than `_MAX_LIST_WIDTH` characters.
 
-    A longer list is cut at the last comma within this width, and `,...` is appended. A shorter list
-    stays unchanged.
+    A longer list is cut at its last comma within this width, and `,...` is appended. A list
+    within the width stays unchanged.
     """
     if len(ranks) <= _MAX_LIST_WIDTH:
         return ranks

@@ -131,7 +131,7 @@ class _RouteSearch:
     def __init__(self, topology: Topology) -> None:
         """Prepare backward searches from destinations in a topology of one plane (not checked).
 
-        The arcs and their groups are computed once here.
+        The links grouped by their source are computed once here and used by all searches.
         """
         self._topology = topology
         self._backwards = topology.arcs(backwards=True)
@@ -343,9 +343,20 @@ class Traffic:
         )
 
     def leaving(self, sets: RankSets) -> Float64Array:
-        """Return the bytes that must leave each set, float64[sets].
+        """Return the bytes that must leave each set of ranks, float64[sets].
 
-        Reductions are combined within the set first. Empty sets and the set of all ranks have 0.
+        S is the size of the collective; "shares" is the sum of the shares of the set.
+
+        - all-reduce: S, because contributions are added up within the set first
+        - all-gather: shares; reduce-scatter: S - shares
+        - all-to-all: ranks of the set * (S - shares); all-to-all-v: `sets.sent`
+        - broadcast: S if the root is in the set, else 0; reduce: S if it is not in the set,
+          else 0
+        - scatter: S - shares if the root is in the set, else 0; gather: shares if it is not,
+          else 0
+
+        Uneven kinds follow the even ones. Empty sets and the set of all ranks have 0. Raises
+        `KeyError` for a custom collective.
         """
         is_divided = (sets.ranks > 0) & (sets.ranks < self.collective.num_ranks)
         needed = _LEAVING[self.collective.kind](sets, float(self.size))

@@ -161,10 +161,11 @@ class TopologyText:
         return tuple(int(part) for part in parts)
 
     def parameters(self, count: int, separator: str, example: str) -> tuple[int, ...]:
-        """Return exactly `count` sizes from the argument, separated by `separator`.
+        """Return exactly `count` sizes from the argument (the part between `:` and `?`).
 
-        Raises `UsageError` for another number of sizes, and for a part that is not a whole number
-        of at least 1; `example` is shown in the remedy.
+        The argument is split at each `separator`. Raises `UsageError` for another number of
+        sizes, and for a part that is not a whole number from 1 to `_MAX_SIZE`; `example` is
+        shown in the cure.
         """
         sizes = self.sizes(None, separator, example)
         if len(sizes) != count:
@@ -183,10 +184,12 @@ class TopologyText:
         default_bandwidths: Sequence[float] = (DEFAULT_BANDWIDTH_BYTES_PER_S,),
         what: str = "dimensions",
     ) -> list[tuple[float, float]]:
-        """Return (bandwidth in bytes/s, latency in s) of each of `count` dimensions.
+        """Return (bandwidth in bytes/s, latency in s) of each of `count` dimensions, in order.
 
-        A single value, given or default, applies to all. Raises `UsageError` for any other number
-        of values; the message calls the counted objects `what`.
+        The values are those of `bandwidth=` and `latency=` in the text; missing ones are
+        replaced by `default_bandwidths` and by 500 ns. A single value, given or default,
+        applies to all dimensions. Raises `UsageError` for a number of values that is neither 1
+        nor `count`; the message calls the counted objects `what`.
         """
         bandwidths = self._spread(count, self.bandwidths or default_bandwidths, "bandwidths", what)
         latencies = self._spread(count, self.latencies or (DEFAULT_LATENCY_S,), "latencies", what)

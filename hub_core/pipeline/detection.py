@@ -171,10 +171,12 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
 def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
     """Return the formats of algorithms and workloads that an input may have, sorted by name.
 
-    Only formats whose layout (file, folder, ranks) suits the input are considered. These are the
-    formats whose signature is in the first 4096 bytes (`scan_json_head`: not in the value of
-    `extensions`). If there are none, they are the formats with the suffix of the first file's name.
-    Empty if no format has either.
+    Only formats whose layout (file, folder, ranks) suits the input are considered. The
+    result has the formats whose signature is in the first 4096 bytes. In a JSON text with a
+    schema `collhub/...` only that schema is searched; in any other JSON object the value of
+    `extensions` is skipped (`scan_json_head`). If no signature is found, the result has the
+    formats, except folder formats, with a suffix of the first file's name (case is
+    ignored). Empty if none has either.
     """
     formats = {
         provided.offer.format.name: provided.offer.format

@@ -13,12 +13,18 @@ from hub_core.registry.plugins import Registry
 
 
 def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> WorkloadTimes:
-    """Call the simulator of workloads `name`, and check that its result has times for every rank.
+    """Simulate a job with the simulator `name`; check that there are times for every rank.
 
-    `options`: texts by name. The simulator gets the registry of the request or, without one, that
-    of the current run. Uneven collectives without an algorithm get the default one. Raises
-    `HubError` for an unknown simulator or option, and `PluginError` if the simulator fails, or
-    returns another number of finish times or exposed times than ranks.
+    `options`: texts by name. The simulator gets the registry of the request or, without
+    one, that of the current run. Before that, uneven collectives without an algorithm
+    (except on the host) get the default one; this needs a network, from the request or the
+    input. Raises:
+
+    - `UsageError` (`no-topology`) if that network is missing
+    - `HubError` for an unknown simulator, an unknown or invalid option, and if the default
+      algorithm cannot be synthesized
+    - `PluginError` if the simulator fails, or returns another number of finish times or
+      exposed times than ranks
     """
     registry = request.hub or run_registry()
     simulator = registry.find(WorkloadSimulator, name)

@@ -107,16 +107,20 @@ def check_necessary_limits(chosen: ChosenRuntime, collective: Collective) -> Non
 
 
 def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource: str) -> int:
-    """Return a proven minimum of the limit of a resource, at least 1.
+    """Return a number that every schedule of the collective needs of a resource, at least 1.
 
-    - `chunks`: the parts of the collective, because ranks send and receive parts; 1 for a custom
-      collective and for uneven counts.
-    - `operations` of a rank: 2 for an even collective of several ranks that is unrooted, does not
-      reduce, and whose output is split by source, such as an all-gather; else 1. The reason for 2:
-      every rank of such a collective sends its input and receives other data, and one operation
-      cannot do both, because an operation that forwards sends only the data that it receives.
-    - `blocks` and `block_operations`: the minimum of `operations` divided by the limit of the other
-      one of these two in `limits`, rounded up; 1 if the other one has no limit.
+    A runtime whose limit is lower cannot run the collective; a limit of this number may not
+    suffice. `resource`: a name of `RESOURCES`.
+
+    - `chunks`: the parts of the collective, because ranks send and receive parts; 1 for a
+      custom collective and for uneven counts.
+    - `operations` of a rank: 2 for an all-gather and an all-to-all of several ranks with
+      even counts; else 1. The reason for 2: every rank sends its input and receives other
+      data, and one operation cannot do both, because an operation that forwards sends only
+      the data that it receives.
+    - `blocks` and `block_operations`: the minimum of `operations` divided by the limit of
+      the other one of these two in `limits`, rounded up; 1 if the other one has no limit.
+    - any other resource: 1.
     """
     traits, ranks = collective.kind.traits, collective.num_ranks
     is_even = collective.counts is None and collective.contract is None
@@ -218,10 +222,11 @@ class _Trials:
 def _remove_limits(resource: str, trials: _Trials) -> dict[str, int]:
     """Remove limits of resources, one after another, until a trial without them succeeds.
 
-    `resource`: the first limit to remove, "" for none. After each failed trial, the limit that its
-    last result exceeded is removed as well. Returns the use of the removed resources in the
-    successful result, in the order of `RESOURCES`. Returns {} if a trial fails for another reason
-    than a limit. Raises `BudgetReached` if the budget of the trials is used up.
+    `resource`: the first limit to remove. After each failed trial, the limit that its last
+    result exceeded is removed as well. Returns the use of every removed resource by the
+    successful result, in the order of `RESOURCES`. Returns {} if `resource` is "" (then no
+    trial is run), and if a trial fails without exceeding a limit that is not yet removed.
+    Raises `BudgetReached` if the budget of the trials is used up.
     """
     removed: list[str] = []
     while resource and resource not in removed:

@@ -205,10 +205,12 @@ def _list_topology_facts(topology: Topology) -> dict[str, str]:
 
 
 def _list_comparison_facts(comparison: BandwidthComparison) -> dict[str, str]:
-    """Return title, number of algorithms, sizes, and the fastest algorithm at the largest size.
+    """Return the facts of a comparison of algorithms as texts by label.
 
-    All are texts by label. A missing bandwidth counts as 0; of equal ones the first is named.
-    Without sizes or bandwidths those facts are missing.
+    The labels are `comparison` (title), `algorithms` (their number), `sizes` (first to
+    last) and `fastest at SIZE`: the algorithm with the highest bandwidth at the last size.
+    A missing bandwidth counts as 0; of equal ones the first is named. Without sizes the
+    last two facts are missing, without bandwidths the last one.
     """
     rates = {
         series.name: series.bandwidths[-1] or 0 for series in comparison.series if series.bandwidths

@@ -199,11 +199,13 @@ def write_report(
 
 
 def render_report(subject: ReportSubject, *, registry: Registry, suffix: str = "") -> bytes:
-    """Return the content of the report on a subject, by the first writer for its kind.
+    """Return the content of the report on a subject, written by an installed plugin.
 
-    `suffix`: the writer must have this suffix, such as `.svg`; "" for any. Options have their
-    defaults. Several artifacts are concatenated. Raises `HubError` if no plugin has such a writer,
-    and if the writer fails.
+    The first writer for the kind of subject is used; with `suffix`, such as `.svg`, the
+    first one that has this suffix. If none has it, the only writer for the kind is used.
+    Options have their defaults. Several artifacts are concatenated. Raises `HubError` if
+    there is no writer for the kind, if none of several has the suffix, and if the writer
+    fails.
     """
     able = [
         one

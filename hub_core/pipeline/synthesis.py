@@ -343,11 +343,13 @@ def _check_collective(offer: Synthesizer, kind: CollectiveKind) -> None:
 def _count_simulations(
     simulate: Callable[[Algorithm], int | None], budget: SearchBudget
 ) -> Callable[[Algorithm], int | None]:
-    """Return `simulate` with a check of the budget before, and a count of, every simulation.
+    """Return a function that calls `simulate` and counts each simulation in `budget`.
 
-    The returned function raises `BudgetReached` in place of a simulation if a limit is reached.
-    Each simulation counts as the steps of its algorithm plus a constant (500). A simulation inside
-    another one of the same search is not counted again.
+    A simulation counts as the steps of its algorithm plus 500. Before it, the limits are
+    checked: if one is reached, `BudgetReached` is raised instead of the simulation, but
+    only once per budget (later simulations run and count). A limit of work does not prevent
+    the first simulation. A simulation inside another one of the same search is neither
+    checked nor counted.
     """
 
     def time_ns(algorithm: Algorithm) -> int | None:

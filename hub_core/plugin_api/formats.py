@@ -124,11 +124,12 @@ def decompress_head(head: bytes) -> bytes:
 
 
 def decompressed(file: BinaryIO, name: str) -> BinaryIO:
-    """Return a stream of the decompressed content of a file, unchanged if it is no gzip.
+    """Return a stream of the content of a file, decompressed if the file is gzip.
 
-    The first two bytes decide. Closing the stream closes `file`. `name`: the file in errors.
-    Reading raises `InputError` for a damaged archive, and for one that expands to more than 64 MiB
-    plus `MAX_EXPANSION` (300) times its size.
+    The first two bytes decide whether it is gzip. Closing the stream closes `file`. `name`:
+    the file in errors. For gzip, reading raises `InputError` for an archive that is damaged
+    or ends early (`truncated`), and as soon as more than 64 MiB plus `MAX_EXPANSION` (300)
+    times the compressed bytes read so far were decompressed (`bomb`).
     """
     raw = cast(io.RawIOBase, file)
     stored = file if isinstance(file, io.BufferedReader) else io.BufferedReader(raw)

@@ -137,9 +137,10 @@ class RuntimeFit:
         return ""
 
     def describe_excess(self, limits: RuntimeLimits) -> str:
-        """Describe the first exceeded limit; "" if there is none.
+        """Describe the first exceeded limit in the order of `find_excess`; "" if there is none.
 
-        An example is `80 thread blocks of a rank, at most 64 run at once`.
+        The text is the use of the resource, its noun and its limit, for example `80 thread
+        blocks of a rank, at most 64 run at once`.
         """
         name = self.find_excess(limits)
         if not name:

@@ -169,10 +169,11 @@ class UnitLimits:
         return [one for one in range(1, min(largest, _MAX_DIVISOR) + 1) if count % one == 0]
 
     def choose_count(self, shares: int, number: int) -> int | None:
-        """Return the largest allowed number of units of a part that is at most `number`.
+        """Return the largest number of units, at most `number`, into which a part may be divided.
 
-        If all allowed numbers are larger, the smallest one is returned; None if no number is
-        allowed. `shares`: number of equal parts of the buffer.
+        The parts are `shares` equal parts of the full buffer; the allowed numbers are those of
+        `list_counts`. If all are larger than `number`, the smallest one is returned; None if no
+        number is allowed.
         """
         counts = self.list_counts(shares)
         return max((one for one in counts if one <= number), default=counts[0] if counts else None)
@@ -244,7 +245,8 @@ class SynthesisTarget:
     def chunks(self) -> UnitLimits:
         """Limits of units for algorithms in which every unit is a message between each two ranks.
 
-        They are `units` with `max_units` reduced to `max_chunks`.
+        They are `units` with `max_units` reduced to `max_chunks` if that is smaller. A limit of
+        None does not count.
         """
         limits = [one for one in (self.units.max_units, self.max_chunks) if one is not None]
         return replace(self.units, max_units=min(limits, default=None))

@@ -164,9 +164,11 @@ def network_object(topology: Topology, with_links: bool = True) -> dict[str, Jso
 
 
 def network_digest(network: Mapping[str, object]) -> str:
-    """Return the SHA-256 (hexadecimal) of a `network` object with links, without its name.
+    """Return the SHA-256 of a network as 64 hexadecimal digits; its name does not matter.
 
-    The digest covers the keys of `_HASHED_KEYS`, as compact JSON with sorted keys.
+    `network`: the JSON object of a network with its links. Only the members in
+    `_HASHED_KEYS` (such as `npus` and `links`) count, and only if they are present. Hashed
+    is their JSON text without spaces and with sorted keys; the order of the links matters.
     """
     document = {key: network[key] for key in _HASHED_KEYS if key in network}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))

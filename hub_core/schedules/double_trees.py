@@ -15,10 +15,11 @@ NO_RANK = -1
 
 
 def find_tree_parents(num_ranks: int) -> Int64Array:
-    """Return the parent of every rank in the first tree: int64[ranks], -1 for the root, rank 0.
+    """Return the parent of every rank in the first tree: int64[ranks], -1 for rank 0, its root.
 
-    Let b be the lowest set bit of r. The parent is (r xor b) or 2 b, if that is a rank; otherwise
-    it is r xor b.
+    Let b be the value of the lowest set bit of rank r. The parent is (r ^ b) | (2 * b) with
+    bitwise operators, if that is below `num_ranks`; otherwise it is r ^ b. Empty for 0
+    ranks.
     """
     rank = np.arange(num_ranks)
     bit = rank & -rank
@@ -30,8 +31,9 @@ def find_tree_parents(num_ranks: int) -> Int64Array:
 def find_second_tree_parents(num_ranks: int) -> Int64Array:
     """Return the parent of every rank in the second tree: int64[ranks], -1 for its root.
 
-    The second tree is the first one with other rank numbers: rank r of n becomes n - 1 - r if n is
-    even, else (r + 1) modulo n.
+    The second tree is the first one with other rank numbers: rank r of n becomes n - 1 - r
+    if n is even, else (r + 1) modulo n. So the root is rank n - 1 if n is even, else rank 1
+    (0 for one rank).
     """
     rank = np.arange(num_ranks)
     image = num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank + 1) % num_ranks

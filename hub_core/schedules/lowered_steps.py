@@ -41,8 +41,9 @@ def build_columns(kind: StepKind, values: Mapping[str, npt.NDArray[np.generic]])
 def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
     """Concatenate the rows of all parts in order; return the columns by name.
 
-    If only one part has rows, its arrays are returned without copies. There must be at least one
-    part.
+    The result has the columns `COLUMN_NAMES` (all except `lane` and `source_line`). If only
+    one part has rows, all of its columns are returned, without copies. There must be at
+    least one part.
     """
     filled = [part for part in parts if len(part["rank"])]
     if len(filled) == 1:

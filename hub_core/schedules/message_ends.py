@@ -159,7 +159,9 @@ class MessageEnds(ColumnTable):
     def has_arrived(self) -> BoolArray:
         """Return for each end whether its chunk arrived at its rank before: bool[ends].
 
-        An end is the send or the receive of a message. Such a send does not read INPUT.
+        An end is the send or the receive of a message. "Before" is an earlier row; an arrival
+        at the time of a send is before it, and a receive does not count for itself. If True for
+        a send, it forwards data that arrived and does not read INPUT.
         """
         arrived: BoolArray = self.previous >= 0
         return arrived
@@ -303,9 +305,10 @@ class _LinkQueues:
         return parents, self.rows[children]
 
     def find_pipelined_sends(self) -> Int64Array:
-        """Return the positions of the sends that may overlap with an earlier send of their link.
+        """Return the positions of sends that may overlap with an earlier send of their link.
 
-        They have a predecessor on the link and a window above 1; ascending.
+        These are the sends with a window above 1, except the first send of each link. Positions
+        are those in `rows`.
         """
         has_predecessor = self.position > self.first
         return np.flatnonzero(has_predecessor & (self.window > 1))
@@ -342,9 +345,10 @@ def _is_required(
 ) -> BoolArray:
     """Return, per edge from `arrival` to `send`, whether it must be added: bool[edges].
 
-    All arguments are int64 rows of `message_ends`. The edge is omitted if `arrival` is -1 (none),
-    if `send` waits for it anyway, and if it finishes before `window_parent` starts, which is the
-    send one window before `send` on its link.
+    All arguments are int64 rows of `message_ends`, one per edge. The edge is omitted if
+    `arrival` is -1 (no arrival), if it is the arrival that `send` waits for anyway, and if
+    `arrival` finishes before `window_parent` starts. `window_parent` is the send one window
+    before `send` on its link or, if there is none, the first send of the link.
     """
     # Arrivals that the plan has before the data of `send` are included, since simulators round.
     is_new = (arrival >= 0) & (arrival != message_ends.previous[send])

@@ -366,7 +366,11 @@ class MessageRoutes:
         return cls(topology, pairs[0], pairs[1], pairs[2], routes, pair_of_message.reshape(-1))
 
     def using(self, fails: BoolArray) -> Int64Array:
-        """Return the pairs whose route has a link where `fails`, bool[links]: int64, ascending."""
+        """Return the pairs whose route uses a failed link: int64, positions in `sources`.
+
+        `fails`: bool[links], the failed links of the complete network. The result is ascending.
+        Empty if no route uses one.
+        """
         used = np.flatnonzero(fails[self.routes.links])
         return np.unique(group_of_entry(self.routes.indptr)[used])
 
