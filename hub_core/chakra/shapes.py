@@ -73,10 +73,7 @@ class Shape:
     mask: UInt64Array = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def repeated(self) -> str | None:
-        """Return the first attribute name that already occurred earlier in the record, or None.
-
-        In a record with the names a, b, b, a it is b.
-        """
+        """Return the first attribute name that already occurred earlier in the record, or None."""
         seen: set[str] = set()
         for name, _ in self.attributes:
             if name in seen:
@@ -102,11 +99,7 @@ class ShapeBook:
     """Shapes so far. `scalars`, `triples`: attributes to decode as one or three integers."""
 
     def __init__(self, scalars: Iterable[str], triples: Iterable[str]) -> None:
-        """Create a book without shapes.
-
-        `scalars`, `triples`: names of the attributes to decode as one integer and as a list of
-        three integers. The values of other attributes are not decoded.
-        """
+        """Create an empty book: `scalars` are decoded as one integer, `triples` as three."""
         # Sets, because they are searched for every attribute of every new shape.
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
@@ -171,8 +164,7 @@ class ShapeBook:
     def _parse_shape(self, data: Bytes, start: int, stop: int) -> Shape:
         """Parse the record in `data[start:stop]` and return its shape, which is not stored.
 
-        A shape describes the records that differ only in the values of numbers. Raise `WireError`
-        for a malformed record; its position is relative to `data`, not to the record.
+        Raise `WireError` for a malformed record, with the position in `data`, not in the record.
         """
         content = data[start:stop].tobytes()
         lesson = _ShapeParser(content, self._scalars, self._triples)
@@ -186,24 +178,16 @@ class _ShapeParser:
     """Parser of the first record of a shape; `content`: the record without its header."""
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
-        """Prepare to parse one record, `content`; call `shape` for the result.
-
-        `scalars` and `triples` are the names of the attributes to read as one integer and as a
-        list of three. Initially, all bits of the record are fixed (equal in all records of the
-        shape).
-        """
+        """Prepare to parse `content`: `scalars` are decoded as one integer, `triples` as three."""
         self._shape, self._content = Shape(), content
         self._scalars, self._triples = scalars, triples
         # Bits that all records of the shape have in common.
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
     def shape(self) -> Shape:
-        """Parse all fields of the record and return its shape, with `mask` and `template`.
+        """Parse all fields of the record; return its shape, or raise `WireError` for a bad field.
 
-        Both are uint64 arrays with 8 bytes of the record per entry, padded with 0 to a multiple
-        of 8 bytes. `mask` has the bits that are equal in all records of the shape; `template`
-        has the values of these bits, and 0 elsewhere. Raise `WireError` for a malformed or
-        unsupported field, with the position in the record.
+        Mask and template are padded with 0: the bits that all records share, and their values.
         """
         for item in walk(self._content, 0, len(self._content)):
             self._add_field(item)
@@ -241,10 +225,7 @@ class _ShapeParser:
             raise WireError(f"field {item.number} of a node has another wire type", item.start)
 
     def _mark_variable(self, item: Field) -> None:
-        """Clear the bits of the field's value in the mask, so that they may differ between records.
-
-        The top bits of the bytes of a varint stay fixed, because they determine its width.
-        """
+        """Let the value differ between records; a varint must keep its number of bytes."""
         # The continuation bits of a varint are fixed, because they determine its width.
         fixed_bits = 0x80 if item.wire is WireType.VARINT else 0
         self._mask[item.start : item.stop] = fixed_bits
@@ -252,8 +233,7 @@ class _ShapeParser:
     def _add_number(self, name: str, column: str, value: Field, kind: Kind) -> None:
         """Add a slot that reads the number `value` of the attribute `name` into `column`.
 
-        The bits of the number may then differ between records. Raise `WireError`, with the
-        position in the record, if the wire type of `value` is not that of `kind`.
+        Its bits may then differ between records. Raise `WireError` if its wire type does not fit.
         """
         if value.wire is not _WIRE_OF_FIXED.get(kind, WireType.VARINT):
             reason = f"the value of attribute {name} is not encoded as {kind.field}"

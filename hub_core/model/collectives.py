@@ -214,15 +214,9 @@ class Collective:
     def input_units(self) -> Int64Array:
         """Return the size of INPUT on every rank in units: int64[num_ranks].
 
-        The first rule that applies:
-
-        - custom: the sizes in the contract
-        - uneven, and INPUT is one rank's part (all-gather-v): the count of the rank
-        - uneven with counts per pair (all-to-all-v): the units that the rank sends, including
-          those for itself
-        - scatter: `unit_count` for the root, 0 for all other ranks
-        - all other kinds: `units_per_rank` if INPUT is one rank's part of the full buffer, else
-          `unit_count`, also for ranks of a broadcast that are not the root
+        Custom: as in the contract. All-gather-v: the count of the rank. All-to-all-v: the units
+        that it sends, also to itself. Scatter: `unit_count` at the root, else 0. Otherwise on all
+        ranks: `units_per_rank` if INPUT is one rank's part of the buffer, else `unit_count`.
         """
         if self.contract is not None:
             return self.contract.input_units
@@ -236,15 +230,9 @@ class Collective:
     def output_units(self) -> Int64Array:
         """Return the size of OUTPUT on every rank in units: int64[num_ranks].
 
-        The first rule that applies:
-
-        - custom: the sizes in the contract
-        - uneven, and OUTPUT is one rank's part (reduce-scatter-v): the count of the rank
-        - uneven with counts per pair (all-to-all-v): the units that the rank receives,
-          including those from itself
-        - gather: `unit_count` for the root, 0 for all other ranks
-        - all other kinds: `units_per_rank` if OUTPUT is one rank's part of the full buffer,
-          else `unit_count`, also for ranks of a reduce that are not the root
+        Custom: as in the contract. Reduce-scatter-v: its count. All-to-all-v: the units that it
+        receives, also from itself. Gather: `unit_count` at the root, else 0. Otherwise on all
+        ranks: `units_per_rank` if OUTPUT is one rank's part of the buffer, else `unit_count`.
         """
         if self.contract is not None:
             return self.contract.output_units
@@ -258,12 +246,9 @@ class Collective:
     def _buffer_units(self, is_part: bool, is_of_root: bool) -> Int64Array:
         """Return the size in units of INPUT or OUTPUT on every rank: int64[num_ranks].
 
-        `is_part`: the buffer has one rank's part (`units_per_rank`), otherwise it has
-        `unit_count` units. `is_of_root`: the buffer belongs to the root. If the collective also
-        splits the data among the ranks (scatter, gather), only the root has the buffer, with
-        `unit_count` units, and all other ranks have 0 units. Otherwise (broadcast, reduce),
-        `is_of_root` has no effect. Raise `InputError` (`uneven-parts`) for a part of an uneven
-        collective.
+        With `is_of_root` in a split collective (scatter, gather): `unit_count` at the root, else 0.
+        Otherwise, also in broadcast and reduce: `units_per_rank` on every rank with `is_part`, else
+        `unit_count`. Raise `InputError` (`uneven-parts`) for a part of an uneven collective.
         """
         # Every rank passes a vector to broadcast and reduce; a buffer with the parts of all ranks
         # (output of gather, input of scatter) exists only at the root.

@@ -80,8 +80,7 @@ def _has_few_sources(sources: Int64Array, destinations: Int64Array) -> bool:
 def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Routes:
     """Combine routes of subsets of `count` pairs; pairs in no subset get an empty route.
 
-    `parts`: (indices of pairs, their routes in this order) of each subset; subsets must not
-    overlap.
+    `parts`: (indices of pairs, their routes in this order) of each subset; no pair may repeat.
     """
     length = np.zeros(count, np.int64)
     for pairs, routes in parts:
@@ -228,10 +227,9 @@ class Traffic:
     def share(self) -> Float64Array:
         """Bytes of the part of every rank: float64[ranks].
 
-        Part r is bytes size * r // ranks up to, but without, size * (r + 1) // ranks, so that
-        parts differ by at most 1 byte and add up to the size. In an uneven collective, parts
-        are not rounded. With counts per rank, a part is in proportion to the rank's count. With
-        counts per pair, it has the bytes that the rank receives from all other ranks.
+        Part r is bytes [size * r // ranks, size * (r + 1) // ranks). In an uneven collective parts
+        are not rounded: in proportion to the rank's count or, with counts per pair, the bytes that
+        the rank receives from all other ranks.
         """
         if self.collective.counts is not None:
             received: Float64Array = self.pair_bytes.sum(axis=0)
@@ -266,10 +264,9 @@ class Traffic:
     def sets_of(self, label: Int64Array, count: int) -> RankSets:
         """Build `count` sets of ranks, in which set k has the ranks with label k.
 
-        `label`: int64[ranks], -1 for a rank in no set. A set may be empty. Each set has the
-        number of ranks, the bytes of their parts, 1.0 if it contains the root (else 0.0), and
-        the bytes that it sends to and receives from all other ranks. The last two are 0 except
-        in an all-to-all-v.
+        `label`: int64[ranks], -1 for a rank in no set. A set may be empty. Each set has the number
+        of ranks, the bytes of their parts, 1.0 with the root (else 0.0), and the bytes that it
+        exchanges with all other ranks, which are 0 except in an all-to-all-v.
         """
         inside = label >= 0
         set_index = label[inside]
@@ -285,8 +282,7 @@ class Traffic:
     def prefixes_of(self, position: Int64Array, count: int) -> RankSets:
         """Build `count` - 1 sets of ranks; set k has the ranks at positions 0..k of an order.
 
-        `position`: int64[ranks], values 0..`count` - 1; ranks may share a position. There is no
-        set for the last position, because it would contain all ranks.
+        `position`: int64[ranks], 0..`count` - 1, maybe repeated. The set of all ranks is omitted.
         """
         sets = self.sets_of(position, count)
         sent, received = self._exchanged(position, count, is_prefix=True)
@@ -329,9 +325,8 @@ class Traffic:
     def complements(self, sets: RankSets) -> RankSets:
         """Return the complement of each set: all ranks that are not in it.
 
-        Its bytes are the size of the collective minus the bytes of the set. It contains the
-        root if the set does not; without a root in the collective, `has_root` remains 0. The
-        bytes that the set sends and receives are exchanged.
+        Its bytes are those of the collective minus those of the set. It has the root if the set
+        does not (0 without a root). Bytes sent and received are exchanged.
         """
         has_root = 1.0 - sets.has_root if self.collective.root is not None else sets.has_root
         return RankSets(
@@ -343,20 +338,11 @@ class Traffic:
         )
 
     def leaving(self, sets: RankSets) -> Float64Array:
-        """Return the bytes that must leave each set of ranks, float64[sets].
+        """Return the bytes that must leave each set: float64[sets], 0 for a set of no or all ranks.
 
-        S is the size of the collective; "shares" is the sum of the shares of the set.
-
-        - all-reduce: S, because contributions are added up within the set first
-        - all-gather: shares; reduce-scatter: S - shares
-        - all-to-all: ranks of the set * (S - shares); all-to-all-v: `sets.sent`
-        - broadcast: S if the root is in the set, else 0; reduce: S if it is not in the set,
-          else 0
-        - scatter: S - shares if the root is in the set, else 0; gather: shares if it is not,
-          else 0
-
-        Uneven kinds follow the even ones. Empty sets and the set of all ranks have 0. Raises
-        `KeyError` for a custom collective.
+        S: all bytes; s: shares of the set. All-reduce: S. All-gather: s. Reduce-scatter: S - s.
+        All-to-all: (S - s) * ranks of the set, all-to-all-v: `sent`. With the root: broadcast S,
+        scatter S - s. Without it: reduce S, gather s. Otherwise 0. Custom: `KeyError`.
         """
         is_divided = (sets.ranks > 0) & (sets.ranks < self.collective.num_ranks)
         needed = _LEAVING[self.collective.kind](sets, float(self.size))
@@ -365,11 +351,10 @@ class Traffic:
     def between(self, blocks: RankSets) -> float:
         """Return the minimum bytes of all messages between the blocks of a partition of the ranks.
 
-        With b blocks that contain ranks and a size of S bytes, it is (b - 1) * S, and twice
-        that for an all-reduce (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). For a
-        gather or scatter it is the bytes of all blocks without the root. For an all-to-all or
-        all-to-all-v it is the sum of the bytes that leave the blocks. The result is not a lower
-        bound if switches multicast or reduce.
+        With b blocks that contain ranks and a size of S bytes, it is (b - 1) * S, and twice that
+        for an all-reduce (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). Gather or scatter:
+        the bytes of all blocks without the root. All-to-all(-v): the sum of the bytes that leave
+        the blocks. It does not hold if switches multicast or reduce.
         """
         kind = self.collective.kind
         crossings = float(np.count_nonzero(blocks.ranks)) - 1.0
@@ -386,8 +371,7 @@ def dependent_pairs(collective: Collective) -> BoolArray:
     """Return which ranks of an uneven collective need data of a rank: bool[from, to].
 
     The diagonal is False. A part of an all-gather-v is sent to all ranks, and a part of a
-    reduce-scatter-v is received from all ranks. Empty parts and messages cause no
-    dependency. The collective must have counts (assertion).
+    reduce-scatter-v is received from all ranks. Empty parts cause no dependency. Counts must exist.
     """
     assert collective.counts is not None
     ranks, needs = collective.num_ranks, collective.counts.table > 0

@@ -171,12 +171,10 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
 def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
     """Return the formats of algorithms and workloads that an input may have, sorted by name.
 
-    Only formats whose layout (file, folder, ranks) suits the input are considered. The
-    result has the formats whose signature is in the first 4096 bytes. In a JSON text with a
-    schema `collhub/...` only that schema is searched; in any other JSON object the value of
-    `extensions` is skipped (`scan_json_head`). If no signature is found, the result has the
-    formats, except folder formats, with a suffix of the first file's name (case is
-    ignored). Empty if none has either.
+    Only formats whose layout (file, folder, ranks) suits the input are considered: those whose
+    signature is in the first 4096 bytes (of JSON: its schema `collhub/...` or all but `extensions`,
+    see `scan_json_head`), otherwise those with the suffix of the first file's name (case is
+    ignored, folder formats have none). Empty if none has either.
     """
     formats = {
         provided.offer.format.name: provided.offer.format
@@ -229,9 +227,8 @@ def is_trace(format: Format) -> bool:
 def trace_form(format: Format) -> Format | None:
     """Return the canonical trace format to which a format belongs; None if to neither.
 
-    The two are `CHAKRA` (binary) and `CHAKRA_JSON`. It is `CHAKRA` if the format has the
-    suffix `.et`. Otherwise it is `CHAKRA_JSON` if the format is a set of rank files with
-    exactly the suffixes of that format, in the same order.
+    `CHAKRA` (binary) if the format has the suffix `.et`, else `CHAKRA_JSON` if it is a set of rank
+    files with exactly the suffixes of that format, in the same order.
     """
     if set(format.suffixes) & set(CHAKRA.suffixes):
         return CHAKRA
@@ -252,9 +249,8 @@ def _is_named_program(opened: Input, format: Format) -> bool:
 def _claims(provided: Provided[R], opened: Input) -> bool:
     """Return whether a reader of workloads recognises the content as a workload.
 
-    The function that its offer names in `claims` gets the source and decides. False without
-    such a function, and for compressed content that the format does not accept. Raises
-    `PluginError` if the function fails.
+    The function `claims` of its offer decides; it gets the source. False without the function, and
+    for compressed content that the format does not accept. Raises `PluginError` if it fails.
     """
     claims = getattr(provided.offer, "claims", "")
     if not claims or (opened.is_gzip and not provided.offer.format.accepts_gzip):
@@ -264,11 +260,9 @@ def _claims(provided: Provided[R], opened: Input) -> bool:
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:
-    """Return whether a text was probably meant as the path of a topology file.
+    """Return whether a text that is no existing file was probably meant as a path.
 
-    For a text that is no existing file. True if it contains `/`, or if an installed reader
-    of topologies has its suffix; case does not matter. Suffixes of formats that are folders
-    do not count.
+    True if it has a `/`, or the suffix (in any case) of an installed reader of topology files.
     """
     readers = registry.all(TopologyReader)
     return "/" in text or any(_has_suffix(text, reader.offer.format) for reader in readers)

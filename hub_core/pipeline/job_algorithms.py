@@ -158,17 +158,12 @@ DEFAULT_RULE = CollectiveRule(f"{EVERY_KIND}={NATIVE}", None, 0, _NO_LIMIT, None
 def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
     """Parse a rule `KIND[@SIZE][/GROUP]=ALGORITHM` for the collectives of a job.
 
-    - KIND: a standard or uneven collective in any usual spelling, or `*` for every one.
-    - SIZE in bytes: `1MiB` for exactly this size; `<`, `<=`, `>` or `>=` before it for a
-      limit; `1KiB..1MiB` for a range that includes both ends. Without it all sizes match.
-    - GROUP: the name of a group. Without it all groups match.
-    - ALGORITHM: `native`, or `native:NAME`, which sets the option `algorithm` to NAME; a
-      name of `synthesizers` followed by `:key=value,key=value`; any other text without
-      options, which is a path or the name of a synthesizer. Whether it exists is not
-      checked here.
-
-    Raises `UsageError` for an invalid text, kind, size or option, and for a range whose end
-    is below its start.
+    KIND is a standard or uneven collective in any usual spelling, or `*` for every one. SIZE is in
+    bytes: `1MiB` for exactly this size, `<`, `<=`, `>` or `>=` before it for a limit, and
+    `1KiB..1MiB` for a range that includes both. Without SIZE all sizes match, without GROUP all
+    groups. ALGORITHM is `native`, `native:NAME` (option `algorithm`), a name of `synthesizers` with
+    `:key=value,key=value`, or any other text without options: a path or a synthesizer, not checked
+    here. Raises `UsageError` for an invalid text, kind, size or option, and for an empty range.
     """
     match = _RULE.fullmatch(text)
     if match is None:

@@ -168,10 +168,9 @@ def write_result(
 ) -> Written:
     """Write artifacts that a command built, as if the writer of `format` had returned them.
 
-    Returns the paths, losses and notes. All files are written or none. An existing file is
-    replaced; an existing set of rank files, or a folder that is not empty, is refused
-    unless `force` is set. Raises `LossyError` for losses under `LossPolicy.REFUSE`,
-    `UsageError` for an unusable output, and `HubError` for an unknown format.
+    All files are written or none; returns paths, losses and notes. An existing file is replaced; an
+    existing rank set or a non-empty folder is refused without `force`. Raises `LossyError` for
+    losses under `LossPolicy.REFUSE`, and `HubError` for an unusable output or unknown format.
     """
     writer = registry.find(FormatWriter, format)
     target = destination(out, writer.offer.format, force=force)
@@ -188,10 +187,9 @@ def write_report(
 ) -> Written:
     """Write a picture, a timeline or another report of the kind `shown`.
 
-    The writer is the one named `format`, whose kind is not checked. Without `format`, it is
-    the only writer of this kind with the suffix of `out`; if no writer has it, the only
-    writer of this kind. Its options have their defaults. An existing file is replaced.
-    Raise `HubError` if no writer or several writers fit, and if the writing fails.
+    The writer is the one named `format`, whose kind is not checked; without it, the only one of
+    this kind with the suffix of `out` or, if none has it, at all. Options have their defaults. An
+    existing file is replaced. Raises `HubError` if no or several writers fit, and if writing fails.
     """
     writer = _find_report_writer(shown, out, format, registry)
     target = destination(out, writer.offer.format, force=True)
@@ -199,13 +197,11 @@ def write_report(
 
 
 def render_report(subject: ReportSubject, *, registry: Registry, suffix: str = "") -> bytes:
-    """Return the content of the report on a subject, written by an installed plugin.
+    """Return the content of the report on a subject, by the first writer for its kind.
 
-    The first writer for the kind of subject is used; with `suffix`, such as `.svg`, the
-    first one that has this suffix. If none has it, the only writer for the kind is used.
-    Options have their defaults. Several artifacts are concatenated. Raises `HubError` if
-    there is no writer for the kind, if none of several has the suffix, and if the writer
-    fails.
+    With `suffix`, such as `.svg`, by the first one with it or, if none has it, the only writer.
+    Options have their defaults. Several artifacts are concatenated. Raises `HubError` if no writer
+    or several without the suffix are installed, and if the writer fails.
     """
     able = [
         one
@@ -321,9 +317,8 @@ class SelectionFolders:
     def put(self, folder: str, files: Iterable[Artifact], *, force: bool) -> Written:
         """Write all files into `folder` or none; return their paths, without losses.
 
-        The folder is created if it is missing. With `force`, it may contain other files, which
-        remain. Raise `UsageError` for a folder that is not empty without `force`, and for one
-        that cannot be written.
+        The folder is created if it is missing; with `force` it may contain further files, which
+        remain. Raises `UsageError` if it is not empty without `force`, and if it cannot be written.
         """
         contents = (Content(file.name, bytes(file.content()), file.executable) for file in files)
         return Written(_get_destination(folder, force).put(contents), ())

@@ -283,11 +283,10 @@ def add_sufficient_limits(
 ) -> LimitError:
     """Return the error, extended by runtime limits that suffice for a candidate.
 
-    A candidate is a request, the name of the synthesizer and its result for the target of
-    the request. There must be at least one, and all targets must be equal. The limits are
-    reduced as far as the searches succeed (see `find_sufficient_limits`). `error` itself is
-    returned if no sufficient limits are found. `options`: options of the synthesizers.
-    Raise `HubError` for an unknown synthesizer or option.
+    A candidate is a request, the name of the synthesizer and its result for the target of the
+    request; at least one, with equal targets. `options`: of the synthesizers. Returns `error`
+    itself if no limits are found (see `find_sufficient_limits`). Raises `HubError` for an unknown
+    synthesizer or option.
     """
     searches = [
         LimitedSearch(request, result, _search_with(request, name, options))
@@ -301,8 +300,7 @@ def _search_with(
 ) -> Callable[[SynthesisRequest], SynthesisResult]:
     """Return a function that calls the synthesizer `name` with these options for a request.
 
-    Raise `HubError` here for an unknown synthesizer or option. The function raises the
-    errors of `_call_within_limits`.
+    Raises `HubError` for an unknown synthesizer or option; the function, as `_call_within_limits`.
     """
     synthesizer = (request.hub or run_registry()).find(Synthesizer, name)
     bound = bound_options(synthesizer, options)
@@ -310,13 +308,12 @@ def _search_with(
 
 
 def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry) -> int | None:
-    """Return the expected time in ns of the algorithm that the synthesizer `name` would build.
+    """Return the time in ns that the synthesizer `name` expects with its default options.
 
-    The synthesizer estimates it with its default options, without building the algorithm.
-    None if it offers no estimates (its collectives are not checked in this case), or cannot
-    estimate this request. Raises `HubError` for an unknown synthesizer and for a collective
-    that the synthesizer does not support. Raises `PluginError` if the estimate fails or is
-    neither an integer nor None; a `HubError` of the synthesizer is passed on.
+    The algorithm is not built. None if it offers no estimates (its collectives are not checked in
+    this case), or cannot estimate this request. Raises `HubError` for an unknown synthesizer, for a
+    collective that it does not support, and if it raises one. Raises `PluginError` if the estimate
+    fails or is neither an integer nor None.
     """
     synthesizer = registry.find(Synthesizer, name)
     if not synthesizer.offer.estimate:
@@ -345,11 +342,9 @@ def _count_simulations(
 ) -> Callable[[Algorithm], int | None]:
     """Return a function that calls `simulate` and counts each simulation in `budget`.
 
-    A simulation counts as the steps of its algorithm plus 500. Before it, the limits are
-    checked: if one is reached, `BudgetReached` is raised instead of the simulation, but
-    only once per budget (later simulations run and count). A limit of work does not prevent
-    the first simulation. A simulation inside another one of the same search is neither
-    checked nor counted.
+    A simulation counts as the steps of its algorithm plus 500. Before it, `BudgetReached` is raised
+    if a limit is reached, but only once per budget, and by a limit of work not for the first
+    simulation. A simulation inside another one is neither checked nor counted.
     """
 
     def time_ns(algorithm: Algorithm) -> int | None:

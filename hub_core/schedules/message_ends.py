@@ -157,11 +157,9 @@ class MessageEnds(ColumnTable):
 
     @property
     def has_arrived(self) -> BoolArray:
-        """Return for each end whether its chunk arrived at its rank before: bool[ends].
+        """Return for each end whether its chunk arrived at its rank in an earlier row: bool[ends].
 
-        An end is the send or the receive of a message. "Before" is an earlier row; an arrival
-        at the time of a send is before it, and a receive does not count for itself. If True for
-        a send, it forwards data that arrived and does not read INPUT.
+        An end is the send or the receive of a message. Such a send does not read INPUT.
         """
         arrived: BoolArray = self.previous >= 0
         return arrived
@@ -274,9 +272,8 @@ class _LinkQueues:
     def from_ends(cls, message_ends: MessageEnds, transfers: Transfers) -> _LinkQueues:
         """Build the queues of all links: the rows of sends, sorted by link and then by time.
 
-        The window of a transfer is the maximum number of messages in flight on its link, 0 for
-        no limit. Sends with a window of 0 are omitted. In the result, `first` has for every row
-        the position of the first row of its link, and `window` the window of its transfer.
+        Sends with a window of 0 (any number in flight) are omitted. `first`: for every row, the
+        position of the first row of its link. `window`: for every row, that of its transfer.
         """
         rows = np.flatnonzero(message_ends.is_send & (transfers.window[message_ends.transfer] > 0))
         link = transfers.link[message_ends.transfer[rows]]
@@ -305,10 +302,9 @@ class _LinkQueues:
         return parents, self.rows[children]
 
     def find_pipelined_sends(self) -> Int64Array:
-        """Return the positions of sends that may overlap with an earlier send of their link.
+        """Return the ascending positions of sends that may overlap with an earlier one of the link.
 
-        These are the sends with a window above 1, except the first send of each link. Positions
-        are those in `rows`.
+        They have a window above 1 and are not the first of a link. Positions are those in `rows`.
         """
         has_predecessor = self.position > self.first
         return np.flatnonzero(has_predecessor & (self.window > 1))
@@ -345,10 +341,9 @@ def _is_required(
 ) -> BoolArray:
     """Return, per edge from `arrival` to `send`, whether it must be added: bool[edges].
 
-    All arguments are int64 rows of `message_ends`, one per edge. The edge is omitted if
-    `arrival` is -1 (no arrival), if it is the arrival that `send` waits for anyway, and if
-    `arrival` finishes before `window_parent` starts. `window_parent` is the send one window
-    before `send` on its link or, if there is none, the first send of the link.
+    All arguments are int64 rows of `message_ends`. The edge is omitted if `arrival` is -1 (none),
+    if `send` waits for it anyway, and if it finishes before `window_parent` starts: the send one
+    window before `send` on its link, or the first send of the link.
     """
     # Arrivals that the plan has before the data of `send` are included, since simulators round.
     is_new = (arrival >= 0) & (arrival != message_ends.previous[send])

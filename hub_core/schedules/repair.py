@@ -244,10 +244,8 @@ def _relay_rows(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the columns of the RECV and of the SEND by which a rank relays a message.
 
-    Each is one step as values by name of all columns of the step table. `ends`: the ranks
-    before and after `rank` on the path. `offset`: the scratch unit of `rank` from which on
-    the message of `count` units is stored. `lane`: -1 for none. The dependency of the SEND
-    on the RECV is not part of the result.
+    `ends`: the ranks before and after it on the path. `offset`: the scratch unit of `rank` where
+    the `count` units are stored. `lane`: -1 for none. The SEND does not yet depend on the RECV.
     """
     shared = {**COLUMN_DEFAULTS, "rank": rank, "channel": channel, "count": count, "lane": lane}
     receive = {"kind": StepKind.RECV, "peer": ends[0], "dst_buffer": Buffer.SCRATCH}
@@ -366,11 +364,7 @@ class MessageRoutes:
         return cls(topology, pairs[0], pairs[1], pairs[2], routes, pair_of_message.reshape(-1))
 
     def using(self, fails: BoolArray) -> Int64Array:
-        """Return the pairs whose route uses a failed link: int64, positions in `sources`.
-
-        `fails`: bool[links], the failed links of the complete network. The result is ascending.
-        Empty if no route uses one.
-        """
+        """Return the pairs whose route uses a link of `fails`, bool[links]: ascending positions."""
         used = np.flatnonzero(fails[self.routes.links])
         return np.unique(group_of_entry(self.routes.indptr)[used])
 
