@@ -213,10 +213,12 @@ def _escape_outside_code(text: str) -> str:
 
 
 def write_schemas(folder: Path) -> list[str]:
-    """Write the schemas of all reports into an existing folder; return the files' sorted names.
+    """Write the schemas of all reports into an existing folder; return the sorted file names.
 
-    A schema `collhub/NAME` is written to `NAME.json`, which is replaced if it exists. Other files
-    in the folder remain.
+    The schema `collhub/NAME` is written to `NAME.json`, and the returned name is
+    `NAME.json`. Existing files of these names are replaced; other files in the folder
+    remain. Raise `FileNotFoundError` if the folder does not exist, and `ValueError` if two
+    classes define one schema (no file is written then).
     """
     texts = {f"{name.removeprefix(_PREFIX)}.json": text for name, text in format_schemas().items()}
     for name, text in texts.items():

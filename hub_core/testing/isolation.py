@@ -33,10 +33,11 @@ _MEMORY_DATABASE = ("sqlite3.connect", (":memory:",))
 
 
 def capture_output(work: Callable[[], object]) -> str:
-    """Call `work`, and return the text that it writes to standard output and standard error.
+    """Call `work` and return the text that it writes to standard output and standard error.
 
-    Both are in one text, in the order of writing. Only output through `sys.stdout` and `sys.stderr`
-    is captured. The result of `work` is dropped; its exceptions are not caught.
+    Both outputs are in one text, in the order of writing. Only output through `sys.stdout`
+    and `sys.stderr` is captured, not that of other processes or of `os.write`. The result
+    of `work` is dropped. Exceptions of `work` are raised again, and the text is lost.
     """
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -105,10 +106,13 @@ class _Watch(threading.local):
         self.accesses.append(f"{event} {argument}"[:_MAX_TEXT_LENGTH])
 
     def _is_allowed_read(self, path: object, mode: object) -> bool:
-        """Return whether a file in one of the readable folders is opened for reading only.
+        """Return whether `path` is opened only for reading and is in one of the readable folders.
 
-        `mode`: as for `open`; `w`, `a`, `x` and `+` mean writing. It is None for `os.open`, which
-        counts as reading. False if `path` is not a text, such as a file descriptor.
+        `path` and `mode` are arguments of the audit event `open`. A mode with `w`, `a`, `x` or
+        `+` means writing. The mode is None for `os.open`, which counts as reading whatever its
+        flags are. Relative paths are relative to the current folder; symbolic links are not
+        resolved. Return False if `path` is not a `str`, for example a file descriptor or
+        `bytes`.
         """
         # The mode is None for `os.open`, which has only flags.
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
@@ -130,10 +134,10 @@ def _install_watch() -> _Watch:
 
 
 def _iterate_calling_modules() -> Iterator[str]:
-    """Yield the module names of all frames on the stack, innermost first.
+    """Yield the module name of every frame on the stack, from the innermost frame outwards.
 
-    The first one is that of the caller of this generator, or of this module. A frame without a
-    module name gives "".
+    The innermost frame is the one that requests the first name. Names repeat if a module
+    has several frames. The name of a frame without a module name is "".
     """
     frame = sys._getframe(1)
     while frame is not None:

@@ -100,7 +100,11 @@ def offers_something(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def imports_lightly(subject: CheckedPlugin) -> Iterator[str]:
-    """Loading the plugin in a new process imports no heavy module, so that listings stay fast."""
+    """Loading the plugin in a new process imports no heavy module, such as numpy or yaml.
+
+    The heavy modules are those of `HEAVY_MODULES`; each takes longer to import than all
+    plugins together. Yields one text that lists all heavy modules imported.
+    """
     imported = probe.imported_modules(subject.plugin.name)
     heavy = sorted(imported & HEAVY_MODULES)
     if heavy:
@@ -109,7 +113,11 @@ def imports_lightly(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def replaces_nothing(subject: CheckedPlugin) -> Iterator[str]:
-    """Loading the plugin in a new process replaces no function of Python or of the core."""
+    """Loading the plugin replaces or removes no function or class of Python or of the core.
+
+    The plugin is loaded in a new process. Only modules that are loaded before the plugin
+    are compared. Yields one text that lists all names replaced.
+    """
     replaced = probe.replaced_names(subject.plugin.name)
     if replaced:
         cure = "wrap it where it is called"

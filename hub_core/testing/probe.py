@@ -47,10 +47,14 @@ class _ProbeError(RuntimeError):
 
 
 def trial(plugin: str, other_plugins: Sequence[str] = (), limit_s: float = TRIAL_LIMIT_S) -> Trial:
-    """Import a plugin in a new process, after those of `other_plugins`, and measure the time.
+    """Import a plugin in a new process, and return the seconds of the import or a failure.
 
-    The result has the seconds of the import. If the process crashes, exits or needs more than
-    `limit_s` seconds, the result has the reason, and nothing is raised.
+    `other_plugins`: names of plugins that are loaded in the same process and precede
+    `plugin` in the order of discovery. Their import does not count in `import_s`. The
+    result has a `reason`, and `import_s` 0, if the process crashes, exits, or is not done
+    after `limit_s` seconds; no exception is raised. An exception in the import of the
+    plugin is no failure. `import_s` is also 0 if the plugin is not imported, for example
+    because it is not installed.
     """
     try:
         answer = _probe("seconds", plugin, other_plugins, limit_s)
@@ -153,9 +157,10 @@ def _run_command(
 
 
 def _read_last_line(file: IO[bytes]) -> str:
-    """Return the last line of a file, apart from blank lines at its end; empty if there is none.
+    """Return the last line of a file that is not blank, or "" if there is none.
 
-    The file is read from its beginning, as UTF-8 with replacement of invalid bytes.
+    White space at the end of the line is removed. The file is read from its beginning, as
+    UTF-8 with replacement of invalid bytes.
     """
     file.seek(0)
     lines = file.read().decode("utf-8", "replace").strip().splitlines()
@@ -165,8 +170,12 @@ def _read_last_line(file: IO[bytes]) -> str:
 def _describe_failure(status: int | None, limit_s: float, message: str) -> str:
     """Describe why a process gave no answer, as the predicate of a sentence.
 
-    `status`: None for the time limit `limit_s` in s, negative for a signal. `message`: the last
-    line of its standard error, of which the first 200 characters are added to an exit status.
+    `status`: None if the process exceeded `limit_s` seconds, -N if signal N ended it, else
+    its exit status (0 if only the answer is missing). `message`: the last line of its
+    standard error. Its first 200 characters follow an exit status, unless it is empty.
+
+    Examples: "was not done after 10 s", "was killed by SIGSEGV", "ended with status 1: no
+    file".
     """
     if status is None:
         return f"was not done after {limit_s:g} s"
@@ -288,9 +297,12 @@ _ANSWERS = {
 
 
 def _print_answer(question: str, plugin: str, other_plugins: Sequence[str]) -> None:
-    """Load the plugin, print the answer to `question` as one line of JSON, and end the process.
+    """Load the plugin, print the answer to `question` as one line of JSON, and exit.
 
-    `question`: a key of `_ANSWERS`. The status is 0; threads of the plugin are not waited for.
+    The exit status is 0. `question`: a key of `_ANSWERS`. `other_plugins` are loaded too;
+    the order is that of discovery. The exit does not wait for threads that the plugin
+    started. A failing import of the plugin raises no exception. If the answer itself raises
+    an exception, it propagates, and the status is then 1.
     """
     # Saved, because a plugin may replace these functions.
     write, encode = os.write, json.dumps

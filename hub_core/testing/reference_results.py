@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 def simulate_time_ns(
     algorithm: Algorithm, topology: Topology, collective_bytes: int, occupancy: Occupancy
 ) -> int | None:
-    """Simulate an algorithm; return the time in ns, rounded up, at which its last step finishes.
+    """Simulate an algorithm; return the finish time of its last step in ns, rounded up.
 
-    `occupancy`: whether a message also occupies a link during the link's latency. None if some step
-    never finishes, because of a deadlock or an unmatched receive.
+    A SEND finishes when its message has left its first link. `collective_bytes`: size of
+    the collective. `occupancy`: whether a message also occupies a link during the link's
+    latency. Return 0 if there are no steps. Return None if a step never starts, because of
+    a deadlock or a receive without a SEND. Raise `InputError` for a message without a
+    route.
     """
     run = _Simulation.prepare(algorithm, topology, collective_bytes, occupancy)
     while run.events:
@@ -120,10 +123,10 @@ class _Simulation:
             self.end_ns = max(self.end_ns, departure_ns)
 
     def _release(self, row: int, at_ns: float) -> None:
-        """Count one dependency of a row as finished at `at_ns`.
+        """Count one dependency of a row as finished at `at_ns`, the message of a receive included.
 
-        After the last one, the row starts at the latest of these times: an event of hop 0 is added
-        for it.
+        After the last dependency, an event of hop 0 is added for the row: it starts at the
+        latest of the times of its dependencies.
         """
         self.starts[row] = max(self.starts[row], at_ns)
         self.waits[row] -= 1
@@ -202,10 +205,12 @@ def check_routes(topology: Topology) -> None:
 
 
 def check_cabling(topology: Topology) -> None:
-    """Assert that routes are correct, and that every link has a link in the opposite direction.
+    """Assert that routes are correct, and that every link has an opposite link.
 
-    It is meant for topologies in which every cable is a pair of links. Raises `AssertionError`,
-    also for the defects of `check_routes`.
+    It is meant for topologies in which every cable is a pair of links. Only the existence
+    of the opposite link is checked, not the number of parallel links, bandwidths or
+    latencies. Raise `AssertionError` for such a link, and for the defects of
+    `check_routes`. Raise `InputError` if two NPUs have no route.
     """
     check_routes(topology)
     endpoints = set(_list_ends(topology))

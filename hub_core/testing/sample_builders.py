@@ -51,10 +51,12 @@ class SampleDraft:
         add: BufferPlace | None = None,
         channel: int = 0,
     ) -> None:
-        """Add a SEND of `count` units at `source`, and the receive of these units at `target`.
+        """Add a SEND of `count` units at `source` to the draft, and the receive into `target`.
 
-        With `add` the receive is a RECV_REDUCE with this local operand, else a RECV. Both steps
-        depend on all earlier steps of their rank with conflicting accesses.
+        With `add`, the receive is a RECV_REDUCE that adds the units at `add` of the receiver to
+        the message; otherwise it is a RECV. `source`, `target` and `add` are (buffer, offset in
+        units). Each of the two steps depends on the earlier steps of its rank that access the
+        same units, unless both only read. Raise `InputError` for a rank outside the draft.
         """
         self.send(sender, source, receiver, count, channel)
         self.receive(receiver, sender, target, count, channel, add)
@@ -85,8 +87,11 @@ class SampleDraft:
     ) -> int:
         """Add a RECV into `target`, or a RECV_REDUCE with the operand `add`; return its handle.
 
-        The handle is the number of steps that were added before. The step depends on all earlier
-        steps of its rank with conflicting accesses.
+        RECV_REDUCE writes the sum of the message and of the units at `add` to `target`. The
+        handle is the number of steps that were added to the draft before, of all ranks. The
+        step depends on the earlier steps of its rank that access the same units, unless both
+        only read. Raise `InputError` if `rank` is not in 0..`num_ranks` - 1, or `peer` not in
+        -1..`num_ranks` - 1.
         """
         kind = StepKind.RECV if add is None else StepKind.RECV_REDUCE
         return self._add_step(rank, kind, add, target, count, peer=peer, channel=channel)
@@ -119,9 +124,12 @@ class SampleDraft:
         provenance: Provenance,
         scratch: int = 0,
     ) -> Algorithm:
-        """Build the algorithm from the steps of the draft.
+        """Build the algorithm from the steps of the draft, which remains usable.
 
-        `scratch`: units of SCRATCH at every rank. There is no size in bytes and no extension.
+        Steps are grouped by rank, in the order in which they were added. `scratch`: size of
+        SCRATCH at every rank in units. The algorithm has no size in bytes and no extensions.
+        The steps are not verified. Raise `InputError` if the collective has another number of
+        ranks than the draft.
         """
         units = np.full(self._num_ranks, scratch, np.int64)
         return Algorithm(collective, self._builder.build(), units, provenance)
@@ -155,10 +163,11 @@ class SampleDraft:
         return step
 
     def _find_conflicts(self, reads: list[_Unit], writes: list[_Unit]) -> list[int]:
-        """Return the rows on which a step with these accesses must depend, ascending.
+        """Return the handles of the steps on which a new step with these accesses must depend.
 
-        These are the last writers of all its units, and the steps that have read the units that it
-        writes since they were last written.
+        They are, for every unit in `reads` or `writes`, the last step that wrote it; and for
+        every unit in `writes`, also the steps that have read it after that last write. Handles
+        are ascending and distinct; the list is empty if there are none.
         """
         parents = {self._writer[unit] for unit in reads + writes if unit in self._writer}
         for unit in writes:

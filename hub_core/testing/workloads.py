@@ -183,7 +183,10 @@ def sample_topologies() -> Mapping[str, Topology]:
 def _build_fat_tree() -> Topology:
     """Build a network of four NPUs at two leaf switches, which two spine switches connect.
 
-    Nodes have names, and the NPUs of a leaf form a group.
+    NPUs 0 and 1 are at the first leaf (node 4), NPUs 2 and 3 at the second one (node 5).
+    Both leaves have a cable to both spines (nodes 6 and 7). All links have 50 GB/s and 1
+    us. Every node has a name. The groups are `left` (NPUs 0 and 1) and `right` (NPUs 2 and
+    3).
     """
     cables = np.asarray([(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (4, 7), (5, 6), (5, 7)])
     endpoints = np.stack([cables, cables[:, ::-1]], axis=1).reshape(-1, 2)
@@ -279,10 +282,11 @@ def workload_passes_keep_jobs_correct(subject: CheckedPlugin) -> Iterator[str | 
 
 
 def _find_pass_problems(subject: CheckedPlugin, result: object) -> Iterator[str]:
-    """Yield the problems of the result of a pass over workloads.
+    """Yield the problems of the result of a pass over workloads, one text each.
 
-    The result must be a pair of a `Workload` and a `PassReport`. If it is, the errors that
-    installed checks find in the workload are the problems.
+    The result must be a tuple of a `Workload` and a `PassReport`, not of their subclasses.
+    If it is not, the only problem is the type. Otherwise, every installed check of
+    workloads that does not pass gives one problem, its first finding.
     """
     pair = result if isinstance(result, tuple) else ()
     if [type(member) for member in pair] != [Workload, PassReport]:
@@ -305,8 +309,10 @@ def _simulate(
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
     """Simulate a workload; return the finish times and the exposed times of all ranks in ns.
 
-    Raises `AssertionError` for a result of another type. Exceptions of the simulator are not
-    caught.
+    The exposed time of a rank is its time without computation. A time is None for a rank
+    that never finishes; the exposed times are () if the simulator does not report them.
+    Raise `AssertionError` if the simulator returns no `WorkloadTimes`. Exceptions of the
+    simulator are not caught.
     """
     result = call(simulator, WorkloadRequest(workload, network))
     message = f"{simulator.simulate} returned {type(result).__name__}, expected WorkloadTimes"

@@ -113,20 +113,21 @@ class _ProfileNodes:
         self._count = self._get_column("count", 0)
 
     def _get_column(self, name: str, default: int) -> Int64Array:
-        """Return a column of the step table by node: int64[nodes].
+        """Return the column `name` of the step table for the nodes of these ranks: int64[nodes].
 
-        A node has the value of its step. The placeholder node of a rank without steps has
-        `default`.
+        A node has the value of its step; both nodes of a receive-reduce have the same value.
+        The placeholder node of a rank without steps has `default`.
         """
         column = getattr(self._plan.algorithm.steps, name)[self._step_rows]
         values = np.append(column.astype(np.int64), default)
         return values[self._step]
 
     def _get_message_operand(self, name: str) -> Int64Array:
-        """Return the buffer or the offset (`name`) of the data of each message: int64[nodes].
+        """Return the buffers (`name` "buffer") or offsets ("offset") of messages: int64[nodes].
 
-        A send has the source that it reads. Every other node has the destination that it writes,
-        which for a receive-reduce is the location of the sum.
+        A send has the buffer or offset that it reads. Every other node has the one that its
+        step writes, which for a receive-reduce is the location of the sum. A placeholder node
+        has 0.
         """
         # For a receive-reduce this is the location of the sum; see `placement`.
         sent, received = self._get_column(f"src_{name}", 0), self._get_column(f"dst_{name}", 0)
@@ -138,10 +139,11 @@ class _ProfileNodes:
         return number_field(_ID_TAG, ids, ids != 0)
 
     def looks(self) -> list[Piece]:
-        """Return the encoded name and type of the nodes, one piece per combination in `_LOOKS`.
+        """Return the encoded names and types of nodes, one piece per entry of `_LOOKS`.
 
-        The pieces are in this order; each has a mask (`present`) of the nodes that have this name
-        and type.
+        The mask `present` of a piece selects the nodes of that entry: steps of one kind, the
+        second nodes of receive-reduces, or placeholders. Every node is in one mask. A mask may
+        be all False.
         """
         texts = [
             bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
@@ -183,12 +185,15 @@ class _ProfileNodes:
         ]
 
     def dependencies(self) -> list[Ragged]:
-        """Return the encoded control and data dependencies of all nodes, in parts.
+        """Return the encoded data and control dependencies of all nodes, in parts.
 
-        A part is (bytes of all nodes, number of bytes by node).
+        A part is (bytes of all nodes, number of bytes by node). The parts are tags, lengths and
+        entries of the control dependencies, then those of the data dependencies. A node without
+        dependencies of one sort has no bytes in its parts.
 
-        If the plan is flat, control dependencies are written as data dependencies after the other
-        data dependencies, and an id that a node has twice is written once.
+        If the plan is flat, there are only the three parts of the data dependencies. The list
+        of a node then has its data dependencies followed by its control dependencies, and an id
+        that occurs more than once is written only at its first position.
         """
         nodes = self._nodes
         control = self._ids(nodes.control_indptr, nodes.control_indices)
@@ -295,8 +300,9 @@ class _ProfileNodes:
     def _encode_operand(self, side: str) -> Piece:
         """Return the attribute for the region that a COMP node reads ("src") or writes ("dst").
 
-        The region is (buffer, offset, units). It is omitted if all three are unknown (UNKNOWN, 0,
-        0).
+        The region is (buffer, offset, units) of the step of the node. The attribute is omitted
+        if the region is (UNKNOWN, 0, 0), for messages, and for the placeholder of a rank
+        without steps.
         """
         buffer = self._get_column(f"{side}_buffer", Buffer.UNKNOWN)
         offset = self._get_column(f"{side}_offset", 0)

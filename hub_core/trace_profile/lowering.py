@@ -49,12 +49,16 @@ CHANNEL_TAGS = "channel"
 def chakra_nodes(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     """Convert the steps of an algorithm to nodes of profile v1, with message sizes in bytes.
 
-    `collective_bytes`: size of the full buffer. A RECV_REDUCE becomes a COMM_RECV and a COMP that
-    depends on it; every other step becomes one node; a rank without steps gets one COMP. Nodes are
-    in the order of the steps, with ids from 0 in every rank. The dependencies of a step belong to
-    its first node, and its dependants depend on its last node. If `algorithm.extensions["chakra"]`
-    records ids, order and tags of a foreign trace, the nodes get these; `InputError` is raised if
-    they do not fit. Takes O(n log n).
+    `collective_bytes`: size of the full buffer. A RECV_REDUCE becomes a COMM_RECV and a
+    COMP that depends on it; every other step becomes one node; a rank without steps gets
+    one COMP. Nodes are in the order of the steps, with ids from 0 in every rank. The
+    dependencies of a step belong to its first node, and its dependants depend on its last
+    node. Tags are those of `message_tags`.
+
+    If `algorithm.extensions["chakra"]` records ids, order and tags of a foreign trace, the
+    nodes get these. Raise `InputError` if they do not fit the steps (`invalid-extension`),
+    or if all messages together have about 2^63 bytes or more (`size-range`). Takes O(n log
+    n).
     """
     nodes = _lower_plain(algorithm, collective_bytes)
     if EXTENSION not in algorithm.extensions:

@@ -249,9 +249,10 @@ def _compute_symbolic_sizes(
 
 
 def _compute_traffic(joined: Joined, sizes: Int64Array) -> int:
-    """Return the maximum number of bytes that a rank sends, or receives, in total; at least 1.
+    """Return the maximum number of bytes that any rank sends, or receives; at least 1.
 
-    `sizes`: bytes of every step, 0 for local steps. Sums are doubles, so they are exact up to 2^53.
+    Bytes sent and bytes received by a rank are not added. `sizes`: bytes of every step, 0
+    for local steps. Sums are doubles, so they are exact up to 2^53.
     """
     rank = joined.columns["rank"]
     is_send = joined.columns["kind"] == StepKind.SEND
@@ -261,10 +262,11 @@ def _compute_traffic(joined: Joined, sizes: Int64Array) -> int:
 
 
 def _find_kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:
-    """Return the kind of collective that the metadata name, in any usual spelling.
+    """Return the kind of collective that the metadata name in the attribute `collective`.
 
-    Custom for an unknown name, and if the units of a kind other than all-reduce cannot be divided
-    among the ranks.
+    Known names are all-reduce, all-gather, all-to-all and reduce-scatter; case, hyphens and
+    underscores are ignored. Return CUSTOM for any other name, and if there is no name. Also
+    return CUSTOM if `units` is not a multiple of `num_ranks`, except for an all-reduce.
     """
     name = metadata.text("collective").lower().replace("_", "").replace("-", "")
     kind = _KINDS.get(name, CollectiveKind.CUSTOM)
@@ -273,9 +275,12 @@ def _find_kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind
 
 
 def _build_collective(kind: CollectiveKind, num_ranks: int, units: int) -> Collective:
-    """Build the collective of `units` units; a custom one has no expected contents.
+    """Build an out-of-place collective whose full buffer has `units` units.
 
-    Every rank of a custom one has INPUT and OUTPUT of `units`, and data in its INPUT.
+    In a custom collective, INPUT and OUTPUT of every rank have `units` units, all of INPUT
+    is defined, and no result is required. Raise `InputError` if `units` or `num_ranks` is
+    out of range, or if the kind divides the buffer and `units` is not a multiple of
+    `num_ranks`.
     """
     if kind is not CollectiveKind.CUSTOM:
         return Collective(kind, num_ranks, units)

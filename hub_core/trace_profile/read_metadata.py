@@ -62,7 +62,8 @@ class RankProfile:
     def fail(self, message: str, code: str = "invalid-metadata", cure: str = "") -> InputError:
         """Create an `InputError` about the metadata record of this file; the caller raises it.
 
-        `cure`: the remedy, "" for none.
+        Its location is the file at byte 0. `code`: the error code. `cure`: the remedy, "" for
+        none.
         """
         location = Location(self._file, byte=0)
         return InputError(message, location=location, code=code, cure=cure)
@@ -76,10 +77,11 @@ class RankProfile:
         return self._metadata.attributes.get(name)
 
     def integer(self, name: str, low: int = 0, high: int = LARGEST) -> int:
-        """Return an attribute of any integer kind.
+        """Return the value of an integer attribute of the profile, of any integer kind or bool.
 
-        Raises `InputError` if it is missing (`missing-metadata`), of another kind
-        (`attribute-kind`), or outside `low`..`high` (`invalid-metadata`).
+        Raise `InputError` if the attribute is missing (`missing-metadata`), of another kind
+        (`attribute-kind`), or not in `low`..`high`, both included (`invalid-metadata`). By
+        default the range is 0..2^62.
         """
         value = self._get(name)
         if isinstance(value, int) and low <= value <= high:
@@ -98,9 +100,10 @@ class RankProfile:
         return str(self._get(name))
 
     def one_of(self, name: str, names: type[_Name]) -> _Name:
-        """Return an attribute of kind string as a member of the enumeration `names`.
+        """Return a string attribute as the member of the enumeration `names` with this text.
 
-        Raises `InputError` if it is missing, of another kind, or not one of the names.
+        Raise `InputError` if the attribute is missing (`missing-metadata`), of another kind
+        (`attribute-kind`), or if no member has exactly this text (`invalid-metadata`).
         """
         value = self.string(name)
         if value not in list(names):

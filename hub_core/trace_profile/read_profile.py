@@ -318,10 +318,11 @@ def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int
 
 
 def _read_durations(fields: NodeFields) -> Int64Array:
-    """Return the duration of every node in ns, -1 if it has none.
+    """Return the duration of every node in ns (int64), -1 if it has none.
 
-    The attribute duration_ns (0 is a duration) takes precedence over the field in microseconds (0
-    counts as absent). Raises `TraceError` for a duration_ns that is negative or too large.
+    The attribute `duration_ns` (0 is a duration) takes precedence over the field in
+    microseconds (0 counts as absent). Raise `TraceError` if one of the two is negative or
+    too large (more than 2^62 ns), or if `duration_ns` is no integer.
     """
     micros = fields.micros()
     # proto3 does not distinguish 0 from absent.

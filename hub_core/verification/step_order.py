@@ -141,9 +141,10 @@ class OrderGraph:
 
     @cached_property
     def flow(self) -> Int64Array:
-        """Connected component of every node by data dependencies and messages: int64[nodes].
+        """Return the connected component of every node: int64[nodes], its lowest node.
 
-        A component is identified by its lowest node.
+        Edges are data dependencies and messages, regardless of direction; control dependencies
+        do not count. A node without edges is its own component.
         """
         edges = zip(self._data, (self.parents, self.children), strict=True)
         runs, split = self._data[1] >= 0, self.num_dependencies
@@ -168,10 +169,14 @@ class OrderGraph:
 
     @cached_property
     def flow_chain(self) -> Int64Array:
-        """Chain of every node, identified by the first node of the chain: int64[nodes].
+        """Return the first node of the chain that contains each node: int64[nodes].
 
-        A chain follows dependencies and messages. Messages are preferred to dependencies, because a
-        rank usually forwards the data that it has just received.
+        Every node is in exactly one chain, perhaps as its only node. Consecutive nodes of a
+        chain are connected by a message or by a dependency of any kind. A matched receive
+        always follows its send, because a rank usually forwards the data that it has just
+        received. Every other step follows the latest step on which it depends, if that step has
+        no successor yet; of several such steps, the earliest is the successor. Otherwise it
+        starts a chain.
         """
         is_message = np.arange(len(self.parents)) >= self.num_dependencies
         return chain_cover(len(self), self.parents, self.children, is_message)

@@ -73,9 +73,12 @@ def is_divisible(algorithm: Algorithm, messages: Messages) -> bool:
 
 
 def find_block_starts(algorithm: Algorithm, unit: int, blocks: float) -> range:
-    """Return where about `blocks` equal blocks of a divisible algorithm start, rounded up.
+    """Return the starts of at most ceil(`blocks`) blocks of units of an algorithm.
 
-    `unit`: units of the algorithm in a unit of the blocks, in which the starts are counted.
+    `unit`: number of units of the algorithm in a group. Starts and the step of the range
+    count groups. All blocks have `step` groups, which is the number of groups /
+    ceil(`blocks`), rounded up; only the last block may have fewer. There is at least one
+    block. `blocks` must be positive.
     """
     total = max(1, algorithm.collective.unit_count // unit)
     return range(0, total, max(1, ceil(total / ceil(blocks))))
@@ -101,10 +104,12 @@ def divide_units(algorithm: Algorithm, unit: int, starts: range) -> list[UnitBlo
 
 
 def find_unit_at(algorithm: Algorithm, layout: MemoryLayout, address: int, unit: int) -> int:
-    """Return the unit of the full buffer of a divisible algorithm that an address holds.
+    """Return the unit of the full buffer that a memory address of a divisible algorithm holds.
 
-    `layout`: memory in blocks of `unit` units, in which the address is a block. In place, buffers
-    that share memory give the same unit.
+    `layout`: memory in blocks of `unit` units; `address` is the number of a block. The
+    result is the first unit of this block, in units of the algorithm. In place, buffers
+    that share memory give the same unit. Raise `IndexError` for an address outside all
+    buffers.
     """
     collective = algorithm.collective
     is_inside = (layout.base <= address) & (address < layout.base + layout.size)
@@ -155,7 +160,10 @@ def _select_units(
 def _find_positions(algorithm: Algorithm, side: str) -> Int64Array:
     """Return the unit of the full buffer at which an operand of each step begins: int64[rows].
 
-    `side`: operand `src` or `dst`. A buffer that is the part of a rank has the units of this part.
+    `side`: the operand, `src` or `dst`. In an all-gather, unit k of INPUT of rank r is unit
+    r * (units per rank) + k of the full buffer; in a reduce-scatter, the same applies to
+    OUTPUT. In all other buffers, offsets are units of the full buffer. The value is
+    meaningless for steps without this operand.
     """
     steps, collective = algorithm.steps, algorithm.collective
     offset: Int64Array = getattr(steps, f"{side}_offset")
@@ -164,9 +172,10 @@ def _find_positions(algorithm: Algorithm, side: str) -> Int64Array:
 
 
 def _find_part(collective: Collective) -> int:
-    """Return the buffer whose size is one rank's part of the full buffer: INPUT or OUTPUT.
+    """Return the buffer that is only one rank's part of the full buffer, or -1.
 
-    -1 if all buffers have the units of the full one.
+    It is INPUT for an all-gather, and OUTPUT for a reduce-scatter. All other kinds give -1,
+    also those that are not divisible, such as all-to-all or the uneven kinds.
     """
     if collective.kind not in _UNEVEN_KINDS:
         return -1

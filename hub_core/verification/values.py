@@ -90,10 +90,11 @@ class ExactValues:
     name: str = "exact"
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """Create the memory before the run: uint8[cells, contributions + 1].
+        """Create the memory before the run: uint8[cells, number of contributions + 1].
 
-        Cell `addresses[i]` holds the single contribution `contributions[i]`; other cells are
-        undefined.
+        Cell `addresses[i]` contains the contribution with the number `contributions[i]` once,
+        and its total in the last column is 1. All other cells are zeros, which means undefined.
+        The addresses must be distinct.
         """
         width = self.num_contributions + 1
         memory = np.zeros((cells, width), np.uint8)
@@ -102,10 +103,11 @@ class ExactValues:
         return memory
 
     def combine(self, first: _Array, second: _Array) -> _Array:
-        """Return the sums of two arrays of multisets; undefined if one operand is undefined.
+        """Return the sums, row by row, of two arrays of multisets; a new uint8 array.
 
-        A row has the multiplicity of each contribution, and 0 in the last column if it is
-        undefined. Multiplicities above 255 become 255.
+        A row has the multiplicity of each contribution and, in the last column, their total,
+        which is 0 exactly if the cell is undefined. Every sum is at most 255, which means 255
+        or more. If one operand of a row is undefined, the row is all zeros.
         """
         total = first + second
         # A uint8 sum below its first operand has overflowed.
@@ -215,9 +217,10 @@ class FingerprintValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """Return an upper bound on the probability that wrong contents are not detected.
+        """Return an upper bound on the probability that any wrong unit equals its expected value.
 
-        It is 2^-64 per expected contribution.
+        It is 2^-64 times the number of contributions to all units of `expected` together; 0 if
+        no contribution is expected.
         """
         counts = expected[:, 1].astype(np.float64)
         return float(counts.sum()) * 2.0**-64

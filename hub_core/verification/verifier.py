@@ -135,7 +135,7 @@ class _Task:
         """Return the number of blocks of SCRATCH of every rank: int64[ranks].
 
         A block has `unit` units of the algorithm. If only a range of units is checked, SCRATCH
-        counts at most as many units as this range.
+        counts only the units of this range. The number is rounded down.
         """
         units = self.given.algorithm.scratch_units
         if self.block is not None:
@@ -147,8 +147,9 @@ class _Task:
     def memory_units(self) -> float:
         """Return the number of blocks in INPUT, OUTPUT and SCRATCH of all ranks together.
 
-        A block has `unit` units of the algorithm. If only a range of units is checked, SCRATCH is
-        limited as in `scratch_units`. It is a float, because sizes near 2^62 would overflow.
+        A block has `unit` units of the algorithm. If only a range of units is checked, only the
+        blocks of this range count. INPUT and OUTPUT are both counted, also in place. The result
+        is a float, because sums of sizes near 2^62 would overflow.
         """
         collective = self.collective
         sizes = (collective.input_units(), collective.output_units(), self.scratch_units)
@@ -210,10 +211,12 @@ def _convert_refusal_to_finding(findings: Findings) -> Iterator[None]:
 
 
 def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
-    """Check races and contents in one mode; return the findings and the comparison of contents.
+    """Check races and contents in one mode; return findings and comparison of contents.
 
-    A timing-only algorithm is not checked. An algorithm that is too large gets a finding, and no
-    error is raised.
+    `file`: the file that the findings name. The comparison is `NOT_COMPARED` for a
+    timing-only algorithm, which is not checked, for an algorithm without expected contents,
+    and for one that is too large. A too large algorithm gives a finding of kind error
+    instead of an exception; findings that were added before it remain.
     """
     findings, comparison = Findings(file), NOT_COMPARED
     if task.given.has_contents:

@@ -84,10 +84,10 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
 
 
 def _find_network_by_name(binary: str) -> str:
-    """Return the backend of a binary by its file name, as ASTRA-sim's build names it.
+    """Return the network backend that the file name of an ASTRA-sim binary indicates.
 
-    It is congestion-unaware if the name contains "unaware" (in any case of letters), else
-    congestion-aware.
+    It is `congestion-unaware` if the name without its folder contains "unaware", in upper
+    or lower case; otherwise it is `congestion-aware`. The file need not exist.
     """
     is_unaware = "unaware" in Path(binary).name.lower()
     return CONGESTION_UNAWARE if is_unaware else CONGESTION_AWARE
@@ -149,9 +149,10 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
 
 
 def _find_cure(output: str) -> str:
-    """Return the advice for the first known error text in the simulator's output; "" without one.
+    """Return the advice for a known error text in the simulator's output, or "" without one.
 
-    `_CURES` maps error texts to advice, in order of precedence.
+    `_CURES` maps error texts to advice. If the output contains several of these texts, the
+    first one in the order of `_CURES` counts. Case matters.
     """
     for text, cure in _CURES.items():
         if text in output:
