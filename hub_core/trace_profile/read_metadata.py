@@ -266,12 +266,14 @@ def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:
 
 
 def _read_expected(first: RankProfile, num_ranks: int) -> Contributions:
-    """Return the contract of a custom collective: the contributions that each rank must receive.
+    """Return the required contents of OUTPUT of a custom collective, in the order of the file.
 
-    They are read from the metadata attributes `expected_*` of rank 0, one list per column of the
-    table. A source rank of -1 stands for all ranks. Raises `InputError` for columns of different
-    lengths, for ranks that do not exist, and for offsets and units outside 0..2^62 - 1. Whether
-    offsets lie in the buffers is checked by the model, not here.
+    They are read from the metadata attributes `expected_*` of rank 0 (`first`), one list
+    per column of `CONTRACT_COLUMNS`. A source rank of -1 means all ranks. Raise
+    `InputError` for a missing column (`missing-metadata`), and with the code
+    `invalid-metadata` for columns of different lengths, for ranks that do not exist, and
+    for offsets and units outside 0..2^62 - 1. The sizes of the buffers are not considered
+    here, but by the model.
     """
     columns = {name: first.integers(f"expected_{name}") for name in CONTRACT_COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:

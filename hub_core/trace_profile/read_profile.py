@@ -116,12 +116,16 @@ def _build_columns(
 
 
 def _read_peers(fields: NodeFields, last: int) -> Int64Array:
-    """Return the other end of every message: int64[nodes], -1 for other nodes.
+    """Return the peer of every message: int64[nodes], -1 for other nodes.
 
-    It is `comm_dst` of a send and `comm_src` of a receive. Raises `TraceError` for a message
-    without region, tag or other end (`missing-attribute`), for an end above `last`
-    (`attribute-range`), and for an own end, which is optional, that is not the rank of the file
-    (`rank-files`).
+    It is `comm_dst` of a send and `comm_src` of a receive, from 0 to `last`. Raise
+    `TraceError`, in this order:
+
+    - `missing-attribute`: a message has no region, tag or peer.
+    - `attribute-kind`, `attribute-range`: `comm_src` or `comm_dst` of a message is no
+      integer, or not in 0..`last`.
+    - `rank-files`: the message gives its own end, which is optional, and it is not the rank
+      of the file.
     """
     fields.require("region", fields.is_message)
     fields.require("comm_tag", fields.is_message)
@@ -264,10 +268,12 @@ def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[Boo
 
 
 def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
-    """Return which nodes are reductions directly after a receiving half of the same rank.
+    """Return which nodes are the combining halves of receive-reduce steps: bool[nodes].
 
-    `is_half`: bool[nodes], the receives that are the first half of a receive-reduce. The result is
-    bool[nodes]; the first node of a batch is False.
+    These are the COMP nodes with `comp_kind` 0 (reduction) directly after a node in
+    `is_half` of the same rank; the first node of a batch is none. `is_half`: bool[nodes],
+    the receiving halves. Raise `TraceError` (`attribute-kind`, `attribute-range`) if the
+    `comp_kind` of any COMP node is invalid; a missing one is accepted here.
     """
     kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
     is_pair: BoolArray = fields.is_comp & (kind == CompKind.REDUCE)
@@ -281,8 +287,8 @@ def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
 def _depends_on_previous(links: ResolvedLinks, nodes: int) -> BoolArray:
     """Return which nodes have exactly one dependency, a data dependency on the previous node.
 
-    Data and control dependencies are counted together; the previous node is the row before.
-    bool[nodes].
+    The result is bool[nodes]. Data and control dependencies are counted together, and a
+    dependency that is listed twice counts twice. The previous node is the row before.
     """
     parents = np.zeros(nodes, np.int64)
     for edges in (links.data, links.control):
@@ -335,10 +341,12 @@ def _read_durations(fields: NodeFields) -> Int64Array:
 def _convert_edges(
     edges: Edges, row_of_node: Int64Array, is_combine: BoolArray, fields: NodeFields
 ) -> Edges:
-    """Convert edges between nodes to edges between steps.
+    """Convert edges between nodes to edges between steps, in the same order.
 
-    The edge between the two halves of a receive-reduce is dropped. Raises `TraceError`
-    (`dangling-dependency`) if the placeholder of a rank without steps has a dependency.
+    `row_of_node`: step of every node, -1 for the placeholder of a rank without steps. Edges
+    to combining halves (`is_combine`) are dropped: they only connect the two halves of a
+    receive-reduce, which are one step. Raise `TraceError` (`dangling-dependency`) if a
+    placeholder has a dependency.
     """
     external = edges.only(~is_combine[edges.children])
     rows = Edges(row_of_node[external.parents], row_of_node[external.children])

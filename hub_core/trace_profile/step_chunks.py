@@ -134,10 +134,12 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
 
 
 def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> InputError:
-    """Return an error about a step in a cycle as an error about its node.
+    """Return an error about a step in a cycle as an error about the first node of this step.
 
-    The new error has file, byte and rank of the node. `irregular`: nodes by rank, which must
-    contain this rank. An error with another code, or without rank and step, is returned unchanged.
+    The new error has the id of the node in its message, the node's file, byte and rank as
+    its location, and the old code and cure. `irregular`: nodes by rank, which must contain
+    the rank of the error. An error with another code than `cyclic-dependencies`, or without
+    rank or step, is returned unchanged.
     """
     finding = error.diagnostics[0]
     location = finding.location
@@ -151,9 +153,10 @@ def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> In
 
 
 def _join_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Array]:
-    """Return the dependencies `name` ("data" or "control") of all chunks as (parents, children).
+    """Return the "data" or "control" dependencies (`name`) of all chunks: parents, children.
 
-    Rows are numbered in the concatenation of the chunks, in their order; edges keep their order.
+    Both are int64 row numbers in the concatenation of the chunks. Chunks and the edges in a
+    chunk keep their order. At least one chunk is required.
     """
     shifts = first_positions([len(chunk) for chunk in chunks])
     edges: list[Edges] = [getattr(chunk, name) for chunk in chunks]
@@ -190,10 +193,10 @@ def irregular_ranks(
 
 
 def _select_edges(edges: Edges, start: int, stop: int) -> Edges:
-    """Return the edges whose children are the nodes `start..stop - 1`.
+    """Return the edges whose children are the nodes `start` to `stop - 1`, in their order.
 
-    Nodes are renumbered from `start` on; parents before `start` become negative. Edges must be
-    sorted by child.
+    `start` is subtracted from all node numbers, so parents before `start` become negative.
+    Edges must be sorted by child.
     """
     low, high = np.searchsorted(edges.children, [start, stop])
     return Edges(edges.parents[low:high] - start, edges.children[low:high] - start)
@@ -227,16 +230,13 @@ def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[st
 
 
 def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
-    """Return the nodes that list their parents in another order than the plain form does.
+    """Return the nodes that list their parents in another order than profile v1 does.
 
-    In the plain form, which needs no record, the nodes of a rank are in the order of their steps,
-    and every node lists its parents in ascending positions of that order. `plain[i]` is the
-    position of node i in that order. `edges` has the parents of each node together, as the file
-    lists them.
-
-    An entry is [node, parents], with the parents as the file lists them; a parent that is repeated
-    is kept at its first place only. Repetitions alone do not make a list unusual. The result is
-    empty if all lists are as in the plain form.
+    An entry is [node, parents], both positions in the file. The entries are ascending by
+    node; the parents are in the order of the file, without repetitions. In profile v1, the
+    nodes of a rank are in the order of their steps, and every node lists its parents in
+    this order. `plain[i]` is the position of node i in that order. A node that only repeats
+    parents is not listed. The result is [] if all lists are as in profile v1.
     """
     unusual: list[JsonValue] = []
     cuts = run_starts(edges.children)
@@ -250,11 +250,12 @@ def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
 
 
 def _record_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> str | None:
-    """Return `CHANNEL_TAGS` if the tag of every message is its channel, else None.
+    """Return `CHANNEL_TAGS` if the tags of all messages are their channels, otherwise None.
 
-    It is also None if the tags are those of `message_tags`, or match the same messages as these;
-    such tags are not preserved. Raises `InputError` (`tag-mismatch`) for tags that match other
-    messages than channels and order do.
+    It is None, without further checks, if the tags are those of `message_tags`, and without
+    messages. For any other tags, raise `InputError` (`tag-mismatch`) if they match other
+    messages than channels and order do; tags that match the same messages give None, and
+    are not preserved.
     """
     expected = message_tags(steps)
     if np.array_equal(expected, tags):

@@ -25,12 +25,16 @@ _LEFT_OUT = "a buffer side or a peer that the step does not use is not written"
 
 
 def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
-    """Write one trace per rank; an artifact `.RANK.et` is encoded only when its content is read.
+    """Write one trace `.RANK.et` per requested rank, in ascending order.
 
-    The result lists the losses, and has a note if some duration is not an integer number of
-    microseconds. Raises `UsageError` for the symbolic dialect, which has sizes only in chunks,
-    if these are meaningless or exceed int32; for a step of more than 2^62 bytes; and for ranks
-    that the algorithm does not have.
+    A trace is encoded only when the content of its artifact is read; the artifacts can be
+    iterated once. The result lists the losses, and has a note if some duration is not an
+    integer number of microseconds. Raise `UsageError`, in this order:
+
+    - for the symbolic dialect, which has sizes only in chunks, if these are meaningless or
+      exceed 2^31 - 1
+    - if a step has more than 2^62 bytes
+    - for an invalid list of ranks, and ranks that the algorithm does not have
     """
     plan = _create_plan(algorithm, options)
     files = _Files(plan)
@@ -86,9 +90,11 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
 
 
 def _parse_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
-    """Parse ranks such as `0,17,4000-4010` and sort them; None means all ranks.
+    """Parse ranks such as `0,17,4000-4010` and return them in ascending order.
 
-    Raises `UsageError` for an invalid text and for ranks that the algorithm does not have.
+    None gives all ranks, 0 to `num_ranks` - 1. Raise `UsageError` for an invalid text
+    (`invalid-ranks`), such as an empty one or one that lists a rank twice, and if the
+    highest rank does not exist (`rank-range`).
     """
     if text is None:
         return range(num_ranks)
@@ -100,10 +106,11 @@ def _parse_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
 
 
 def _has_triple(algorithm: Algorithm) -> bool:
-    """Return whether sizes in chunks are meaningful and at most 2^31 - 1 (int32).
+    """Return whether sizes in chunks (units) are meaningful and at most 2^31 - 1 (int32).
 
-    They are not meaningful for a timing-only algorithm with as many units as bytes. The compared
-    numbers are the units of the collective, and the counts and offsets of all messages.
+    They are not meaningful for an algorithm without contents, which gives only times, if it
+    has one unit per byte. The compared numbers are the units of the collective, the counts
+    of all messages, the source offsets of sends and the destination offsets of receives.
     """
     steps = algorithm.steps
     units = algorithm.collective.unit_count

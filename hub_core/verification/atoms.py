@@ -132,11 +132,13 @@ class Accesses:
 
     @cached_property
     def neighbours(self) -> tuple[Int64Array, Int64Array]:
-        """Return conflicts between neighbouring accesses to an atom, as indices (earlier, later).
+        """Return pairs of accesses to one atom that must keep their order: (earlier, later).
 
-        The accesses of an atom are ordered by the position of their steps. A pair is the last write
-        before an access and this access, or a read and the next write. Two writes with reads
-        between them form no pair. Both arrays are int64.
+        Both are int64 arrays of indices of accesses. The accesses of an atom are taken in the
+        order `by_time`. A pair is a read and the last write before it, a read and the next
+        write after it, or two consecutive writes; two writes with a read between them form no
+        pair. The order of the pairs is that of `pair_neighbours`. A step that reads and writes
+        the atom counts as a write.
         """
         block, is_write = self.atom[self.by_time], self.by_time >= self.num_reads
         earlier, later = pair_neighbours(block, is_write)
@@ -145,19 +147,18 @@ class Accesses:
     def find_at(
         self, access: Int64Array, shift: Int64Array, row: Int64Array, *, is_read: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """Find the accesses of other steps at the position that blocks have in their own regions.
+        """Return the accesses of other steps at the same positions in their own operands.
 
-        For each i, take these in turn:
+        For each i, take the block `shift[i]` blocks after the start of the atom of `access[i]`.
+        Its position p is its distance from the start of the operand that `access[i]` reads or
+        writes. The result is about block p of the operand of step `row[i]`, which is the source
+        with `is_read`, otherwise the destination:
 
-        - the block `shift[i]` blocks after the first block of the atom of `access[i]`
-        - its position: its distance from the start of the region (operand) of the step of
-          `access[i]`
-        - the operand of step `row[i]`: its source with `is_read`, else its destination; the step
-          must have this operand, and the operand must be longer than the position (not checked)
-        - the block at the same position in this operand
+        - the access of step `row[i]` to the atom of this block
+        - the distance of this block from the start of that atom
 
-        Returns two int64 arrays: the access of step `row[i]` to the last block, a read with
-        `is_read`, else a write; and the distance of the last block from the start of its atom.
+        Both are int64 arrays. The step must have this operand, and the operand must be longer
+        than p; this is not checked.
         """
         atoms, own_row = self.atoms, self.row[access]
         target = atoms.source if is_read else atoms.destination
@@ -225,7 +226,9 @@ class _Ways:
     def find_ends(self) -> Int64Array:
         """Return, for every access, the access at the end of its path of data: int64[accesses].
 
-        Only the first unit of every atom on the path is followed. The method is pointer jumping.
+        The result is the access itself if its data move no further. At each access of the path,
+        the first unit of its atom is followed, even if the data arrived at a later unit of it
+        (`follow` is exact). The paths must not contain cycles.
         """
         everything = np.arange(len(self.within))
         return find_heads(self._advance(everything, np.zeros_like(everything))[0])
@@ -258,9 +261,11 @@ class _Ways:
     def _advance(self, access: Int64Array, shift: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Move units one hop along their path of data; return the new (access, shift), int64.
 
-        A unit is `shift` units after the start of the atom of `access`. It moves to another step if
-        its step has a hop and the access is a read (forwards) or a write (backwards); otherwise to
-        the next access of the atom, or it stays. The arguments are not changed.
+        A unit is `shift` units after the start of the atom of `access`. If the row of `access`
+        has a `hop`, and `access` is a read (forwards) or a write (backwards), the unit moves to
+        the same position in the operand of that other step. Otherwise it moves to the access
+        `within` the atom, which is `access` itself at the end of a path. The arguments are not
+        changed.
         """
         accesses = self.accesses
         following, shift = self.within[access], shift.copy()
@@ -311,10 +316,11 @@ def _find_ways_of_sums(accesses: Accesses, steps: StepTable, messages: Messages)
 
 
 def _find_ways_of_copies(accesses: Accesses, steps: StepTable, messages: Messages) -> _Ways:
-    """Build the next access on the path from each read or write back to the source of its data.
+    """Build the next access on the path from each access back to the source of its data.
 
-    A read leads to the last write of the atom before it, and the write of a RECV to the read of its
-    SEND. Other accesses end the path.
+    A read leads to the last write of the atom before it. The write of a RECV leads to the
+    read of its SEND, if the message is valid (`_find_valid_messages`). All other accesses
+    end the path: writes of other kinds of steps, and reads without an earlier write.
     """
     within = np.arange(len(accesses.row))
     earlier, later = accesses.neighbours
@@ -328,9 +334,11 @@ def _find_ways_of_copies(accesses: Accesses, steps: StepTable, messages: Message
 
 
 def _find_valid_messages(accesses: Accesses, messages: Messages) -> BoolArray:
-    """Return which messages have both regions within their buffers: bool[messages].
+    """Return for which messages both regions are valid: bool[messages].
 
-    Other regions have no atoms (ranges of units), so their length is 0.
+    The regions are the source of the send and the destination of the receive. A region is
+    valid if it has at least one atom; a region outside its buffer, or without units in the
+    examined block, has none.
     """
     atoms = accesses.atoms
     is_sent = atoms.source.length[messages.send] > 0

@@ -96,9 +96,11 @@ def check_contents(
 
 
 def _initial_contributions(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
-    """Return the units of all defined INPUTs: (addresses, numbers of contributions), both int64.
+    """Return the units of all defined INPUTs as (addresses, contributions), both int64.
 
-    They are ordered by rank, then by unit. Ranks whose INPUT is not defined have no units.
+    A contribution is the number of an INPUT unit in `index`, which also counts undefined
+    INPUTs. The units are ordered by rank, then by unit. Ranks whose INPUT is undefined are
+    omitted.
     """
     sizes = np.where(stage.collective.defined_inputs(), index.sizes, 0)
     ranks = np.repeat(np.arange(len(sizes)), sizes)
@@ -162,10 +164,11 @@ def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -
 
 
 def _describe_address(stage: Stage, rank: int, address: int) -> str:
-    """Describe an address of a rank as a region of a buffer, in units of the algorithm.
+    """Describe an address of a rank as a region of a buffer, such as `OUTPUT[4:6]`.
 
-    If several buffers contain it, OUTPUT takes precedence over INPUT, and INPUT over SCRATCH. An
-    address outside all buffers is described by its number.
+    The region is the block at this address, in units of the algorithm (`stage.unit` per
+    block). If several buffers contain the address, OUTPUT takes precedence over INPUT, and
+    INPUT over SCRATCH. For an address outside all buffers, the text is `address N`.
     """
     # Users look at OUTPUT first.
     for buffer in (Buffer.OUTPUT, Buffer.INPUT, Buffer.SCRATCH):

@@ -114,10 +114,12 @@ class FifoBuffers:
     def _buffer_edges(
         self, transfers: Int64Array, first: Int64Array, capacity: int
     ) -> list[_Edges]:
-        """Return edges (parents, children) between the transfers of each connection.
+        """Return the (parents, children) between transfers due to the buffers of connections.
 
-        They lead from the k-th transfer of a SEND to that of its receive, and from the receive of
-        transfer k to the send of transfer k + `capacity`, which uses the same slot.
+        The first element has the edges from the k-th transfer of each SEND to the k-th transfer
+        of its receive. The second has the edges from the receive of transfer k of a connection
+        to the send of transfer k + `capacity`, which needs the same slot. Transfers that only
+        one of both steps has are ignored. `transfers`, `first`: as for `_pair_transfers`.
         """
         sent, received = _pair_transfers(self._send, self._receive, transfers, first)
         shorter = np.minimum(transfers[self._send], transfers[self._receive])
@@ -129,10 +131,12 @@ class FifoBuffers:
     def _fused_edges(
         self, transfers: Int64Array, first: Int64Array, row: Int64Array
     ) -> list[_Edges]:
-        """Return edges (parents, children) between the transfers of fused instructions.
+        """Return the (parents, children) between the transfers of fused instructions.
 
-        They lead from each received transfer to the transfer that sends it on, and from there to
-        the next received transfer of the instruction.
+        A fused instruction is a receive and the send that forwards its data. The first element
+        has the edges from each received transfer to the transfer that sends it on. The second
+        has the edges from there to the next received transfer of the instruction. `transfers`,
+        `first`: as for `_pair_transfers`. `row`: row of every transfer.
         """
         receives, sends = _pair_transfers(self._fused_receive, self._fused_send, transfers, first)
         same = np.flatnonzero(row[sends[1:]] == row[sends[:-1]])
@@ -182,9 +186,10 @@ def fused_pairs(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64
 def _pair_transfers(
     first_row: Int64Array, second_row: Int64Array, transfers: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the numbers of the k-th transfers of paired rows, for every k that both rows have.
+    """Return the numbers of the k-th transfers of paired rows as (first, second), both int64.
 
-    Row `first_row[i]` is paired with row `second_row[i]`. `transfers`: number of transfers of every
+    Row `first_row[i]` is paired with row `second_row[i]`. There is an entry for each k that
+    both rows have, ordered by pair, then by k. `transfers`: number of transfers of every
     row. `first`: number of the first transfer of every row.
     """
     count = np.minimum(transfers[first_row], transfers[second_row])

@@ -34,12 +34,13 @@ def find_races(
 def _find_unordered_conflicts(
     verification_input: VerificationInput, regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (earlier rows, later rows) of conflicting steps that no path of dependencies orders.
+    """Return (earlier rows, later rows) of conflicting steps between which there is no path.
 
-    Steps conflict if they access a common unit and one writes it. `position`: int64[rows], the
-    position of each step in one possible execution. Only accesses that are neighbours in this
-    sequence are examined, which is enough to find out whether there is a race. The pairs keep the
-    order of `adjacent_conflicts`.
+    Steps conflict if they access a common unit and at least one writes it. A path consists
+    of dependencies and messages. `position`: int64[rows], the position of each step in one
+    possible execution, -1 for steps that never run, which are in no pair. Only accesses to
+    a unit that are neighbours in this sequence are examined: the result is empty exactly if
+    there is no race. The pairs keep the order of `adjacent_conflicts`.
     """
     earlier, later = adjacent_conflicts(regions, position)
     # Most conflicts are ordered; all are decided in one call.

@@ -35,7 +35,8 @@ _Array = npt.NDArray[Any]
 def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64Array:
     """Return the indices of the pairs without a path from `earlier` to `later`, ascending.
 
-    `earlier`, `later`: int64[pairs], rows of steps. The result is exact.
+    `earlier`, `later`: int64[pairs], rows of steps, all of which must run. A path consists
+    of dependencies and messages; a step has a path to itself. The result is exact.
     """
     open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
@@ -105,10 +106,11 @@ def _generate_searches(
 
 
 def _are_on_a_chain(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Return whether both nodes of a pair are equal, or in order on a common chain: bool[pairs].
+    """Return whether a chain proves a path from `earlier[i]` to `later[i]`: bool[pairs].
 
-    Chains are those of programs and of message flows; a node of a chain can be reached from all
-    earlier nodes of it. False does not mean that there is no path.
+    True if both nodes are equal, or if `earlier[i]` is the lower one and both are on one
+    chain of `program_chain` or of `flow_chain`; every node of a chain can be reached from
+    its lower nodes. False does not mean that there is no path.
     """
     same_program = graph.program_chain[earlier] == graph.program_chain[later]
     # A node of a chain is reachable from all earlier nodes of the chain.
@@ -178,10 +180,11 @@ class _Marks:
         return int(self.column.max()) + 1
 
     def has(self, marks: _Array, starts: Int64Array) -> BoolArray:
-        """Return whether starts reach their ends: bool[pairs].
+        """Return whether a path leads from each start to its end: bool[pairs].
 
-        `marks`: the value at each end, in the column of its start. Bits: the bit of the start must
-        be set. Clocks: the value must be at least that of the start.
+        `starts`: int64[pairs], nodes with a mark. `marks[i]`: the mark that was propagated to
+        the end of pair i, in the column of its start. With bits, the bit of the start must be
+        set in it; with clocks, it must be at least the start's value.
         """
         value = self.value[starts]
         is_bit = self.join is np.bitwise_or
@@ -231,9 +234,11 @@ def _reach(
 def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
     """Build marks that are clocks of the program chains that contain a start.
 
-    Each of these chains has a column; chains are numbered within their part, so parts share
-    columns. The clock of a node on its own chain is its number. Another node gets the largest
-    number of the chain that reaches it, -1 for none. Nodes of other chains have column -1.
+    Each of these chains has a column. Columns are numbered within a part, so parts share
+    them; each chain must be in one part. Every node of such a chain has the column of the
+    chain and its own number as the value; nodes of other chains have column -1. Propagation
+    takes the maximum: the clock of a node is the highest node of the chain from which it
+    can be reached, or -1.
     """
     chains = distinct(graph.program_chain[starts])
     column_of_chain = np.full(len(graph), -1, np.int64)

@@ -120,13 +120,16 @@ class VerifyReport:
 
 
 def parse_expectation(text: str, collective: Collective) -> Contributions:
-    """Return the expected contents of OUTPUT that a text describes.
+    """Return the expected contents of OUTPUT that a text describes; case does not matter.
 
-    The text is either the name of a collective (`broadcast root 0`, `all-gather`) or assignments. A
-    name means that collective over all ranks and the full buffer of `collective`. An assignment
-    (`o[r]=i[r+1]`, `o[1]=o[2]=i[0]`; several are separated by `,` or `;`) copies INPUT buffers of
-    `unit_count` units to OUTPUT buffers. `r` stands for every rank; pairs with a rank outside
-    0..n-1 are dropped. Raises `UsageError` for any other text.
+    A text without `=` is the name of a standard collective, such as `all-gather` or
+    `broadcast root 0`, over all ranks and the units of `collective`. Other texts are
+    assignments, separated by `,` or `;`. An assignment such as `o[r]=i[r+1]` or
+    `o[1]=o[2]=i[0]` copies INPUT buffers of `unit_count` units to OUTPUT buffers; `r`
+    stands for every rank. Ranks do not wrap around: pairs with a rank outside 0..n-1 are
+    dropped. A buffer that is assigned several times must contain the sum of all its
+    sources. Raise `UsageError` for any other text, and for a collective that is not
+    possible.
     """
     words = text.strip().lower()
     if "=" in words:
@@ -213,7 +216,9 @@ def _parse_pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
 def _match_term(text: str, buffer: str) -> re.Match[str] | None:
     """Match a term such as `o[r+1]` whose buffer is `buffer` (`i` or `o`).
 
-    White space is ignored. None for other texts and for a term of the other buffer.
+    The match has the groups `buffer`, `rank` (`r` or a number) and `shift` (`+1` or None).
+    White space is ignored, upper case is not accepted. Return None for other texts and for
+    a term of the other buffer.
     """
     term = _TERM.fullmatch(re.sub(r"\s", "", text))
     return term if term is not None and term["buffer"] == buffer else None

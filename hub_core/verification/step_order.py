@@ -63,11 +63,12 @@ def happens_before(steps: StepTable) -> HappensBefore:
 
 
 def sequential_positions(relation: HappensBefore) -> Int64Array:
-    """Return the position of every row in one sequential run: int64[rows], -1 if it never runs.
+    """Return the position of each row in one sequential run: int64[rows], -1 if it never runs.
 
-    The run visits the ranks in ascending order, again and again. On each visit a rank executes its
-    steps until one waits for a step that has not run. So a step that waits for a message from a
-    higher rank runs at the next visit.
+    The run visits the ranks in ascending order, repeatedly. On each visit a rank executes,
+    in the order of rows, all its remaining steps whose predecessors have run. A step that
+    waits for a message does not delay later rows that do not depend on it. If the message
+    comes from a higher rank, the step runs at the next visit or later.
     """
     # A message of a higher rank is available only in the next round.
     visit = find_longest_chains(relation, relation.parents > relation.children)
@@ -94,11 +95,11 @@ def find_longest_chains(relation: HappensBefore, counts: BoolArray) -> Int64Arra
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """Return the topological levels of the steps by happens-before with additional edges.
+    """Return the topological order of the steps by happens-before with additional edges.
 
-    `parents[i]` must precede `children[i]` (rows). The relation itself is not changed. If the
-    additional edges contradict it, the result is incomplete: rows in a cycle or after it have no
-    position.
+    Row `parents[i]` must precede row `children[i]`. The relation itself is not changed. If
+    the edges form a cycle, the order is incomplete: rows in a cycle, and rows that wait for
+    one, have position -1.
     """
     parents = np.concatenate([relation.parents, parents])
     children = np.concatenate([relation.children, children])

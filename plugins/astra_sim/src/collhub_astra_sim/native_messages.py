@@ -427,10 +427,10 @@ class RankSteps:
     ) -> Int64Array:  # fmt: skip
         """Add to every rank a receive that writes the sum of message and `operand` to `target`.
 
-        `origin[r]`: sender of rank r. `duration_ns`: time of the reduction, one number or an array
-        by rank. The message has the size of `target`. The step starts after the steps of the
-        handles `after` on the same rank. Returns its handle, int64[ranks]: the row of the step on
-        each rank.
+        `origin[r]`: sender of rank r. `duration_ns`: duration of the step, one number or an
+        array by rank. The count of `target` is the size of the message and of `operand`. The
+        step starts after the steps of the handles `after` on the same rank. Return its handle,
+        int64[ranks]: the row of the step on each rank.
         """
         read = {"src_buffer": operand.buffer, "src_offset": operand.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}

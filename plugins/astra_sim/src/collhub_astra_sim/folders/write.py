@@ -187,9 +187,10 @@ def _build_program(
 def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
     """Return the bytes to write in the workload node of an algorithm of `size` bytes.
 
-    It is `size`, but for an all-gather the part of one rank, because ASTRA-sim counts its input; at
-    least 1, because ranks never finish an all-gather of 0 bytes. In the symbolic dialect it is
-    `size` for all collectives. The number scales symbolic traces and does not affect absolute ones.
+    It is `size`, except for an all-gather in a dialect other than `symbolic`: there it is
+    the part of one rank, `size` / ranks rounded down, because ASTRA-sim counts the input of
+    an all-gather. That part is at least 1, because ranks never finish an all-gather of 0
+    bytes. The number scales symbolic traces and does not affect absolute ones.
     """
     # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
     # ASTRA-sim, divides this number by the units of the entire output, so it gets the total.

@@ -113,10 +113,9 @@ class FatTree:
     def switches(self, number: int) -> int:
         """Return the number of switches of tier `number`; 0 is the lowest tier.
 
-        Tier 0 has one switch per `radix_down` NPUs. Going up a tier, the number of uplinks (first
-        the number of NPUs) is multiplied by the lower speed and divided by the higher speed and the
-        oversubscription; the tier has one switch per `radix_down` uplinks. Divisions are rounded
-        down.
+        It is u(`number`) / `radix_down` of this tier, where u(t) is the number of cables that
+        arrive at tier t from below: u(0) is the number of NPUs, and u(t + 1) is u(t) * speed of
+        t / (speed of t + 1 * `oversubscribed` of t). All divisions are rounded down.
         """
         if number == 0:
             return self.npus // self.tiers[0].radix_down
@@ -126,12 +125,13 @@ class FatTree:
         return uplinks // self.tiers[number].radix_down
 
     def _count_switches_above(self, number: int) -> int:
-        """Return how many switches of tier `number` + 1 a switch of tier `number` is connected to.
+        """Return the number of switches of tier `number` + 1 to which a switch is connected.
 
-        Parallel cables to a switch count once. With three tiers, a switch of tier 0 reaches all
-        switches of tier 1 in its pod, and one of tier 1 the number of top switches divided by the
-        number of switches of tier 1 in a pod. With two tiers, a switch of tier 0 reaches all top
-        switches.
+        The switch is of tier `number`, which must not be the top tier. Parallel cables to a
+        switch count once. With two tiers, a switch of tier 0 reaches all top switches. With
+        three tiers, it reaches all switches of tier 1 in its pod; a switch of tier 1 reaches
+        the number of top switches divided by the number of switches of tier 1 in a pod, rounded
+        down.
         """
         # Switches below the second tier from the top belong to pods.
         if number + 2 == len(self.tiers):
@@ -215,10 +215,12 @@ _KEYS = _REQUIRED | _UP | _OPTIONAL
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Read the network of an htsim topology file.
+    """Read the network of an htsim topology file: NPUs, then the switches from the lowest tier.
 
-    Raises `InputError` (`invalid-htsim-topology`), with the line if it is known, for invalid lines,
-    and for missing or inconsistent numbers.
+    The rules for lines and numbers are those of `_File`. Raise `InputError`
+    (`invalid-htsim-topology`), with the line if it is known, for a file above 1 MiB,
+    invalid lines, and missing or inconsistent numbers. Raise `UsageError` for several
+    files.
     """
     del options
     return _File(source).topology()

@@ -183,10 +183,11 @@ class _Levels:
         return int(speed_gbps), int(latency_ns)
 
     def _count_ports(self, side: Sequence[Counter[int]], level: int) -> int:
-        """Return how many cables each node of a level has to the level above (or below).
+        """Return the number of cables that each node of `level` has on one side.
 
-        `side`: by node, the number of cables to each neighbour on that side. Raises
-        `_NoFatTreeError` if the nodes of the level differ.
+        `side`: `_above` or `_below`, which has by node the number of cables to each neighbour
+        on this side. Parallel cables count separately. Raise `_NoFatTreeError` if the nodes of
+        the level have different numbers.
         """
         counts = {sum(side[node].values()) for node in self._nodes[level]}
         if len(counts) != 1:
@@ -194,11 +195,12 @@ class _Levels:
         return counts.pop()
 
     def _compute_oversubscription(self, number: int, speed_gbps: int, ports_above: int) -> int:
-        """Return the oversubscription of a tier: bandwidth below its switches / bandwidth above.
+        """Return the bandwidth below a switch of tier `number` divided by the bandwidth above it.
 
-        `speed_gbps`: of the cables below. `ports_above`: of a switch. Raises `_NoFatTreeError`
-        unless it is an integer of at least 1. `_get_speed` and `_count_ports` may raise the same
-        error.
+        The tier must not be the top tier. `speed_gbps`: speed of a cable below a switch.
+        `ports_above`: number of cables above a switch. Raise `_NoFatTreeError` unless the
+        result is an integer of at least 1, and if cables or switches of a tier differ
+        (`_get_speed`, `_count_ports`).
         """
         faster, _ = self._get_speed(number + 1)
         ports_below = self._count_ports(self._below, number + 1)
@@ -208,10 +210,10 @@ class _Levels:
         return share
 
     def _count_pods(self) -> int:
-        """Return the number of pods of a fat tree.
+        """Return the number of pods: 1 with two tiers.
 
-        It is 1 with two tiers. With three, switches of tier 0 that are connected to the same
-        switches above form a pod.
+        With three tiers, a pod is a set of switches of tier 0 that are connected to the same
+        switches of tier 1, by any number of cables.
         """
         if self._count == 2:
             return 1

@@ -50,10 +50,14 @@ class _Header:
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Read the network of an ns-3 topology file, of ASTRA-sim or of SimAI.
+    """Read the network of an ns-3 topology file, in the form of ASTRA-sim or of SimAI.
 
-    A number of links that differs from the header is reported as a warning. Raises `InputError`
-    (`invalid-ns3-topology`) with file and line for invalid content.
+    Every cable becomes two links. NPUs keep the order of their numbers; switches are
+    numbered after them, in the order of the file. Another number of cables than in the
+    header is reported as a warning (`link-count`), and all cables up to the number in the
+    header are read. Raise `InputError` (`invalid-ns3-topology`), with the line if it is
+    known, for invalid content and for a file above 256 MiB. Raise `UsageError` for several
+    files.
     """
     del options
     return _Words(source).topology()
@@ -175,11 +179,12 @@ class _Words:
         self._source.report(Diagnostic("link-count", message, Severity.WARNING, location))
 
     def _read_rate(self) -> float:
-        """Consume the next word as a data rate; return bytes per second.
+        """Consume the next word as a data rate, such as `400Gbps`; return bytes per second.
 
-        `bps` and `b/s` are bits, `Bps` and `B/s` bytes; K is 1000, Ki 1024, and so on; without a
-        prefix the factor is 1. Raises `InputError` for other words, for 0, and at the end of the
-        file.
+        The units `bps` and `b/s` are bits, `Bps` and `B/s` bytes. The prefixes k, K, M and G
+        are powers of 1000; Ki, Mi and Gi are powers of 1024. Without a prefix the factor is 1.
+        The number is decimal without an exponent. Raise `InputError` for any other word, for 0,
+        and at the end of the file.
         """
         word = next(self._words, "")
         match = _RATE.fullmatch(word)
