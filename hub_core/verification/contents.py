@@ -145,11 +145,12 @@ def _find_output_cells(
 
 
 def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
-    """Add a finding (`undefined-read`) for the first listed read of each of at most 8 steps.
+    """Add a finding (`undefined-read`) for each of the first 8 steps with undefined reads.
 
-    `reads.listed` has (row of the step, address) of reads of undefined units, `reads.count` the
-    number of all of them. All reads without a finding of their own are only added to the count
-    in `findings`.
+    `reads.listed` has (row of the step, address) of the first reads of undefined units. A
+    step is reported once, with its first listed read. `reads.count` is the number of all
+    such reads; those without a finding only increase the count in `findings`. Without such
+    reads, no finding is added.
     """
     steps = stage.algorithm.steps
     seen: set[int] = set()
@@ -190,9 +191,10 @@ class _Explanation:
     def held(self, values: Values, memory: npt.NDArray[Any], addresses: Int64Array) -> Float64Array:
         """Return how often each contribution is in each unit: float64[units, contributions].
 
-        `addresses`: positions of the units in `memory`. The row of an undefined unit is NaN. If the
-        values are fingerprints, the contributions are found by tracing the units back to the
-        inputs.
+        `addresses`: positions of the units in `memory`. Columns are the numbers of the index.
+        The row of an undefined unit is NaN. Exact values have at most 255, which means 255 or
+        more. For fingerprints, the numbers are found by tracing the units back to the inputs;
+        this takes a column over all cells of the program per unit.
         """
         # Exact values are multiplicities; the last column marks defined units.
         if isinstance(values, ExactValues):
@@ -265,9 +267,11 @@ class _Explanation:
         return " and ".join(parts)
 
     def _list_names(self, contributions: Int64Array) -> str:
-        """Return the names of the first `_NAMED` contributions, and the number of further ones.
+        """Return the names of the first `_NAMED` (4) contributions, and how many follow.
 
-        A name is a region of INPUT and its rank. `contributions`: numbers in the index.
+        An example is `INPUT[0] of rank 0, INPUT[0] of rank 1`; with six contributions, four
+        names and ` and 2 more`. A name has units of the algorithm. `contributions`: numbers in
+        the index, named in this order. Return "" if there are none.
         """
         unit = self.stage.unit
         names = []

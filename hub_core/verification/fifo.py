@@ -148,10 +148,12 @@ def report_fifo_deadlock(
 ) -> None:
     """Add a finding (`fifo-deadlock`) if the algorithm deadlocks with bounded FIFO buffers.
 
-    `capacity`: number of transfers that a connection buffers. `units`: maximum units per transfer;
-    None makes every step one transfer. The finding describes the steps of one cycle, and is located
-    at the first of them. Raises `UsageError` for numbers below 1, and `InputError` (`too-large`)
-    for too many transfers.
+    `capacity`: number of transfers that a connection (sender, receiver, channel) buffers.
+    `units`: maximum units per transfer; None makes every step one transfer. The finding
+    describes the steps of one cycle, and is located at the first of them. A deadlock that
+    occurs with any capacity is also reported. Without a deadlock, no finding is added.
+    Raise `UsageError` if `capacity` or `units` is below 1, and `InputError` (`too-large`)
+    for more than about 2^24 transfers.
     """
     cycle = FifoBuffers(steps, messages).cycle(capacity, units)
     if not cycle:

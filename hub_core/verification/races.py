@@ -16,11 +16,14 @@ from hub_core.verification.step_order import sequential_positions
 def find_races(
     verification_input: VerificationInput, regions: Regions
 ) -> tuple[Int64Array, Int64Array]:
-    """Return unordered conflicts (races) as (earlier rows, later rows); both are empty without any.
+    """Return races, which are unordered conflicts, as (earlier rows, later rows).
 
-    A conflict is a pair of steps that access the same units, of which at least one writes; it is
-    unordered if neither step happens before the other. Not all races are listed: only those whose
-    accesses are neighbours in the sequential run of `sequential_positions`.
+    A conflict is a pair of steps that access a common unit, of which at least one writes
+    it. It is unordered if neither step happens before the other. `earlier` and `later`
+    refer to the sequential run of `sequential_positions`. Only accesses that are neighbours
+    in this run are listed, so some races may be missing; but both arrays are empty only if
+    there is no race. Steps that never run are in no pair. A pair may be repeated, once per
+    common region. Raise `InputError` (`too-large`) for too many overlapping accesses.
     """
     earlier, later = _find_unordered_conflicts(
         verification_input, regions, verification_input.relation.order.position

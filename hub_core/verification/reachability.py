@@ -91,10 +91,17 @@ def _generate_searches(
 ) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
     """Yield searches for paths from `earlier[i]` to `later[i]`, by increasing cost.
 
-    A search is (part of every node, starts, ends). It finds only paths whose nodes are all in one
-    part, so it may miss some. The parts are, in this order: flows of data (only if no flow has too
-    many pairs); ranks, from the receive of the first step to the send of the second one; ranks; all
-    nodes together, which is exact.
+    A search is (part of every node, starts, targets). Entry i of both arrays belongs to
+    pair i; a path from the start to the target proves a path of the pair. A search
+    considers only paths within one part, so all searches but the last may miss paths. The
+    parts are, in this order:
+
+    1. Components of data flow, from the first step to the second one. This search is
+       omitted if more than `_PAIRS_OF_SMALL_FLOW` first steps are in one component.
+    2. Ranks, from the receive of the first step to the send of the second one. A step that
+       is no send (or no receive) takes its own place.
+    3. Ranks, from the first step to the second one.
+    4. All nodes as one part, which is exact.
     """
     if np.bincount(graph.flow[earlier]).max(initial=0) <= _PAIRS_OF_SMALL_FLOW:
         yield graph.flow, earlier, later
@@ -249,10 +256,12 @@ def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _M
 
 
 def _build_bits(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
-    """Build marks of one bit per distinct start, 64 bits to a column.
+    """Build marks in which every distinct start has a bit of its own within its part.
 
-    Starts are numbered within their part, so parts share columns. A node that is not a start has
-    column -1 and value 0. Marks of several paths are combined by bitwise or.
+    A column has 64 bits. Starts are numbered by node within their part from 0: number n has
+    column n // 64 and the value 1 << (n % 64). Starts of different parts may have the same
+    bit. A node that is no start has column -1 and value 0. Marks are combined by bitwise
+    or.
     """
     starts = distinct(starts)
     # Numbers of starts, 64 to a column.
@@ -306,13 +315,14 @@ def _join_parents(
     edges: tuple[Int64Array, Int64Array],
     join: np.ufunc,
 ) -> None:
-    """Join the marks of all parents of each node into its row; `block` is changed in place.
+    """Combine the marks of all parents of each node of a level into the row of the node.
 
-    `block`: marks from node `base` on. The rows of the parents must be complete. The last row must
-    have no marks (the neutral value of `join`): it replaces parents before node `base`. `level`:
-    (first node, node after the last) of the nodes to compute, which must have no marks yet, and of
-    which none is a parent of another. `edges`: parents of every node as (indptr, indices). `join`:
-    how two marks are combined.
+    `block`: row r has the marks of node `base` + r; it is changed in place. Its last row
+    must have no marks (the neutral value of `join`), because it replaces parents before
+    node `base`. `level`: (first node, node after the last). These nodes must have no marks
+    yet and must not be parents of each other; the rows of their parents must be complete.
+    `edges`: parents of every node as (indptr, indices). `join`: how two marks are combined.
+    A node without parents is not changed.
     """
     indptr, indices = edges
     nodes = np.arange(int(level[0]), int(level[1]))

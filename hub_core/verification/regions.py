@@ -82,12 +82,13 @@ def find_regions(
     unit: int,
     block: UnitBlock | None = None,
 ) -> Regions:
-    """Compute the addresses of the regions of all steps in `layout`, in blocks of `unit` units.
+    """Compute the addresses of the regions of all steps, in blocks of `unit` units.
 
-    Offsets and counts are divided by `unit`, rounded down. A side that the kind of step does not
-    use has the address -1. A step that is not valid (a region is outside its buffer) has the
-    address -1 on both sides and the count 0. With `block`, regions are reduced to its units, and
-    `layout` must be that of its collective; steps without a unit in the block count as not valid.
+    Offsets and counts are divided by `unit`, rounded down. A side that the kind of step
+    does not use has the address -1. A step that is not in `is_valid` (bool[rows]) has the
+    address -1 on both sides and the count 0. With `block`, regions are cut to its units,
+    and `layout` must be that of its collective; steps without a unit in the block are
+    treated as not valid.
     """
     steps = algorithm.steps
     if block is not None:
@@ -290,11 +291,13 @@ def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Arra
 
 
 def sort_keys(atoms: Int64Array, places: Int64Array, is_write: BoolArray, nodes: int) -> Int64Array:
-    """Return one key per access to an atom, ascending: (atom * nodes + position) * 2 + write flag.
+    """Return one key per access of a step to an atom, ascending.
 
-    `places`: position of the step of each access, below `nodes`. If a step reads and writes an
-    atom, only the key of its write is returned. Atoms with very large numbers are renumbered from
-    0.
+    A key is (atom * nodes + position) * 2 + write flag. An atom is a range of memory that
+    every access covers fully or not at all. `places`: position of the step of each access,
+    below `nodes`. A step has one key per atom; the flag is 1 if any of its accesses to the
+    atom writes. If the largest atom times `nodes` is 2^61 or more, the atoms in the keys
+    are their indices among the distinct atoms, so that keys fit into 64 bits.
     """
     largest = int(atoms.max(initial=0))
     if largest * max(nodes, 1) >= 1 << 61:

@@ -168,10 +168,14 @@ def _parse_name(text: str, words: str, collective: Collective) -> Contributions:
 
 
 def _parse_assignments(text: str, collective: Collective) -> Contributions:
-    """Return the contents that assignments of full buffers require.
+    """Return the contents of OUTPUT that assignments of full buffers require.
 
-    `text`: assignments separated by `,` or `;`. The result has one row per unit of each
-    destination. Raises `UsageError` for an invalid assignment.
+    `text`: assignments such as `o[r]=i[r+1]`, separated by `,` or `;`; empty ones are
+    ignored. For every pair of a destination and a source rank (`_parse_pairs`), the result
+    has one row for each of the `unit_count` units: unit k of the destination contains unit
+    k of the source. Rows are in the order of the pairs, then by unit. A destination that is
+    assigned more than once must contain the sum of its sources. Raise `UsageError` for an
+    invalid assignment.
     """
     pairs: list[tuple[int, int]] = []
     for assignment in filter(None, re.split(r"[;,]", text)):

@@ -78,9 +78,10 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def find_longest_chains(relation: HappensBefore, counts: BoolArray) -> Int64Array:
-    """Return the most counted edges in a chain of edges that ends at each row: int64[rows].
+    """Return the maximum number of counted edges on any path to each row: int64[rows].
 
-    `counts`: bool per edge of the relation, whether it is counted. Rows that never run have 0.
+    `counts`: bool per edge of the relation, whether it is counted. The value is 0 for a row
+    without counted edges on a path to it, and for rows that never run.
     """
     order = relation.order
     runs = order.position[relation.children] >= 0
@@ -154,11 +155,14 @@ class OrderGraph:
 
     @cached_property
     def program_chain(self) -> Int64Array:
-        """Chain of every node by the dependencies of its rank: int64[nodes].
+        """Return the first node of the chain that contains each node: int64[nodes].
 
-        A chain is identified by its first node. Consecutive nodes of a chain are connected by a
-        dependency, preferably one within a lane (thread block). A node may be a chain of its own.
-        Messages do not count.
+        Every node is in exactly one chain, perhaps as its only node. Consecutive nodes of a
+        chain are steps of one rank that are connected by a data or control dependency; messages
+        do not count. A step selects the latest step of the same lane (thread block, -1 is none)
+        on which it depends, or else the latest step on which it depends. If several steps
+        select one, the earliest that has the same lane is its successor, or else the earliest.
+        Steps that are not successors start chains.
         """
         split = self.num_dependencies
         parents, children = self.parents[:split], self.children[:split]

@@ -206,10 +206,13 @@ def _send_parts(
 ) -> list[Int64Array]:
     """Add steps by which every rank sends each other rank its part of INPUT.
 
-    Rank r sends to r + 1 first, then to r + 2, and so on, after an initial delay `task.delay_ns`. A
-    received part is stored in `buffer` at the number of the sender, and followed by a delay of
-    `delay_ns`; a later message starts after the delay of an earlier one, so that the number of
-    concurrent messages is limited. Returns the handles of the delays, one per distance from 1 on.
+    Rank r sends to r + d (mod n) for the distances d = 1, 2, ..., n - 1. A received part is
+    stored in `buffer` at the number of the sender, and a delay of `delay_ns` follows. With
+    a limit of w concurrent messages (`_count_concurrent_messages`), the messages of the
+    first w distances start after a delay of `task.delay_ns`. The message of distance d > w
+    starts after the delay that follows the receive of distance d - w.
+
+    Return the handles of the delays after the receives, by distance; [] with one rank.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = [steps.wait(task.delay_ns, [])] * _count_concurrent_messages(task)
@@ -227,9 +230,11 @@ def _send_to_all(
 ) -> None:
     """Add steps by which every rank sends the region `source` to all other ranks.
 
-    Receivers store it in OUTPUT at the number of the sender. Rank r sends to r + 1 first, then to r
-    + 2, and so on. The first messages, as many as may be concurrent, start after the steps of the
-    handles `first`; each later one starts `delay_ns` after the arrival of an earlier one.
+    Receivers store it in OUTPUT at the number of the sender. Rank r sends to r + d (mod n)
+    for the distances d = 1, 2, ..., n - 1. With a limit of w concurrent messages
+    (`_count_concurrent_messages`), the messages of the first w distances start after the
+    step with the handle `first[0]`; `first` has one entry. The message of distance d > w
+    starts `delay_ns` after the receive of distance d - w.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = first * _count_concurrent_messages(task)
@@ -452,8 +457,9 @@ class RankSteps:
     def table(self, npus: Sequence[int], total: int) -> StepTable:
         """Return all steps as a step table of `total` NPUs, with rank r on NPU `npus[r]`.
 
-        The columns `rank` and `peer` contain NPUs; a peer of -1 (none) remains. Steps are in the
-        order in which they were added.
+        The columns `rank` and `peer` contain NPUs; a peer of -1 (none) remains. Rows are
+        grouped by NPU; those of an NPU are in the order in which they were added. Raise
+        `ValueError` if no steps were added.
         """
         columns = {name: self._build_column(name) for name in COLUMN_DTYPES}
         npu_of_rank = np.asarray(npus, np.int64)
@@ -482,10 +488,10 @@ class RankSteps:
     ) -> Int64Array:
         """Add one step to each rank of the mask `on` (None: all ranks); return its handle.
 
-        A handle is int64[ranks]: the row of the step on each rank, -1 for ranks without it.
-        `values`: columns of the step, each one number or an array by rank. `after`: handles of
-        steps that must finish before, on the same rank; ranks without such a step get no
-        dependency.
+        A handle is int64[ranks]: the number of the rank's step among all added steps, from 0;
+        -1 for ranks without it. `values`: columns of the step, each one number or an array by
+        rank. `after`: handles of steps that must finish before, on the same rank; ranks without
+        such a step get no dependency.
         """
         ranks = np.arange(self.num_ranks) if on is None else np.flatnonzero(on)
         self._added.append((ranks, {"kind": int(kind), **values}))

@@ -213,10 +213,11 @@ def _build_placed_plan(
 
 
 def _simulate_time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
-    """Return the time of an algorithm in ASTRA-sim's model, in ns, at least 1.
+    """Return the time of an algorithm in ASTRA-sim's analytical model, in ns, at least 1.
 
-    How long a message occupies a link is computed as the request states (`occupancy`); whether
-    messages contend for links is the default of the simulator.
+    Topology, size of the collective, and occupancy of links are those of the request. All
+    further options of the simulator have their defaults. Raise the errors of `simulate`,
+    and `AssertionError` if a rank never finishes.
     """
     simulation = SimulationRequest(algorithm, request.topology, request.collective_bytes)
     options = AnalyticalOptions(occupancy=str(request.occupancy))

@@ -419,10 +419,12 @@ def _report_lost_values(
 
 
 def _report_unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
-    """Simulate a job that was read back from its folder; yield a loss if some ranks do not finish.
+    """Simulate a job that was read back from its folder; yield a loss if ranks do not finish.
 
-    `network`: the backend, such as `congestion-aware`. If the simulation raises a `HubError`, the
-    loss contains its message instead. Yields no loss if all ranks finish.
+    `network`: the backend, such as `congestion-aware`. The only loss names all unfinished
+    ranks and the first diagnostic of the simulation. If the simulation raises a `HubError`,
+    the loss is for all ranks and has the first diagnostic of the error. Without a loss, all
+    ranks finish.
     """
     try:
         times = simulate(WorkloadRequest(written), JobOptions(network=network))

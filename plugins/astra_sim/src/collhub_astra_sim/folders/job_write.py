@@ -198,11 +198,13 @@ def _build_result(
     options: JobWriteOptions,
     exact_ns: Int64Array,
 ) -> WriteResult:
-    """Return a job's folder with its losses; add the script to `texts` in place.
+    """Return the files of a job's folder, loaded into memory, with their losses.
 
-    `programs`: algorithm and bytes by the prefix of its traces. `texts`: configurations by file
-    name. `exact_ns`: duration of every node before rounding, to which the written folder is
-    compared. The script requires of every prefix as many traces as the largest algorithm has ranks.
+    `programs`: algorithm and size in bytes (None: sizes in chunks) by the prefix of its
+    traces. `texts`: configurations by file name; the script run.sh is added to it in place.
+    The script requires of every prefix as many traces as the largest algorithm has ranks.
+    The losses are those of `compute_written_losses`, which reads the files back, compares
+    durations with `exact_ns` (ns of every node before rounding), and simulates the job.
     """
     traces = trace_files(_remove_folder_data(workload), omitted=PRIVATE_ATTRIBUTES)
     # The script checks for the number of traces of the largest algorithm.

@@ -63,11 +63,12 @@ class NamedAlgorithm:
 def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
     """Write an algorithm as a folder for ASTRA-sim (format `astra-sim`); return its artifacts.
 
-    The size is that of the options, otherwise that of the algorithm. Without both, a default
-    size is used; the result then has a note, and names `collective_bytes` as restated. The
-    network is that of `options.topology`, without one the default. Raises `HubError` for an
-    invalid topology, and `UsageError` and `InputError` for algorithms that ASTRA-sim cannot
-    run.
+    The size of the collective is that of the options, otherwise that of the algorithm.
+    Without both, it is the default of `chakra_bytes`; the result then has a note, and names
+    `collective_bytes` as restated. The network is that of `options.topology`, or without it
+    a full mesh with 50 GiB/s and 500 ns. Raise the errors of `parse_topology` for an
+    invalid topology, and `UsageError` or `InputError` for an algorithm or a topology that
+    ASTRA-sim cannot run.
     """
     topology = parse_topology(options.topology) if options.topology else None
     folder = build_folder(algorithm, topology, options)
@@ -298,9 +299,11 @@ def locate_step(algorithm: Algorithm, step: int) -> Location:
 
 
 def _check_collective(algorithm: Algorithm) -> Loss | None:
-    """Return the loss of a collective for which ASTRA-sim has no custom algorithms; None otherwise.
+    """Return the loss of a collective for which ASTRA-sim has no custom algorithms, or None.
 
-    Such a collective runs under the name of an all-reduce.
+    ASTRA-sim has them for the kinds in `COLLECTIVE_KEYS`: all-reduce, all-gather,
+    reduce-scatter and all-to-all. Every other kind runs under the name all-reduce, in the
+    same time.
     """
     kind = algorithm.collective.kind
     if kind in COLLECTIVE_KEYS:

@@ -384,10 +384,16 @@ def _as_astra(dimension: Dimension) -> Dimension:
 
 
 def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
-    """Return the first reason why the network cannot be written as a full mesh; None without one.
+    """Return the first reason why the network cannot be written as a full mesh, or None.
 
-    Checked in this order: no links, operations in switches, several planes, links that differ, and
-    a message between NPUs without a link.
+    `sources`, `destinations`: NPUs of all messages. Checked in this order:
+
+    1. There are no links.
+    2. Switches multicast or reduce.
+    3. There are several planes.
+    4. Links differ in bandwidth or latency (`_find_difference`).
+    5. A message has no direct link from its source to its destination
+       (`_find_distant_pair`).
     """
     if not topology.num_links:
         return "it has no links"

@@ -252,9 +252,11 @@ def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
 
 
 def _format_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
-    """Return the header of ASTRA-sim: a line "nodes switches cables" and a line with all switches.
+    """Return the two header lines of ASTRA-sim's form, each with a line break at its end.
 
-    Switches are numbered after the NPUs; without any, their line is empty. `options` is not used.
+    The first line has the numbers of nodes, switches and `cables`, separated by blanks. The
+    second one lists the numbers of all switches, which follow the NPUs; it is empty without
+    switches. `options` is not used.
     """
     del options
     npus, nodes = topology.num_npus, topology.num_nodes
@@ -289,9 +291,11 @@ def _format_lines(cables: list[Cable]) -> Iterator[str]:
 
 
 def _format_rate(bandwidth_bytes_per_s: float) -> str:
-    """Return a bandwidth as text such as `400Gbps`, rounded to whole bits per second.
+    """Return a bandwidth in bits per second as text, such as `400Gbps` for 50e9 bytes/s.
 
-    The prefix is the largest one of `_RATE_PREFIXES` of which it is an integer multiple.
+    The rate is rounded to an integer of bits per second. The prefix is the largest one of
+    G, M, K and none for which the number in the text is an integer: 1.5 Gbit/s gives
+    `1500Mbps`, 0 gives `0Gbps`.
     """
     bits = round(bandwidth_bytes_per_s * 8)
     prefix, factor = next(pair for pair in _RATE_PREFIXES if bits % pair[1] == 0)

@@ -251,8 +251,8 @@ def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
 def _find_step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
     """Return the location, in the user's file, of the step to which a trace node belongs.
 
-    `node`: row of `nodes`. For a node without a step it is the rank, with the position of the node
-    in the rank's trace as the step.
+    `node`: row of `nodes`. For a node without a step, the location has no file: it is the
+    rank of the node, with the position of the node in this rank (from 0) as the step.
     """
     row = int(nodes.step[node])
     # The node of a rank without steps belongs to no step.

@@ -241,9 +241,11 @@ class StuckNodes:
         return f"{sender} never sends"
 
     def _find_cure(self, node: int) -> str:
-        """Return the advice for a RECV whose message no rank sends; "" for all other nodes.
+        """Return the advice for a RECV whose message is never sent, or "" for other nodes.
 
-        No rank sends it if there is no SEND of the message that has not started.
+        A message is never sent if no SEND with the same sender, receiver, size and tag is still
+        waiting to start. Return "" for a RECV with such a SEND, and for every other type of
+        node.
         """
         is_receive = self._nodes.type[node] == NodeType.COMM_RECV
         if not is_receive or self._find_sender(node) is not None:

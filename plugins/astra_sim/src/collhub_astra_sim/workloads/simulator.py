@@ -218,11 +218,12 @@ def _read_topology(folder: Mapping[str, JsonValue]) -> Topology:
 def _read_system(
     folder: Mapping[str, JsonValue], options: JobOptions
 ) -> tuple[System, RemoteMemory | None]:
-    """Return (system, remote memory) of the folder, or (system of the options, None) without one.
+    """Return the system of a folder or of the options, and the remote memory or None.
 
-    The memory is None if the folder has no memory configuration. Raises `UsageError` if options of
-    the system are given although the folder has a system, and `InputError` for invalid
-    configurations.
+    If `folder` has a text `system`, the system is read from it, and the memory from the
+    text `memory` (None if there is no such text). Otherwise the system is that of
+    `options`, and the memory is None. Raise `UsageError` if options of the system are given
+    although the folder has a system, and `InputError` for an invalid configuration.
     """
     text, memory = folder.get("system"), folder.get("memory")
     if not isinstance(text, str):

@@ -52,8 +52,9 @@ def report_waiting_ranks(
 ) -> tuple[Diagnostic, ...]:
     """Return the findings of all ranks that never finish, in the order of the ranks.
 
-    A rank has one finding for every running node, and one for its first node that has not started
-    although its parents have finished.
+    A rank has one finding for every node that has started but not finished. It has at most
+    one more, for a node that has not started although its parents have finished: the first
+    one whose slot is occupied, or else the first one. Return () if all ranks finish.
     """
     job = _StoppedJob(workload, layout, machine)
     return tuple(
