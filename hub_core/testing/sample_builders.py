@@ -270,28 +270,31 @@ class CustomSteps(StepTableBuilder):
         )
 
     def send(self, rank: int, peer: int, unit: int = 0, count: int = 1, **columns: Any) -> int:
-        """Add a SEND of `count` units of INPUT from `unit` on; return its handle.
+        """Append a SEND of `count` units from `unit` of INPUT to rank `peer`; return its handle.
 
-        `columns`: further columns, and `data`/`control` dependencies, as by `StepTableBuilder.add`;
-        buffer and offset of the source are replaced.
+        `columns` are passed to `StepTableBuilder.add`: values of other columns, and the
+        dependencies `data` and `control`. A `src_buffer` or `src_offset` in them is ignored.
+        Raise `InputError` (`rank-range`) if a rank does not exist. The range of units is not
+        checked.
         """
         columns |= {"src_buffer": Buffer.INPUT, "src_offset": unit}
         return self.add(rank, StepKind.SEND, peer=peer, count=count, **columns)
 
     def receive(self, rank: int, peer: int, unit: int = 0, count: int = 1, **columns: Any) -> int:
-        """Add a RECV from rank `peer` of `count` units into OUTPUT at `unit`; return its handle.
+        """Append a RECV of `count` units from rank `peer` to `unit` of OUTPUT; return its handle.
 
-        `columns`: further columns and dependencies, as in `send`; buffer and offset of the
-        destination are replaced.
+        `columns`: as for `send`, but here `dst_buffer` and `dst_offset` are ignored. Errors are
+        those of `send`.
         """
         columns |= {"dst_buffer": Buffer.OUTPUT, "dst_offset": unit}
         return self.add(rank, StepKind.RECV, peer=peer, count=count, **columns)
 
     def algorithm(self, scratch_units: int | None = None) -> Algorithm:
-        """Build the algorithm of these steps, without provenance and size.
+        """Build the algorithm of all steps that were added, without provenance and size.
 
-        `scratch_units`: size of SCRATCH at each rank in units, by default the collective's
-        `unit_count`.
+        `scratch_units`: size of SCRATCH at each rank in units; None means the collective's
+        `unit_count`, 0 means no SCRATCH. Raise `InputError` if the step table is not valid.
+        Whether the algorithm is correct is not checked.
         """
         units = self.collective.unit_count if scratch_units is None else scratch_units
         sizes = np.full(self.collective.num_ranks, units, np.int64)

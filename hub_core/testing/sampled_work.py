@@ -70,10 +70,11 @@ def run_on_samples(
 
 
 def simulate_sample(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
-    """Simulate a collective of 1 MiB on the topology of the kit, with the simulator's defaults.
+    """Simulate an algorithm of 4 ranks with default options on the topology `TOPOLOGY`.
 
-    The topology has 4 fully connected NPUs; rank i is on NPU i. Raises `AssertionError` for a
-    result of another type. Exceptions of the simulator are not caught.
+    `TOPOLOGY` has 4 fully connected NPUs, and rank i is on NPU i. The collective has 1 MiB.
+    Raise `AssertionError` if the simulator returns no `SimulationResult`. Exceptions of the
+    simulator are not caught.
     """
     topology = parse_topology(TOPOLOGY)
     request = SimulationRequest(algorithm, topology, _COLLECTIVE_BYTES)
@@ -84,11 +85,11 @@ def simulate_sample(simulator: Sampled, algorithm: Algorithm) -> SimulationResul
 
 
 def execute_sample(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
-    """Execute an algorithm on the inputs of `build_inputs` with SUM and default options.
+    """Execute an algorithm once on the inputs of `build_inputs`, with SUM and default options.
 
-    It runs out of place if the algorithm supports this, because an executor that overwrites its
-    inputs is then detected. Raises `AssertionError` for a result of another type. Exceptions of the
-    executor are not caught.
+    The run is out of place if the algorithm supports this mode, because an executor that
+    overwrites its inputs is then detected; otherwise it is in place. Raise `AssertionError`
+    if the executor returns no `ExecutionResult`. Exceptions of the executor are not caught.
     """
     # Out of place, a run that overwrites its inputs is detected.
     in_place = not algorithm.collective.out_of_place

@@ -24,11 +24,15 @@ _IN, _OUT, _TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
 
 
 def all_samples(num_ranks: int = 4) -> dict[str, Algorithm]:
-    """Build all samples for `num_ranks` ranks (2 or more), by name.
+    """Build the correct sample algorithms for `num_ranks` ranks (2 or more), by name.
 
-    Samples that require a power of two are included only if `num_ranks` is one. The samples cover
-    every kind of collective without a table of counts, in both modes where both are possible, and
-    all are correct.
+    A name is that of the building function with hyphens, such as `ring-all-reduce`. The
+    recursive halving and doubling all-reduce is included only if `num_ranks` is a power of
+    two, and is then the last one. Every kind of collective is covered except the uneven
+    kinds, which have a table of counts. Every standard kind has a sample that supports
+    calls in place and a sample that supports calls out of place; the custom sample supports
+    only calls out of place. With 1 rank some samples are incorrect. Raise `InputError` for
+    0 ranks.
     """
     builders = [*_BUILDERS]
     is_power_of_two = num_ranks & (num_ranks - 1) == 0
@@ -307,15 +311,20 @@ def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def _list_doubling_distances(num_ranks: int) -> list[int]:
-    """Return the powers of two below the number of ranks, ascending: [1, 2, 4] for 5 to 8 ranks."""
+    """Return the powers of two that are less than `num_ranks`, in ascending order.
+
+    The result is [1, 2, 4] for 5 to 8 ranks, and [] for 1 rank.
+    """
     rounds = (num_ranks - 1).bit_length()
     return [1 << number for number in range(rounds)]
 
 
 def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a gather for both modes: every rank sends its unit to the root.
+    """Build a gather with one unit per rank, in which every rank sends its unit to the root.
 
-    One unit per rank; the root copies its own. Unit r of the root's OUTPUT is that of rank r.
+    Unit r of the root's OUTPUT is the unit of rank r; the root copies its own unit. The
+    algorithm supports calls in place and out of place. Raise `InputError` (`rank-range`) if
+    `root` is not a rank.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, root))
@@ -326,9 +335,11 @@ def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a scatter for both modes: the root sends every rank its unit.
+    """Build a scatter in which the root sends each rank one unit.
 
-    Unit r of the root's INPUT goes to rank r; the root copies its own.
+    Unit r of the root's INPUT is sent to OUTPUT of rank r; the root copies its own unit.
+    The algorithm supports calls in place and out of place. Raise `InputError`
+    (`rank-range`) if `root` is not a rank.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, root), (_OUT, 0))

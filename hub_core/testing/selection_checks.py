@@ -238,9 +238,10 @@ def _check_coverage(
 
 
 def _is_served(calls: ServedCalls, kind: object, size: int) -> bool:
-    """Return whether `calls` are of this kind of collective, with limits that include `size` bytes.
+    """Return whether `calls` have this kind of collective and limits that include `size`.
 
-    `size` is that of the full buffer. Without an upper limit, all larger sizes are included.
+    `size` is that of the full buffer in bytes. Both limits are inclusive; `max_bytes` None
+    means no upper limit. The mode and the multiples of elements and bytes are not compared.
     """
     is_within = calls.max_bytes is None or size <= calls.max_bytes
     return calls.kind is kind and calls.min_bytes <= size and is_within
@@ -251,9 +252,11 @@ def _load_files(result: WriteResult) -> dict[str, bytes]:
 
 
 def _samples(reader: MeasurementReader) -> Sequence[MeasurementRequest]:
-    """Return the samples that a reader of measurements declares; [] if it declares none.
+    """Call a measurement reader's function `samples` and return its samples.
 
-    Raises `AssertionError` if the function of the samples returns neither a list nor a tuple.
+    The result is [] if the reader declares no such function. Raise `AssertionError` if the
+    function returns neither a list nor a tuple. The type of the members is not checked, and
+    exceptions of the function are not caught.
     """
     samples = resolve(reader.samples)() if reader.samples else []
     message = f"{reader.samples} returned {type(samples).__name__}, expected requests"

@@ -103,9 +103,11 @@ def collectives(
 
 @st.composite
 def unit_counts(draw: st.DrawFn, num_ranks: int, kind: CollectiveKind) -> UnitCounts:
-    """Draw the counts of an uneven kind: 0 to 2^40 units per rank, or per ordered pair of ranks.
+    """Draw a table of counts for an uneven `kind`: 0 to 2^40 units per entry.
 
-    If all are 0, the first one becomes 1, so that there are units.
+    All-to-all-v has one entry per ordered pair of ranks, each rank with itself included.
+    The other uneven kinds have one entry per rank. If all entries are 0, the first one
+    becomes 1.
     """
     is_per_pair = kind.traits.has_counts_per_pair
     size = num_ranks * num_ranks if is_per_pair else num_ranks
@@ -135,10 +137,10 @@ def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
 
 @st.composite
 def _contributions(draw: st.DrawFn, num_ranks: int) -> Contributions:
-    """Draw up to six rows: rank, output unit, source rank or `ALL_RANKS`, input unit.
+    """Draw 0 to 6 rows, each with a rank, an output unit, a source and an input unit.
 
-    Units are 0 to 5, whether the buffers are so large or not. Rows may be repeated, and there may
-    be none.
+    The source is a rank or `ALL_RANKS`. Ranks are 0 to `num_ranks` - 1. Units are 0 to 5,
+    so that they may be outside of the buffers. Rows may be repeated.
     """
     ranks = _below(num_ranks)
     units = _below(_MAX_UNITS)
@@ -263,9 +265,9 @@ def _provenances(draw: st.DrawFn) -> Provenance:
 
 
 def some_npus(topology: Topology) -> st.SearchStrategy[list[int]]:
-    """Return a strategy for lists of one to `_MAX_SUBSET_SIZE` distinct NPUs of a topology.
+    """Return a strategy for lists of 1 to `_MAX_SUBSET_SIZE` (9) distinct NPUs in any order.
 
-    They are in any order.
+    The NPUs are numbers from 0 to `topology.num_npus` - 1. A list has at most all of them.
     """
     npus = st.integers(0, topology.num_npus - 1)
     return st.lists(npus, min_size=1, max_size=_MAX_SUBSET_SIZE, unique=True)

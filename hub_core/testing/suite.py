@@ -15,7 +15,7 @@ from hub_core.testing.conformance import RULES, Rule, Verdict, check_rule, disco
 def collhub_plugin(pytestconfig: pytest.Config) -> str:
     """Return the name of the plugin to check: the value of the option `--collhub-plugin`.
 
-    None without the option, which the collection of tests refuses before.
+    Without the option, pytest stops with a usage error before this fixture is called.
     """
     name: str = pytestconfig.getoption("--collhub-plugin")
     return name
@@ -29,10 +29,11 @@ def registry(collhub_plugin: str) -> Registry:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_plugin(rule: Rule, collhub_plugin: str, registry: Registry) -> None:
-    """Run one rule on the plugin `collhub_plugin` as a test of pytest.
+    """Check one rule on the plugin `collhub_plugin` with `check_rule`.
 
-    The test is skipped if the verdict is SKIPPED, and fails if it is FAILED. The message has the
-    rule's text and the details of the result.
+    Skip the test if the verdict is SKIPPED, and fail it if the verdict is FAILED, which
+    includes an unknown plugin. The message is the rule's text, then one line per detail of
+    the result.
     """
     result = check_rule(rule, collhub_plugin, registry)
     text = "\n".join((rule.text, *result.details))

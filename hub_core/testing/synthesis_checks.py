@@ -59,10 +59,11 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _iterate_requests() -> Iterator[SynthesisRequest]:
-    """Yield the sample requests for synthesizers.
+    """Yield the sample requests for synthesizers, all in place, for 1 MiB and NPUs in order.
 
-    There is one per standard collective and topology of the kit, and one all-gather of NPUs 0 and 2
-    of a ring of 4, which needs relays.
+    For each standard kind (not uneven, not custom) there is one request per entry of
+    `_TOPOLOGIES`, with one rank on each of the 4 NPUs. The last request is an all-gather of
+    NPUs 0 and 2 of a ring of 4, whose data must pass through other NPUs.
     """
     for kind in STANDARD_KINDS:
         for topology in _TOPOLOGIES:
@@ -118,10 +119,12 @@ def _find_result_problem(
 
 
 def _find_collective_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | None:
-    """Describe kind, ranks and root of the algorithm if they differ from the request; else None.
+    """Return a text with kind, ranks and root of the algorithm if one is wrong; else None.
 
-    If not all NPUs of the topology are ranks in order, the algorithm must have one rank per NPU and
-    a custom collective.
+    They must equal the kind, number of ranks and root of the requested collective. If the
+    requested NPUs are not all NPUs of the topology in ascending order, the algorithm must
+    instead be a custom collective without a root, with one rank per NPU of the topology.
+    Other properties, such as modes and unit count, are not compared.
     """
     requested, num_npus = request.collective, request.topology.num_npus
     expected = requested.kind, requested.root, requested.num_ranks
@@ -135,9 +138,11 @@ def _find_collective_problem(request: SynthesisRequest, algorithm: Algorithm) ->
 
 
 def _find_time_problem(result: SynthesisResult) -> str | None:
-    """Return the problem of the time of a result, or None.
+    """Return the problem of the time of a result as text; None if the time is valid.
 
-    The time must be a positive `int` in ns, and not less than any lower bound of the result.
+    The time must be of type `int` (not bool or a numpy integer) and at least 1 ns. It must
+    not be less than a lower bound of the result; equality is valid. Of several bounds that
+    are too high, the first one by name is reported.
     """
     time_ns = result.time_ns
     # `type(...)`, because bool is a subclass of int, and numpy integers cannot be written as JSON.
@@ -183,10 +188,11 @@ def _find_partial_problem(synthesizer: Synthesizer, request: SynthesisRequest) -
 
 
 def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
-    """Join partial results into one algorithm; part r has the steps and SCRATCH of rank r.
+    """Join partial results, of which part r has the steps and SCRATCH size of rank r.
 
-    All dependencies become data dependencies. Collective and other fields are those of the first
-    part.
+    The rows of the parts are concatenated. All dependencies become data dependencies. The
+    number of ranks of the step table is the number of parts; collective and other fields
+    are those of the first part. Raise `ValueError` for no parts.
     """
     tables = [part.steps for part in parts]
     columns: dict[str, npt.NDArray[np.generic]] = {}
@@ -199,9 +205,11 @@ def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
 
 
 def _join_edges(tables: Sequence[StepTable]) -> tuple[Int64Array, Int64Array]:
-    """Return all dependencies of the tables, data and control, as (parents, children), int64.
+    """Return the data and control dependencies of all tables as (parent rows, child rows).
 
-    Rows are numbered in the concatenation of the tables, of which there must be at least one.
+    Both are int64 arrays. Rows are numbered in the concatenation of the tables. The edges
+    are in the order of the tables. A pair of rows with both kinds of dependency occurs
+    once. Raise `ValueError` for no tables.
     """
     parents, children = [], []
     rows = first_positions([len(table) for table in tables])

@@ -109,9 +109,9 @@ def passes_keep_the_promise(subject: CheckedPlugin) -> Iterator[str | Skip]:
 
 
 def _find_algorithm_passes(subject: CheckedPlugin) -> list[AlgorithmPass]:
-    """Return the passes that the plugin offers for algorithms, in their order.
+    """Return the passes of the plugin whose subject is an algorithm, in the plugin's order.
 
-    Passes over workloads are omitted.
+    Passes over workloads are omitted. The list is empty if no pass remains.
     """
     passes = subject.offers(AlgorithmPass)
     return [offer for offer in passes if offer.subject is Subject.ALGORITHM]
@@ -213,10 +213,12 @@ def work_is_silent(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _iterate_calls(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[], object]]]:
-    """Yield (offer, function without arguments) for each function that a plugin offers to run.
+    """Yield (offer, function without arguments) for each offer of the plugin that does work.
 
-    These are its simulators, executors, passes over algorithms, and checks of which the kit has a
-    sample subject, in this order. The functions are not called here.
+    The order is simulators, executors, passes over algorithms, checks. The function of a
+    check calls it with its sample (`_build_check_request`); checks without a sample are
+    omitted. Any other function calls its offer with every sample algorithm
+    (`run_on_samples`). The functions are not called here.
     """
     for simulator in subject.offers(Simulator):
         yield simulator, partial(run_on_samples, simulator, simulate_sample)
@@ -266,10 +268,12 @@ def _find_simulation_problem(
 
 
 def _find_execution_problem(algorithm: Algorithm, result: ExecutionResult) -> str | None:
-    """Return the first wrong unit of the outputs of an execution as a text, or None.
+    """Return the first problem of the outputs of an execution as text; None if there is none.
 
-    Another number of outputs than ranks is a problem too. Outputs must be equal to the sum of the
-    required contributions. A collective without a postcondition is not compared.
+    There must be one output per rank. Each output unit to which input units contribute must
+    equal their sum, as `build_inputs` defines the inputs; units are compared in the order
+    of the postcondition. Other units, further elements and the data type are not checked.
+    Without a postcondition (custom collectives), only the number of outputs is checked.
     """
     if len(result.outputs) != algorithm.num_ranks:
         return f"{len(result.outputs)} outputs for {algorithm.num_ranks} ranks"
@@ -309,9 +313,9 @@ def _compute_expected_units(
 
 
 def _slice_of_unit(unit: int) -> slice:
-    """Return the slice of the elements of a unit in an array of a buffer.
+    """Return the slice of the elements of unit `unit` (0 or more) in the array of a buffer.
 
-    A unit has `ELEMENTS_PER_UNIT` elements, and unit 0 begins at element 0.
+    Each unit has `ELEMENTS_PER_UNIT` elements, and unit 0 begins at element 0.
     """
     first = unit * ELEMENTS_PER_UNIT
     return slice(first, first + ELEMENTS_PER_UNIT)
@@ -321,9 +325,10 @@ def _slice_of_unit(unit: int) -> slice:
 
 
 def _find_pass_problem(result: object) -> str | None:
-    """Return the problem of the result of a pass, or None.
+    """Return the problem of the result of a pass over algorithms as text; None if it is valid.
 
-    The result must be a tuple of an algorithm that is verified as correct and a `PassReport`.
+    A valid result is a tuple of two: an `Algorithm` that passes verification, and a
+    `PassReport`.
     """
     pair = result if isinstance(result, tuple) else ()
     if len(pair) != 2 or not isinstance(pair[1], PassReport):
@@ -334,11 +339,11 @@ def _find_pass_problem(result: object) -> str | None:
 
 
 def _build_check_request(check: Check) -> CheckRequest | None:
-    """Build a request for a check with a sample of its subject.
+    """Build a request for a check with a sample of its subject; None without such a sample.
 
-    The samples are the first algorithm of the kit, the topology `TOPOLOGY`, and for an
-    installation a copy of this process's environment variables. None for other subjects
-    (certificates, workloads, files for runtimes), of which the kit has no sample.
+    An algorithm is the first one of `all_samples`. A topology is `TOPOLOGY`. An
+    installation is a copy of this process's environment variables. The kit has no sample of
+    other subjects (certificates, workloads, files for runtimes).
     """
     if check.subject is Subject.ALGORITHM:
         algorithm = next(iter(all_samples(RANKS).values()))

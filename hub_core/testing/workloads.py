@@ -48,9 +48,11 @@ from hub_core.trace_profile.write import write
 
 
 def json_trace_samples() -> Sequence[Source]:
-    """Return traces of a ring all-reduce of three ranks, as chakra_jsonizer writes them.
+    """Return one source with the traces of a ring all-reduce of 3 ranks as JSON text.
 
-    One source with three parts.
+    The source has one part in memory per rank, `ring.0.json` to `ring.2.json`. A part
+    contains the JSON objects of the trace's records in order, without separators between
+    them, as chakra_jsonizer writes them.
     """
     # Imported here, so that listing plugins does not import protobuf.
     from google.protobuf.json_format import MessageToJson
@@ -71,10 +73,11 @@ def sample_workloads() -> Mapping[str, Workload]:
 
 
 def training_step(num_ranks: int = 4) -> Workload:
-    """Build a data-parallel training step with two layers: compute, then all-reduce gradients.
+    """Build a data-parallel training step with two layers on `num_ranks` ranks.
 
-    On every rank, the computation of the second layer depends on that of the first one, and each
-    all-reduce depends on the computation of its layer.
+    Per rank and layer there is a computation (2000 ns, then 3000 ns) and an all-reduce of
+    64 KiB of gradients among all ranks. The computation of the second layer depends on that
+    of the first one; each all-reduce depends only on the computation of its layer.
     """
     builder = _WorkloadBuilder(num_ranks)
     for rank in range(num_ranks):
@@ -88,10 +91,11 @@ def training_step(num_ranks: int = 4) -> Workload:
 
 
 def pipeline() -> Workload:
-    """Build a pipeline with two stages of two ranks, each stage a process group.
+    """Build a pipeline with two stages, each of which is a process group of two ranks.
 
-    Every rank computes. Ranks 0 and 1 then send to ranks 2 and 3, which receive after their
-    computation. Each stage ends with an all-gather in its group.
+    Group 0 has ranks 0 and 1, group 1 has ranks 2 and 3. Every rank first computes for 1000
+    ns. Then rank 0 sends 4096 bytes to rank 2, and rank 1 to rank 3. After its send or
+    receive, every rank takes part in an all-gather of 512 bytes in its group.
     """
     builder = _WorkloadBuilder(4)
     for rank in range(4):
@@ -118,9 +122,9 @@ class _WorkloadBuilder:
     def add(self, rank: int, kind: NodeKind, parents: list[int], **values: int) -> int:
         """Append a node that depends on the rows `parents`, and return its row.
 
-        Rows are numbered from 0 in the order of the calls. `values`: columns by name; other columns
-        get their default, and unknown names are ignored. Whether the parents exist is not checked
-        here.
+        Rows are numbered from 0 in the order of the calls. `values`: columns by name; other
+        columns get their default. Unknown names are ignored, and so are `identity` and
+        `on_host`. Rank and parents are checked only by `workload`.
         """
         row = len(self._columns["rank"])
         columns = {"rank": rank, "kind": int(kind)} | values
@@ -132,18 +136,21 @@ class _WorkloadBuilder:
         return row
 
     def workload(self, *groups: ProcessGroup) -> Workload:
-        """Build the workload of all added nodes, grouped by rank, with these process groups.
+        """Build the workload of all nodes that were added, with the process groups `groups`.
 
-        The number of a group, to which nodes refer, is its position in `groups`.
+        Nodes are grouped by rank; the nodes of a rank are in the order of `add`. A node refers
+        to a group by its position in `groups`. Raise `InputError` if a rank, a parent or a
+        group does not exist, or if a parent is on another rank.
         """
         nodes = NodeColumns.from_columns(self._num_ranks, self._columns, self._edges)
         return Workload(nodes, groups=groups)
 
 
 def topology_samples() -> Sequence[Source]:
-    """Return JSON documents of a ring of 4, a switch of 3 ports, and a product of both kinds.
+    """Return three topologies as sources of one JSON document each, in memory.
 
-    Each is a source with one file in memory.
+    They are a ring of 4 NPUs, a switch with 3 NPUs, and the product of a ring of 2 and a
+    switch of 2, in this order.
     """
     sources = []
     for text in ("ring:4", "switch:3", "ring:2*switch:2"):

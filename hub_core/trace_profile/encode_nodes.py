@@ -312,10 +312,11 @@ class _ProfileNodes:
         return list_attribute(f"{side}_region", Kind.INT64_LIST, region, present)
 
     def origin(self) -> list[Piece]:
-        """Return the attributes `duration_ns` (INT64) and `source_line` (INT32).
+        """Return the encoded attributes `duration_ns` (INT64) and `source_line` (INT32).
 
-        The duration is omitted if it is unknown (negative). The line is omitted if it is unknown
-        (-1), and for the second node of a step.
+        A node lacks the duration if it is unknown (negative); 0 is written. It lacks the line
+        if it is unknown (-1). If a step has two nodes (receive-reduce), the line is at the
+        first node only.
         """
         duration = self._nodes.duration_ns[self._rows]
         line = self._get_column("source_line", -1)
@@ -327,10 +328,11 @@ class _ProfileNodes:
 
 
 def _merge_lists(data: _Lists, control: _Lists) -> _Lists:
-    """Return, per node, the data dependencies and then the control dependencies that are new.
+    """Return, per node, the ids of its data dependencies and then of its control dependencies.
 
-    Arguments and result have the form (row pointer by node, ids as uint64). An id that a node has
-    several times is kept only at its first position.
+    An id that a node has several times is kept only at its first position. Arguments and
+    result have the form (row pointer by node, ids as uint64); both arguments have the same
+    number of nodes.
     """
     owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
     ids = np.concatenate([data[1], control[1]])

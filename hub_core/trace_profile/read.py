@@ -131,8 +131,9 @@ class _Reader:
     def __init__(self, source: Source, drop_dangling: bool) -> None:
         """Sort the parts of `source` by rank; their contents are not read yet.
 
-        `drop_dangling`: omit dependencies on missing nodes instead of raising an error. Raises
-        `InputError` if the parts are not the files of ranks 0..n-1, each once.
+        `drop_dangling`: omit dependencies on missing nodes instead of raising an error. Raise
+        `InputError` (`rank-files`) if the parts are not the files of ranks 0..n-1, each once
+        (`rank_parts`).
         """
         self._name = source.name
         self._parts = rank_parts(source)
@@ -147,10 +148,11 @@ class _Reader:
         self._left_out: Counter[str] = Counter()
 
     def read(self, size: int | None) -> Algorithm:
-        """Read all files, some megabytes at a time, and return the algorithm.
+        """Read all files, one batch of some megabytes at a time, and return the algorithm.
 
-        `size`: size in bytes of the collective of a foreign trace, None if unknown. Raises
-        `InputError` or `TraceError` for invalid files.
+        `size`: size in bytes of the collective of a foreign trace (one without a profile), None
+        if unknown; ignored for files with a profile. Raise `InputError` or `TraceError` for
+        invalid files. Call this only once, because the reader accumulates data of the files.
         """
         # Only the bytes of one batch are in memory.
         chunks = [self._decode_chunk(files) for files in in_batches(self._open_files())]
@@ -273,12 +275,15 @@ class _Reader:
     def _collect_extensions(
         self, joined: Joined, known_metadata: frozenset[str]
     ) -> dict[str, JsonValue]:
-        """Return entries of `Algorithm.extensions`: the numbering of nodes, and unrepresented data.
+        """Return the entries of `Algorithm.extensions` with data that the model cannot represent.
 
-        The second entry has the metadata of rank 0 that are not in `known_metadata`, the number of
-        nodes per attribute that the model does not represent, and the number of dropped
-        dependencies. Empty entries and values are omitted. Raises `InputError` as
-        `Joined.numbering` does.
+        - `EXTENSION`: the numbering of nodes (`Joined.numbering`).
+        - `SOURCE_EXTENSION`: the metadata of rank 0 that are not in `known_metadata`
+          (`_select_metadata`), the number of nodes per attribute that was not read, by name,
+          and the number of dropped dependencies.
+
+        Empty entries and values, and a number of 0, are omitted; the result may be {}. Raise
+        `InputError` as `Joined.numbering` does.
         """
         details: dict[str, JsonValue] = {
             "metadata": _select_metadata(self._metadata[0], known_metadata),
@@ -295,9 +300,10 @@ class _Reader:
 def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonValue]:
     """Return by name the metadata, except `known`, that are numbers, booleans or short texts.
 
-    Texts of more than `_MAX_KEPT_TEXT` characters are omitted, because converters store source
-    files in the metadata. The version is added as `version` only if it is not empty and `known` is
-    empty.
+    Texts of more than `_MAX_KEPT_TEXT` (256) characters are omitted, because converters
+    store source files in the metadata. Lists, bytes and attributes without a value are
+    omitted too. If `known` is empty and the file has a version, the version is added as
+    `version` and replaces an attribute of this name.
     """
     selected: dict[str, JsonValue] = {}
     for name, value in metadata.attributes.items():
@@ -311,10 +317,11 @@ def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, Jso
 
 
 def _find_rank(part: SourcePart, count: int) -> int:
-    """Return the rank of a part, else the rank in its file name, else 0 for a single file.
+    """Return a part's declared rank, else the rank in its file name, else 0 for a single file.
 
-    `count`: number of files. Raises `InputError` if neither gives a rank and there are several
-    files.
+    The rank in the name is the number of one to nine digits before the suffix, such as 3 in
+    `trace.3.et`. `count`: number of files. Raise `InputError` (`rank-files`) if there are
+    several files and this one has no rank.
     """
     if part.rank is not None:
         return part.rank

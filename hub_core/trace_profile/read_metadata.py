@@ -117,10 +117,11 @@ class RankProfile:
         return np.asarray(self._get(name), np.int64)
 
     def json_object(self, name: str) -> dict[str, JsonValue]:
-        """Return an attribute that contains a JSON object as text; {} if it is absent.
+        """Parse an attribute whose text is a JSON object; return {} if the attribute is absent.
 
-        Raises `InputError` for any other text, also one that is nested too deeply for the parser,
-        and for an attribute of another kind.
+        Raise `InputError` for an attribute of another kind (`attribute-kind`), and for a text
+        that is no JSON object, is empty, or is nested too deeply for the parser
+        (`invalid-metadata`). Of equal names in the object, the last one counts.
         """
         try:
             value = json.loads(self.string(name)) if self.has(name) else {}
@@ -138,11 +139,12 @@ class RankProfile:
                 self._get(name)
 
     def _get(self, name: str) -> AttributeValue:
-        """Return the value of an attribute of the kind that the profile defines for its name.
+        """Return the value of an attribute of the profile, after a check of its kind.
 
-        Any kind of integers is accepted for an integer, and any kind of integer lists for a list.
-        Raises `InputError` if the attribute is missing (code `missing-metadata`) or of another kind
-        (`attribute-kind`).
+        The kind must be the one in `KINDS`. If that is a kind of integer or a boolean, any
+        integer kind and the boolean kind are accepted, and the same for lists. Raise
+        `InputError` if the attribute is missing (`missing-metadata`) or of another kind
+        (`attribute-kind`), and `KeyError` if `KINDS` does not have its name.
         """
         if not self.has(name):
             raise self.fail(f"metadata attribute {name} is missing", "missing-metadata")

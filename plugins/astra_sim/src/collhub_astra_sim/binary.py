@@ -161,20 +161,22 @@ def _find_cure(output: str) -> str:
 
 
 def _find_expected_aborts(folder: AstraFolder) -> str:
-    """Return the losses of a folder whose consequence contains "aborts", as one text.
+    """Return the folder's losses that predict an abort of ASTRA-sim as one text, or "".
 
-    Each is "feature: consequence", separated by "; "; "" without any. The text is used as the cure
-    of a failed run.
+    A loss predicts an abort if its consequence contains "aborts". Each is written as
+    "feature: consequence", in the order of the folder, separated by "; ". The text is used
+    as the cure of a failed run.
     """
     aborting = [loss for loss in folder.losses if "aborts" in loss.consequence]
     return "; ".join(f"{loss.feature}: {loss.consequence}" for loss in aborting)
 
 
 def _describe_status(status: int) -> str:
-    """Describe the exit status of a process as text: "exit status N", or "signal NAME" if negative.
+    """Describe the exit status of a process: "exit status N", or "signal NAME" if negative.
 
-    "(an assertion failed)" is added for SIGABRT, and for 128 plus its number, to which a shell
-    converts it. Raises `ValueError` for a negative status that is no signal of the system.
+    For SIGABRT, and for 128 plus its number (to which a shell converts it), the text " (an
+    assertion failed)" is appended. Raise `ValueError` for a negative status that is no
+    signal of the system.
     """
     is_signal = status < 0
     words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
@@ -383,9 +385,11 @@ _KNOWN_TIME_NS = 20031
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check the ASTRA-sim binary that the environment variable `BINARY_VARIABLE` names.
 
-    One message of known time is simulated with it. The check passes if the times are correct, and
-    also if the variable is not set or empty, because the simulator analytical needs no binary. A
-    binary that is missing, fails or gives another time makes the check fail, without an exception.
+    The variable is read from the environment of the request. The binary simulates one
+    message of 1 MiB, whose time is known. The check passes if both ranks finish exactly at
+    this time. It also passes if the variable is not set or empty, because the simulator
+    `analytical` needs no binary. The check fails, without an exception, if the binary is
+    missing, fails, exceeds the time limit or gives another time.
     """
     del options
     line = _check_binary(request.environment.get(BINARY_VARIABLE))

@@ -72,25 +72,28 @@ class FolderFiles:
     def chosen_prefix(self) -> str | None:
         """Return the prefix of the set of traces that the user named as input.
 
-        It is the name of the source, relative to the folder. None if no set has this prefix, for
-        example if the user named the folder.
+        It is the source's name, relative to the folder, if a set has this prefix. Otherwise it
+        is None, for example if the user named the folder.
         """
         name = _make_relative(self.source.name, self.root)
         return name if name in self.sets else None
 
     def source_of(self, prefix: str) -> Source:
-        """Return a set of traces as a separate source, which reports to the same receiver.
+        """Return the set of traces `prefix` as a source that reports to the same receiver.
 
-        Raises `KeyError` for a prefix without traces.
+        Its name is the prefix below `root`. Its parts are in the order of the files, which need
+        not be that of the ranks. Raise `KeyError` for a prefix without traces.
         """
         name = os.path.join(self.root, prefix)
         return Source(name, self.sets[prefix], self.source.report)
 
     def part_at(self, path: str) -> SourcePart | None:
-        """Return the file of the folder that a path in a configuration refers to.
+        """Return the file of the folder that `path` in a configuration means; None if unclear.
 
-        It is the file that matches the longest possible tail of the path. None if no file matches,
-        or if several match equally well.
+        It is the file whose path has the same last parts as `path`, as many as possible. If
+        several files have them, a file whose name is exactly these parts is used; without one,
+        fewer parts are compared. None if no number of parts, down to the file name, gives one
+        file.
         """
         name = _find_match(path, list(self.files))
         return self.files[name] if name is not None else None
@@ -103,10 +106,12 @@ class FolderFiles:
         return _find_match(path, list(self.sets))
 
     def texts(self, *suffixes: str) -> Iterator[tuple[str, bytes]]:
-        """Yield (path in the folder, content) of the files with one of these suffixes.
+        """Yield (path in the folder, content) of the files whose names have one of the suffixes.
 
-        They are sorted by depth, then by name; only the first `_MOST_TEXTS` are considered. Empty
-        files and files above `LONGEST_TEXT` bytes are skipped. Files of unknown size are read.
+        They are sorted by depth, then by path; only the first `_MOST_TEXTS` (64) of them are
+        considered. Empty files and files above `LONGEST_TEXT` bytes are skipped. A file of
+        unknown size is loaded, whatever its length. Suffixes are case-sensitive; without
+        suffixes there are no files.
         """
         names = [name for name in self.files if name.endswith(suffixes)]
         names.sort(key=lambda name: (name.count("/"), name))
@@ -129,18 +134,20 @@ class FolderFiles:
                 yield name, value
 
     def error(self, message: str, cure: str = "", file: str = "") -> InputError:
-        """Return (do not raise) an `InputError` (`astra-sim-folder`) about `file` in the folder.
+        """Create an `InputError` (`astra-sim-folder`) about a file; the caller raises it.
 
-        Without `file` it is about the source.
+        `file`: path in the folder; "" for an error about the source. Raise `KeyError` for a
+        path that is not in the folder.
         """
         location = Location(self.files[file].name if file else self.source.name)
         return InputError(message, location=location, cure=cure, code="astra-sim-folder")
 
 
 def _make_relative(name: str, root: str) -> str:
-    """Return `name` relative to `root`, with `/` as separator.
+    """Return the path `name` relative to `root`, with `/` as separator.
 
-    A name that is not below `root` is not shortened.
+    The result is "." if both are equal. A path that is not in `root` is not shortened. Only
+    the texts are compared; `..` and links are not resolved.
     """
     path = PurePath(name)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
@@ -258,11 +265,11 @@ class AlgorithmUses:
             self.by_node = self._read_node_map(system[PER_NODE_KEY])
 
     def prefix_of(self, node: int, comm_type: object) -> str | None:
-        """Return the prefix of the custom algorithm of a workload node; None for a native one.
+        """Return the prefix of a workload node's custom algorithm; None for a native algorithm.
 
-        `node`: number of the node. `comm_type`: its collective, a number of `COMM_TYPES`. An entry
-        for the node takes precedence over the one for its collective. An unknown `comm_type` has no
-        entry.
+        `node`: identity of the node. `comm_type`: number of its collective, as in `COMM_TYPES`.
+        An entry for the node takes precedence over the one for its collective. A `comm_type`
+        that is unknown, None or of another type has no entry.
         """
         kinds = [kind for kind, number in COMM_TYPES.items() if number == comm_type]
         by_kind = self.by_kind.get(kinds[0]) if kinds else None
@@ -316,8 +323,8 @@ class AlgorithmUses:
     def _find_set(self, path: str) -> str:
         """Return the prefix of the traces that a configuration names by `path`.
 
-        The prefix is relative to the folder. Raises `InputError` if no set of traces matches, or if
-        several match equally well.
+        It is relative to the folder, and found as in `FolderFiles.part_at`. Raise `InputError`
+        (`astra-sim-folder`) if no set of traces, or no unique one, matches.
         """
         prefix = self._files.set_at(path)
         if prefix is None:
@@ -457,10 +464,10 @@ def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
 
 
 def _parse_npus(members: object) -> tuple[int, ...] | None:
-    """Return a JSON list of integers of at least 0 as a tuple, in its order.
+    """Return a JSON list of integers of at least 0 as a tuple; None for any other value.
 
-    None for any other value, also a list with booleans. Repeated integers are kept; an empty
-    list gives ().
+    The order and repeated integers are kept. An empty list gives (). A list with a boolean
+    or a float gives None.
     """
     is_list = isinstance(members, list) and all(type(npu) is int and npu >= 0 for npu in members)
     return tuple(members) if is_list and isinstance(members, list) else None

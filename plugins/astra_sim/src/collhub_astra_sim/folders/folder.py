@@ -450,9 +450,9 @@ def encode_collective_workload(
 
 
 def encode_idle_workload() -> bytes:
-    """Return the trace of a rank outside of the group: one computation that takes 1 ns.
+    """Return the trace of a rank that is outside of the group: one computation of 1 ns.
 
-    ASTRA-sim refuses a trace without nodes.
+    The node has one operation on one byte. ASTRA-sim refuses a trace without nodes.
     """
     # The simulator refuses a trace without nodes.
     attributes = [
@@ -464,9 +464,11 @@ def encode_idle_workload() -> bytes:
 
 
 def _encode_trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
-    """Return the bytes of a trace: a metadata record with the version, then one record per node.
+    """Return the bytes of a trace: a metadata record with the version, then one per node.
 
-    A node is a mapping with the fields of the protobuf message `Node`.
+    A node is a mapping with the fields of the protobuf message `Node`. Without nodes, only
+    the metadata record is returned. Raise `ValueError` for an unknown field or a number
+    outside the range of its field, and `TypeError` for a value of another type.
     """
     # Imported here: it imports protobuf, which only writers of folders need.
     from hub_core.chakra import encoded_record

@@ -78,11 +78,10 @@ def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
 
 
 def needs_exact_times(workload: Workload) -> bool:
-    """Return whether some device computation has a duration that is not an integer number of
-    microseconds.
+    """Return whether a device computation has a duration that is no multiple of 1 us.
 
-    ASTRA-sim reads durations in integer microseconds, so these would be rounded. Missing durations
-    do not count, nor do computations on the host.
+    ASTRA-sim reads durations in integer microseconds, so such durations would be rounded.
+    Missing durations (negative) and 0, and computations on the host, do not count.
     """
     # Missing durations are negative, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
@@ -378,9 +377,10 @@ def compute_written_losses(
 
 
 def _read_system(workload: Workload) -> System:
-    """Return the system configuration of a job that was read from a folder.
+    """Return the system configuration that the reader of folders stored in the job.
 
-    Raises `KeyError` for a job of another origin, and `InputError` for an invalid configuration.
+    Raise `KeyError` if the job has none, because it was not read from a folder. Raise
+    `InputError` for an invalid configuration.
     """
     folder = workload.extensions[EXTENSION]
     assert isinstance(folder, dict)

@@ -70,11 +70,11 @@ class _JobFolder:
     texts: Mapping[str, str]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Yield all files of the folder: traces of algorithms, other traces, texts.
+        """Yield all files of the folder: traces of algorithms, other traces, configurations.
 
-        The traces of each algorithm are created for its size in bytes (None: in chunks), and their
-        names begin with its prefix. Texts are in the order of `texts`; only the script is
-        executable.
+        The traces of an algorithm are created here for its size in bytes; None means traces in
+        chunks, without sizes. Their names are the algorithm's prefix and the name of the trace.
+        Configurations are in the order of `texts`; only the script is executable.
         """
         for prefix, (algorithm, size) in self.programs.items():
             for trace in chakra_traces(algorithm, TraceOptions(size)).artifacts:
@@ -277,11 +277,12 @@ def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteRe
 def _build_texts(
     workload: Workload, system: Mapping[str, object], network: str, per_node: Mapping[int, str]
 ) -> dict[str, str]:
-    """Return the texts of a job's configurations by file name, without the script.
+    """Return the texts of a job's configurations by file name, without the script run.sh.
 
-    `system`: content of the system configuration; `network`: text of network.yml. `per_node`:
-    prefix of the algorithm by node identity. The groups file exists only if the job has groups, the
-    map of nodes only if `per_node` is not empty.
+    `system`: content of the system configuration. `network`: text of network.yml.
+    `per_node`: prefix of the algorithm by node identity. The memory file declares no memory
+    model. The groups file exists only if the job has groups, the map of nodes only if
+    `per_node` is not empty.
     """
     texts = {SYSTEM: _format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:
@@ -356,7 +357,8 @@ def _add_prefix(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
 def _remove_folder_data(workload: Workload) -> Workload:
     """Return a copy of a job without its algorithms and the configurations of its folder.
 
-    These are written to other files. Nodes refer to no algorithm any more (-1).
+    Both are written to separate files. The column `algorithm` of all nodes becomes -1, and
+    the entry `EXTENSION` of the extensions is removed. The job itself is not changed.
     """
     extensions = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
     # The map of nodes contains the algorithm of each node.
@@ -372,7 +374,7 @@ def _as_list(value: JsonValue) -> list[JsonValue]:
 
 
 def _list_pairs(value: JsonValue) -> list[tuple[str, str]]:
-    """Return the items of a JSON object as pairs of texts, in its order; [] for any other value.
+    """Return the items of a JSON object as (name, text) in its order; [] for any other value.
 
     Values that are no strings are converted by `str`.
     """

@@ -328,9 +328,11 @@ def _read_network_text(files: FolderFiles) -> str | None:
 
 
 def script_backend(files: FolderFiles) -> str | None:
-    """Return the backend whose binary is named anywhere in the folder's run.sh, or None.
+    """Return the backend of ASTRA-sim whose binary run.sh names; None if it names no binary.
 
-    If both are named, it is the congestion-aware one. None also without run.sh.
+    The name may be anywhere in the file, also in a comment. If both binaries are named, the
+    result is the congestion-aware backend. The script must be at the top of the folder;
+    None without it.
     """
     part = files.files.get(SCRIPT)
     text = b"" if part is None else part.load()

@@ -83,10 +83,12 @@ def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
 def build_folder(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> AstraFolder:
-    """Return the folder for an algorithm on a topology.
+    """Return the folder for one algorithm on a topology.
 
-    Without a topology, the NPUs are fully connected by links of 50 GiB/s and 500 ns. Raises the
-    errors of `write`.
+    The size is the option `size`, otherwise that of the algorithm, otherwise the default of
+    `chakra_bytes`. The prefix of the traces is the option `name`, otherwise the kind of the
+    collective. Without a topology (None), the NPUs are fully connected by links of 50 GiB/s
+    and 500 ns. Raise the errors of `build_folder_of_several`.
     """
     size = options.size or algorithm.collective_bytes or chakra_bytes(algorithm)
     name = options.name or str(algorithm.collective.kind)
