@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_coconet import Binding, ProgramBuilder, slice_of
+from collhub_coconet import LOCAL, Binding, ProgramBuilder, all_reduce, slice_of
 from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.flat_program import (
     CollectiveRuns,
@@ -200,6 +200,16 @@ def test_peak_memory_counts_what_lives_at_once() -> None:
     binding = Binding(4, {"B": 2, "S": 4, "K": 8, "H": 4})
     tensor, rest = 2 * 4 * 4 * 2, (2 * 4 * 2 + 2 * 4 + 4) * 2
     assert compute_peak_bytes(attention(), binding) == tensor + rest + 2 * tensor
+
+
+def test_peak_memory_counts_the_value_of_which_an_output_is_a_view() -> None:
+    build = ProgramBuilder("view", N=(1, 64))
+    x = build.argument("x", "float32", "N", layout=LOCAL)
+    y = build.argument("y", "float32", "N", layout=LOCAL)
+    block = slice_of(all_reduce(x)).named("block")
+    program = build.program(block, all_reduce(y).named("total"))
+    # Two arguments, and both sums at the end: the block is a part of the first sum.
+    assert compute_peak_bytes(program, Binding(4, {"N": 64})) == 4 * 64 * 4
 
 
 def test_algorithm_without_units_is_refused() -> None:

@@ -201,10 +201,10 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
 
     - Arguments exist throughout.
     - A value exists from its kernel to the last kernel that reads it or a view of it, both
-      included. An output exists to the last kernel of the program.
-    - No memory is counted for a value that no later kernel reads and that is no output, for views
-      and other operations without a kernel (`is_free`), and for updates of states. An output that
-      is a view does not prolong the viewed value.
+      included. An output, and a value of which an output is a view, exists to the end of the
+      program.
+    - No memory is counted for a value that no later kernel reads and that no output needs, for
+      views and other operations without a kernel (`is_free`), and for updates of states.
 
     Without kernels the result is the bytes of the arguments, which may be 0. Raises `InputError` if
     stages wait for each other, and for a symbol without a number.
@@ -215,14 +215,14 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
         for kernel_index, kernel in enumerate(kernels)
         for operation in kernel
     }
-    last = dict(of_kernel)
+    # Outputs are read by one more kernel, after all kernels of the program.
+    last = of_kernel | dict.fromkeys(program.outputs, len(kernels))
     for operation in reversed(program.operations):
         # A reader of a view reads the viewed value.
         reach = (last if operation.is_free else of_kernel)[operation.name]
         for read in operation.reads:
             if last.get(read, 0) < reach:
                 last[read] = reach
-    last |= dict.fromkeys(program.outputs, len(kernels) - 1)
     peak = 0
     for group in range(program.num_groups):
         fixed = sum(
@@ -230,10 +230,10 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
             for argument in program.arguments
             if argument.type.group == group
         )
-        change = [0] * (len(kernels) + 1)
+        change = [0] * (len(kernels) + 2)
         for operation in program.operations:
             kind, name = program.types[operation.name], operation.name
-            is_kept = last[name] > of_kernel[name] or name in program.output_names
+            is_kept = last[name] > of_kernel[name]
             is_new = not operation.is_free and operation.kind is not Kind.UPDATE
             if is_kept and is_new and kind.group == group:
                 size = binding.bytes_of_rank(kind)
