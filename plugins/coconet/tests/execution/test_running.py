@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_coconet import LOCAL, Binding, Kind, ProgramBuilder, all_reduce
+from collhub_coconet import LOCAL, Binding, Kind, ProgramBuilder, all_reduce, sqrt
 from collhub_coconet.execution.array_operations import apply_pointwise, distribute
 from collhub_coconet.execution.comparison import draw_arguments
 from collhub_coconet.execution.running import (
@@ -131,6 +131,19 @@ def test_power_of_one_element_rounds_as_that_of_many() -> None:
     alone = apply_pointwise(Kind.POWER, [value, two])
     among = apply_pointwise(Kind.POWER, [value.reshape(1), two])
     assert alone.tobytes() == among.tobytes()
+
+
+def test_a_nan_does_not_hide_the_error_bound_of_the_other_elements() -> None:
+    build = ProgramBuilder("roots", N=(1, 64))
+    # Roots of negative numbers are NaN.
+    x = build.argument("x", "float32", "N", layout=LOCAL)
+    before = build.program(all_reduce(sqrt(x + 0.9)).named("y"))
+    flat = flat_of(before, 4, Choice("ring"), {"N": 64})
+    with np.errstate(invalid="ignore"):
+        found = execute_and_compare(before, flat)
+    assert np.isnan(found.values["y"][0]).any()
+    assert found.ok, found.differences
+    assert 0 < found.errors["y"] < 1
 
 
 def test_sums_of_whole_numbers_are_equal_bit_by_bit() -> None:

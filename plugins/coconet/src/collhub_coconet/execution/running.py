@@ -437,8 +437,9 @@ class _ExecutionState:
         bound 4 x eps x R x T. Two values that are both not finite have the difference 0.
 
         - eps: distance from 1 to the next number of the type of `values`. R: ranks of a group.
-        - T: largest magnitude of the expected operand at these elements, on all ranks of the group.
-          For a scalar it is the largest contribution of a complete block (`find_largest_term`).
+        - T: largest finite magnitude of the expected operand at these elements, on all ranks of the
+          group. For a scalar it is the largest contribution of a complete block
+          (`find_largest_term`).
 
         With a bound of 0 the relative error is infinite, or NaN if the difference is 0. It is NaN
         too if only one of two values is NaN. `self.errors[operation name]` keeps the largest
@@ -472,10 +473,11 @@ class _ExecutionState:
     def _find_largest_term(
         self, part: CollectiveRuns | RowRuns, operation: Operation, elements: Int64Array
     ) -> float:
-        """Return the largest magnitude of any rank's expected contribution to a reduction.
+        """Return the largest finite magnitude of any rank's expected contribution to a reduction.
 
         Contributions are the operand's elements at the flat indices `elements`, on the ranks of the
-        group; 0 without elements. For a scalar it is the largest contribution of a complete block
+        group; 0 without finite elements. A NaN or an infinity has no influence on the rounding of
+        the other elements. For a scalar it is the largest contribution of a complete block
         (`find_largest_term`), for any `elements`. The expected values must exist.
         """
         count = self.flat.binding.num_ranks
@@ -485,7 +487,8 @@ class _ExecutionState:
         assert self.expected_values is not None
         ranks = range(part.first_rank, part.first_rank + count)
         terms = [self.expected_values.read(operation.reads[0], rank, elements) for rank in ranks]
-        return float(max(np.abs(term.astype(np.float64)).max(initial=0.0) for term in terms))
+        magnitudes = np.abs(np.concatenate(terms).astype(np.float64))
+        return float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
 
     # --- results ---
 
