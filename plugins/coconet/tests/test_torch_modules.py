@@ -33,6 +33,7 @@ from collhub_coconet import (
     row_reduce,
     send,
     split,
+    sqrt,
     total,
     update,
 )
@@ -40,10 +41,11 @@ from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import TorchModuleOptions
 from collhub_coconet.program.operations import ElementType, Rule, sliced
 from collhub_coconet.program.program import Chain
+from collhub_coconet.torch_programs.measuring import measure
 from collhub_coconet.torch_programs.writing import write
 from expert_tokens import expert_tokens
 
-from hub_core.model import InputError
+from hub_core.model import InputError, Workload
 from hub_core.plugin_api import WriteResult
 
 RANKS = 4
@@ -241,6 +243,9 @@ def test_opaque_operation_is_a_call_of_its_operator() -> None:
         call("aten.gelu.default", other={"operand": 7}),
         call("aten.gelu.default", other={"float": "__import__('os')"}),
         {"operator": "aten.gelu.default"},
+        call("aten.sort.default") | {"results": 2, "output": "second"},
+        call("aten.sort.default") | {"results": 2, "output": 2},
+        call("aten.sort.default") | {"results": "two", "output": 0},
     ],
 )
 def test_call_that_is_no_plain_operator_is_refused(wrong: dict[str, Any]) -> None:
@@ -378,6 +383,20 @@ def test_run_reports_the_measured_gain(step: Path, collhub: Any) -> None:
     assert measured["max_relative_error"] == 0.0
     assert measured["before_ns"] > 0
     assert measured["after_ns"] > 0
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_run_refuses_outputs_that_are_nan_in_one_program_only() -> None:
+    def write_root(minimum: float) -> Workload:
+        build = ProgramBuilder("root")
+        x = build.argument("x", "float32", 8)
+        return lower(build.program(sqrt(x - minimum).named("y")), Binding(2, {}))
+
+    options = TorchModuleOptions()
+    # Random arguments are in 0.1..1, so that all roots after subtraction of 2 are NaN.
+    assert measure(write_root(2.0), write_root(2.0), options).max_relative_error == 0
+    with pytest.raises(InputError, match="NaN or infinite in only one"):
+        measure(write_root(0.0), write_root(2.0), options)
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")

@@ -642,8 +642,8 @@ class _ModuleWriter:
         `aten._unsafe_view` become `aten.reshape.default`, because a view may need a copy.
 
         Raises `InputError` without a valid operator, arguments or keywords, for an operator in
-        `_FORBIDDEN` or a namespace in `_FORBIDDEN_NAMESPACES`, and for an argument with an
-        invalid name or value. Raises `ValueError` for an `output` that is no integer.
+        `_FORBIDDEN` or a namespace in `_FORBIDDEN_NAMESPACES`, for an argument with an invalid
+        name or value, and for an `output` that is no integer from 0 to `results` - 1.
         """
         name, operator = operation.name, call.get("operator")
         arguments, keywords = call.get("arguments"), call.get("keywords")
@@ -667,12 +667,15 @@ class _ModuleWriter:
         # Strides may differ from those of the capture, so that a view may need a copy.
         operator = _RESHAPES.get(base, operator)
         text = f"torch.ops.{operator}({', '.join(parts)})"
-        if call.get("results", 1) == 1:
+        results, output = call.get("results", 1), call.get("output", 0)
+        if results == 1:
             self._lines.append(f"{name} = {text}")
             return
-        output = call.get("output", 0)
+        if type(results) is not int or type(output) is not int or not 0 <= output < results:
+            message = f"{name} selects result {output!r:.40} of {results!r:.40} results"
+            raise self._refuse(message, "capture the program again")
         self._lines.append(f"{name}_results = {text}")
-        self._lines.append(f"{name} = {name}_results[{int(str(output))}]")
+        self._lines.append(f"{name} = {name}_results[{output}]")
 
     def _format_value(self, operation: Operation, value: object) -> str:
         """Format an argument of an operator, a value of JSON, as a Python expression.
