@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,8 @@ def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> M
     first step of each module is not timed.
 
     Raises `InputError` if a program cannot be written as a module, and `InputError` (`run`) if the
-    modules fail or run longer than `TIME_LIMIT_S` seconds (600). Raises `UsageError` without
+    modules fail or run longer than `TIME_LIMIT_S` seconds (600), and if an element of an output is
+    NaN or infinite in only one of the modules. Raises `UsageError` without
     PyTorch.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -38,6 +40,10 @@ def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> M
             path.write_bytes(artifact.content())
             paths.append(str(path))
         report = _run(paths[1], paths[0])
+    if not math.isfinite(report["max_relative_error"]):
+        message = "an output is NaN or infinite in only one of both programs"
+        cure = "do not use the written module; compare it with the original one"
+        raise InputError(message, cure=cure, code="run")
     ranks = int(report["ranks"])
     return MeasuredGain(
         f"gloo on {ranks} ranks of this host, median of {REPEATS} steps",

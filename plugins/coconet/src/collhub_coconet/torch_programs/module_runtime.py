@@ -573,6 +573,23 @@ def _measure(programs: Sequence[Any], repeats: int) -> list[tuple[Tensors, float
     return list(zip(outputs, map(statistics.median, times), strict=True))
 
 
+def _find_relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest difference of two elements, divided by the largest expected magnitude.
+
+    The tensors have equal shapes. Two NaNs are equal, and two infinities of one sign. If an element
+    is NaN or infinite in only one of the tensors, the result is infinite. The magnitude is that of
+    the finite expected elements; it is 1 if all of them are 0. Without elements the result is 0.
+    """
+    first, second = actual.double(), expected.double()
+    is_equal = (first == second) | (first.isnan() & second.isnan())
+    differences = (first - second)[~is_equal].abs().nan_to_num(torch.inf, torch.inf)
+    if not differences.numel():
+        return 0.0
+    magnitudes = second[second.isfinite()].abs()
+    scale = float(magnitudes.max()) if magnitudes.numel() else 0.0
+    return float(differences.max()) / (scale or 1.0)
+
+
 def _load(path: str) -> Any:
     """Import the written module in the file `path`, which executes it.
 
@@ -596,9 +613,8 @@ def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
     of another module, it also has:
 
     - `original_seconds`: the median of a step of the other module
-    - `max_relative_error`: the maximum over all outputs of the other module and over all ranks. For
-      an output it is the largest absolute difference divided by the largest magnitude in the other
-      module (by 1 if that is 0). NaN is ignored.
+    - `max_relative_error`: the maximum of `_find_relative_error` over all outputs of the other
+      module and over all ranks
 
     Creates and destroys the process group (gloo) and sets the number of threads to 1. Raises
     `KeyError` for an output that this module does not have.
@@ -614,8 +630,7 @@ def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
         expected = _complete(expected, other.OUTPUT_LAYOUTS, other.OUTPUT_SHAPES, None)
         error = 0.0
         for name, value in expected.items():
-            scale = float(value.double().abs().max()) or 1.0
-            error = max(error, float((actual[name].double() - value.double()).abs().max()) / scale)
+            error = max(error, _find_relative_error(actual[name], value))
         largest = torch.tensor(error, dtype=torch.float64)
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         report["max_relative_error"] = float(largest)
