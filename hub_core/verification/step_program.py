@@ -123,11 +123,12 @@ def compile_steps(
 def _reserve_messages(
     messages: Messages, is_message: BoolArray, regions: Regions
 ) -> tuple[Int64Array, int]:
-    """Return the first cell of every row's message slot (int64[rows]), and the number of all cells.
+    """Return the first cell of each row's message slot, and the number of cells of the memory.
 
-    A slot holds a message in flight. A send and its receive share one slot with the larger count of
-    both; an unmatched row has its own. Slots follow the buffers. A slot of a row that is no message
-    has no cells.
+    A slot holds a message in flight. The slots follow the buffers, in the order of rows;
+    the number, the end of the last slot, includes the buffers. A send and its receive share
+    the slot of the send, which has the larger count of both. An unmatched message
+    (`is_message`) has its own slot. The entry of any other row has no meaning.
     """
     length = np.where(is_message, regions.count, 0)
     sent, received = regions.count[messages.send], regions.count[messages.receive]
@@ -209,9 +210,10 @@ def _generate_operations(
 ) -> Iterator[_UnitOperations]:
     """Yield the operations on single cells, several complete batches at a time.
 
-    About `_OPERATIONS_AT_ONCE` operations are expanded together; a batch is never divided. With
-    `backwards`, parts with later batches come first, but the order within a part is unchanged.
-    Yields nothing for a program without batches.
+    A part has about `_OPERATIONS_AT_ONCE` operations, and more if a single batch has more,
+    because batches are never divided. With `backwards`, the parts are yielded from last to
+    first; the operations within a part keep their order. Yield no part for a program
+    without batches.
     """
     stops = row_pointer(program.count)
     if not len(program.batches):

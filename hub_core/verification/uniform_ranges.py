@@ -53,13 +53,14 @@ def check_ranges(
     *,
     is_race_free: bool,
 ) -> RangeCheck:
-    """Check races and contents of an algorithm whose units are independent, by ranges of units.
+    """Check races and contents of an algorithm by ranges of units, which must be independent.
 
-    `collective`, `layout`, `regions`: counted in equal blocks of units. With `is_race_free`, races
-    are not checked. The order of the steps must be complete. The result has a comparison if the
-    algorithm is proven to be correct, up to the error probability of the comparison. Otherwise it
-    has the address of a block for which there is no proof, which need not be a defect; more than
-    `_MAX_ACCESSES` accesses of ranges are not checked.
+    `collective`, `layout`, `regions`: counted in equal blocks of units. With
+    `is_race_free`, races are not checked. All steps must run, and all messages must be
+    matched. The result has a `comparison` if the algorithm is proven to be correct, up to
+    the error probability of the comparison. Otherwise it has the `address` of a block for
+    which there is no proof, which need not be a defect. With more than `_MAX_ACCESSES`
+    accesses to ranges there is no check, and the address is in the step with most accesses.
     """
     atoms = divide_memory(regions, layout)
     accesses = atoms.accesses_by_row

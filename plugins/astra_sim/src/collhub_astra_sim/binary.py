@@ -229,10 +229,11 @@ _CURE = (
 
 
 def find_binary(name: str | None) -> str:
-    """Return the absolute path of the binary that the user named.
+    """Return the absolute path of the binary that the user named; links are not resolved.
 
-    `name`: a path, or a name that is searched on `PATH`. Raises `PluginError` (`no-binary`) if it
-    is None, empty or no executable file.
+    `name`: a path with a folder, relative to the current folder, or a name without a
+    folder, which is searched only on `PATH`. Raise `PluginError` (`no-binary`) if it is
+    None, empty or no executable file.
     """
     if not name:
         message = "the simulator astra-sim runs a binary, and none is named"

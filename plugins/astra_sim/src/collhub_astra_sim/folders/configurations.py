@@ -52,8 +52,9 @@ class FolderFiles:
     def of(cls, source: Source) -> FolderFiles:
         """Group the files of a source: traces named `PREFIX.<rank>.et` form one set per prefix.
 
-        Sets are sorted by prefix; in a set traces are in the order of the source, and their rank is
-        the number in the name. `files` has all files, including the traces. Names and prefixes are
+        A rank is a number up to 9 999 999 without leading zeros; other files are in no set.
+        Sets are sorted by prefix; in a set the traces are in the order of the source, with the
+        rank of their name. `files` has all files, including the traces. Names and prefixes are
         relative to the deepest folder that contains all files (`root`, "" without files). No
         content is read.
         """
@@ -154,12 +155,14 @@ def _make_relative(name: str, root: str) -> str:
 
 
 def _find_match(path: str, names: list[str]) -> str | None:
-    """Return the name that matches the longest possible tail of `path`; None without a match.
+    """Return the name that matches the longest possible tail of `path`, or None.
 
-    Paths in configurations are relative to the simulator's working directory, which is unknown. So
-    tails of the path (its last parts) are tried from the full path down to the file name. A name
-    matches if its last parts are those of the tail. A tail decides if exactly one name matches, or
-    if one of several matching names equals the tail; otherwise the next shorter tail is tried.
+    Paths in configurations are relative to the simulator's working directory, which is
+    unknown. So tails of the path (its last parts) are tried, from the full path down to the
+    file name. A name matches if its last parts are those of the tail. A tail decides if
+    exactly one name matches, or if one of several matching names equals the tail. None
+    means that no name matches the file name, or that several match and none of them equals
+    a tail.
     """
     parts = PurePath(os.path.normpath(path)).parts
     for first in range(len(parts)):
@@ -446,9 +449,10 @@ def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
 def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
     """Return the NPUs of the communicator groups by name; {} if no file defines groups.
 
-    A file defines groups if it is a JSON object that is not empty, all keys are decimal numbers and
-    all values are lists of integers of at least 0. Of several such files `groups.json` is used.
-    Raises `InputError` for several of which none is `groups.json`.
+    A file defines groups if it is a JSON object that is not empty, all keys are decimal
+    numbers, and all values are lists of integers of at least 0. NPUs and groups keep the
+    order of the file. If there are several such files, the `groups.json` at the root of the
+    folder is used. Raise `InputError` (`astra-sim-folder`) if there are several without it.
     """
     groups_by_file = {}
     for name, value in files.objects():

@@ -399,11 +399,12 @@ def choose_placement(
 
 
 def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
-    """Return the NPU of every rank from the text of the option `group`, such as `0,2,5`.
+    """Return the NPU of every rank from the text of the option `group`, such as `0,2,4-7`.
 
-    Without it (None or "") rank r is on NPU r. Raises `UsageError` for text that is not a list of
-    NPUs, if there are not `num_ranks` of them, and if they do not ascend: ASTRA-sim would sort one
-    of its two copies and confuse ranks.
+    Without it (None or "") rank r is on NPU r. Raise `UsageError` for a text that is not a
+    list of `num_ranks` distinct NPUs, and for NPUs that do not ascend. The reason for the
+    last rule: ASTRA-sim has two copies of the list and sorts one, so it would confuse
+    ranks.
     """
     if not group:
         return tuple(range(num_ranks))

@@ -147,9 +147,10 @@ def _is_number(name: str) -> bool:
 def _assign_numbers(workload: Workload) -> Workload:
     """Rename process groups whose names are no numbers to unused numbers.
 
-    Numbers are names of ASCII digits from 1 to 10^12 - 1; these are kept. In the order of the
-    groups, each other group gets the smallest unused number from 1 on, as text. Returns the
-    same object if all names are numbers; otherwise the workload is copied.
+    A number is a name of ASCII digits with a value from 1 to 10^12 - 1; such names are
+    kept. In the order of the groups, each other group gets the smallest number, from 1 on,
+    whose text is not yet a name. Return the same object if all names are numbers, otherwise
+    a copy.
     """
     used_names = {group.name for group in workload.groups if _is_number(group.name)}
     free = (str(number) for number in count(1) if str(number) not in used_names)

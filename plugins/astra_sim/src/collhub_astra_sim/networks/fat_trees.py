@@ -215,7 +215,7 @@ _KEYS = _REQUIRED | _UP | _OPTIONAL
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Read the network of an htsim topology file: NPUs, then the switches from the lowest tier.
+    """Read the network of an htsim topology file: NPUs, then switches by tier from the lowest.
 
     The rules for lines and numbers are those of `_File`. Raise `InputError`
     (`invalid-htsim-topology`), with the line if it is known, for a file above 1 MiB,

@@ -52,8 +52,8 @@ def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, 
 def find_widest_tree_weight(graph: CapacityGraph, root: int) -> int:
     """Return the largest weight of a single tree from `root` to all nodes.
 
-    It is the largest capacity c for which the arcs of at least c reach all nodes; 1 if the root
-    cannot reach all.
+    It is the largest capacity c for which the arcs of capacity c or more reach all nodes.
+    It is 1 if the root cannot reach all nodes, or the graph has no arcs.
     """
     # The largest width at which the arcs of at least that width reach all nodes.
     for width in np.unique(graph.capacity)[::-1]:
@@ -104,9 +104,12 @@ def find_fewest_broadcast_trees(
         return _build_parent_search(graph, root, weights, depth)
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-        """Search for a packing of exactly `count` trees within the remaining budget.
+        """Search for a packing of exactly `count` trees; return (trees, whether it is proved).
 
-        Returns (trees, True), or (None, whether it is proved that there is no such packing).
+        Without a packing, the trees are None, and True means that no such packing exists for
+        integer weights and `max_depth`. False means that the search has stopped early: the
+        steps of `budget` are used up, or there are too many weight vectors or choices of
+        parents. Steps are subtracted from `budget`.
         """
         vectors = generate_weight_vectors(total, count, widest)
         return run_searches(vectors, build_search, budget)
@@ -188,8 +191,9 @@ class _ParentSearch:
     ) -> SpanningTree:
         """Build a tree of a weight from the parent of every node.
 
-        `parents[v]`: parent of node v, -1 for the root or none. `arc_of`: arc by (parent, node);
-        the tree has arc -1 where there is none.
+        `parents[v]`: parent of node v, -1 for the root and for nodes that are not in the tree.
+        `arc_of`: number of the arc by (parent, node). The arc of a node without a parent, and
+        of a pair without an entry, is -1.
         """
         pairs = zip(parents.tolist(), range(len(parents)), strict=True)
         arcs = [arc_of.get(pair, -1) for pair in pairs]
@@ -254,9 +258,10 @@ def _generate_patterns(
 ) -> Iterator[tuple[int, ...]]:
     """Yield all possible choices of a node's parents: a tuple with the parent in each tree.
 
-    A parent is a node with an arc to `node`. Trees with the same parent share that arc, so their
-    weights must fit on its capacity. Raises `OverflowError`, before anything is yielded, if there
-    may be more than `_MAX_PATTERNS`.
+    `weights`: one per tree. A parent is a node with an arc to `node`. Trees with the same
+    parent share that arc, so their weights must fit on its capacity. The choices are in
+    lexicographic order of the arcs. Raise `OverflowError`, at the call, if (arcs into the
+    node) ** (trees) exceeds `_MAX_PATTERNS`.
     """
     arcs = np.flatnonzero(graph.destination == node)
     tails = graph.source[arcs].tolist()

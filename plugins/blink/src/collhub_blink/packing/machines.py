@@ -66,11 +66,13 @@ def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPa
 
 
 def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
-    """Build packings for several hosts where each part of the data first goes to one other host.
+    """Build packings for several hosts in which the data enter the other hosts in parts.
 
-    That host forwards the part to the remaining hosts. There is a packing for every partition of
-    the ranks into hosts of equal size, with a tree for every rank outside the host of the root.
-    Chains over all hosts would have the same rate and many more hops.
+    Each part is first sent to one rank of one other host, which forwards it to the
+    remaining hosts. There is one packing per division of the ranks into equal hosts
+    (`_find_hosts`), in its order, with a tree for every rank outside the host of the root;
+    [] without a division. Chains over all hosts would have the same rate and many more
+    hops.
     """
     method = "by way of every machine"
     return [
@@ -109,10 +111,12 @@ class _Hosts:
         self._num_ranks = num_ranks
 
     def build_trees(self, is_across: bool) -> list[SpanningTree]:
-        """Build one tree of weight 1 from each rank to all other ranks, by host, then by index.
+        """Build one tree of weight 1 from each rank to all other ranks.
 
-        With `is_across` the data leave the host of the root from all its ranks, each to the ranks
-        with its index on the other hosts. Otherwise they leave only from the root.
+        The trees are ordered by host of the root, then by local index. With `is_across`, the
+        root first distributes the data within its host, and each rank of this host sends them
+        to the ranks with its local index on the other hosts. Otherwise the root sends them to
+        the ranks with its local index, which distribute them within their hosts.
         """
         build = self._build_tree_from_every_local_rank if is_across else self._build_tree_over_peers
         return [

@@ -105,19 +105,22 @@ class PlacedPacking:
 
 
 def to_cut_bound(network: RankNetwork, rate: Rate) -> RateBound:
-    """Return the upper bound on the rate of a broadcast by a minimum cut, in bytes/s.
+    """Convert the rate of a broadcast to a bound of the kind `cut`, in bytes/s.
 
-    `rate`: rate and cut in units of the graph. For a reduce, the network must be reversed.
+    `rate`: the value, in units of the graph of `network`, and the nodes of the minimum cut
+    on the root's side, which get their numbers in the topology. For a reduce, `network`
+    must be the reversed network.
     """
     bytes_per_s = rate.value * network.graph.unit
     return RateBound("cut", bytes_per_s, network.to_topology_nodes(rate.cut))
 
 
 def to_ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
-    """Return the bound on the rate of an all-gather, or of a reduce-scatter, by a cut.
+    """Convert the rate of an all-gather to a bound of the kind `ingress-cut`, in bytes/s.
 
-    `rate`: of the data of one rank, in units of the graph; the result is in bytes of the collective
-    per second. For a reduce-scatter the network must be reversed.
+    `rate`: the value is the data of one rank, in units of the graph of `network`; the bound
+    counts the data of all ranks. The nodes of the cut get their numbers in the topology.
+    For a reduce-scatter, `network` must be the reversed network.
     """
     # `rate` counts the data of one rank; the collective has the data of all ranks.
     bytes_per_s = rate.value * network.graph.unit * network.graph.num_compute
@@ -125,10 +128,12 @@ def to_ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
 
 
 def to_partition_bound(network: RankNetwork, network_strength: Strength) -> RateBound:
-    """Return the upper bound on the rate of an all-reduce by the partition that gives the strength.
+    """Convert the strength of a network to a bound of an all-reduce, in bytes/s.
 
-    Each link must have an equal reverse link. If switches multicast or reduce, it is the bound by
-    minimum cuts instead, because one message would count several times in a partition.
+    The bound has the kind `partition`, and its blocks are the sides of the partition that
+    gives the strength. Each link must have an equal reverse link. If switches multicast or
+    reduce, the result is `compute_minimum_cut_bound` instead, because one message would
+    count several times in a partition.
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)
@@ -230,8 +235,10 @@ def build_shallow_packing(
 ) -> PlacedPacking:
     """Build a packing with one tree of minimum depth from each of the `roots`, of equal weight.
 
-    `method`: name of the packing. On a single switch these are the one-hop trees of Blink (Wang et
-    al., MLSys 2020).
+    `roots`: ranks, at least one; the trees keep their order. `method`: name of the packing.
+    `bound`: upper bound of the rate, which is only stored. The rate is the largest at which
+    the trees fit on all links. For collectives towards the root, the links are reversed. On
+    a single switch these are the one-hop trees of Blink (Wang et al., MLSys 2020).
     """
     trees = [build_shallow_tree(task.oriented_network.graph, root) for root in roots]
     return build_packing_along_routes(task, method, trees, bound)

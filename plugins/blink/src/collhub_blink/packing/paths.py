@@ -64,17 +64,21 @@ def _path_key(path_and_weight: tuple[_Path, int]) -> tuple[int, int, _Path]:
 def compute_path_bound(task: PackingTask) -> RateBound:
     """Return the upper bound of the rate of a scatter or gather, in bytes per second.
 
-    It is that of the tightest cut between the root and the other ranks, whose data are separate.
+    Every rank has separate data, so a set of nodes with the root limits the rate to the
+    bandwidth out of the set (for a gather: into it) divided by the number of ranks outside,
+    times the number of all ranks. The bound is the minimum over all sets, and has the nodes
+    of one that attains it. At least two ranks are required.
     """
     network = task.oriented_network
     return _build_bound(network, _find_best_flow(network.graph, task.root))
 
 
 def _build_bound(network: RankNetwork, flow: _Flow) -> RateBound:
-    """Convert the maximum flow of one rank's part to a bound in bytes of the collective per second.
+    """Convert the maximum flow to a bound in bytes of the collective per second.
 
-    It is the rate of the flow times the number of ranks, since the collective has one part per
-    rank. The cut gets node numbers of the topology.
+    The rate of the flow is that of one rank's part; the collective has one part per rank,
+    so it is multiplied by the number of ranks. The bound has the kind `cut`, with the nodes
+    of the flow's cut as numbered in the topology.
     """
     # The flow's rate is that of one rank's part; the collective has one part per rank.
     rate = flow.rate * network.graph.unit * network.graph.num_compute
