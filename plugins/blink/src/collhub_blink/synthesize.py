@@ -49,11 +49,13 @@ _PACKERS: Mapping[CollectiveKind, Callable[[PackingTask], list[PlacedPacking]]] 
 
 
 def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize the fastest algorithm on trees for a request.
+    """Synthesize the fastest algorithm on trees among the evaluated packings and chunks.
 
-    Compilation of kernels is reported as progress. Raises `UsageError` for unsuitable options and a
-    single rank, and `InputError` for collectives that do not run on trees, for ranks that cannot be
-    reached, and for chunks below one byte.
+    Compilation of kernels is reported as progress. If the bandwidths have no suitable
+    common unit, they are rounded, and the bounds are relaxed accordingly; the result then
+    has no certificate. Raise `UsageError` for unsuitable options and for a single rank.
+    Raise `InputError` for collectives that do not run on trees, for ranks that cannot be
+    reached, and if every schedule would have chunks below one byte.
     """
     # Imports numba, which takes a second.
     from collhub_packing.compiling import COMPILING, compilations
@@ -336,9 +338,10 @@ def _evaluate_time_ns(
 ) -> int:
     """Return the time of a schedule in ns, by simulation if possible.
 
-    `algorithm`: function that builds its algorithm; it is called only for a simulation. The planned
-    time, rounded up, is returned for more than `_MAX_SIMULATED_MESSAGES` messages, and if the
-    simulation gives no time.
+    `algorithm`: function that builds the schedule's algorithm; it is called only for a
+    simulation. The result is the planned time, rounded up to ns, for more than
+    `_MAX_SIMULATED_MESSAGES` messages, and if the simulation gives None or 0. Exceptions of
+    the simulation, such as Ctrl-C, pass through.
     """
     # Rounded up: no schedule is faster than planned.
     planned_time_ns = -(-pipeline.time_ps // 1000)
@@ -377,9 +380,10 @@ def _build_algorithm(
 
 
 def _build_provenance(task: PackingTask, options: BlinkOptions | None) -> Provenance:
-    """Return the origin of an algorithm: plugin, version, topology and options as text.
+    """Return the origin of an algorithm: plugin, its version, topology, and options as text.
 
-    Without options the record has none. The version is "" if the plugin is not installed.
+    The version is "" if the plugin is not installed. Without `options` (None), the origin
+    has no options.
     """
     values = {} if options is None else asdict(options)
     option_texts = {name: str(value) for name, value in values.items()}

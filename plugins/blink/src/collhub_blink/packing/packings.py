@@ -233,7 +233,7 @@ def build_shallow_packing(
     roots: Sequence[int],
     bound: RateBound,
 ) -> PlacedPacking:
-    """Build a packing with one tree of minimum depth from each of the `roots`, of equal weight.
+    """Build a packing of trees of minimum depth, one per root, of equal weight.
 
     `roots`: ranks, at least one; the trees keep their order. `method`: name of the packing.
     `bound`: upper bound of the rate, which is only stored. The rate is the largest at which

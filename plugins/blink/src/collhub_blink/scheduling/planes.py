@@ -42,28 +42,34 @@ def compute_union_bound(task: PackingTask) -> RateBound:
 
 
 def _compute_rooted_bound(task: PackingTask) -> RateBound:
-    """Return the upper bound on the rate of a broadcast or reduce by the minimum cut.
+    """Return the upper bound on the rate of a broadcast or reduce in bytes/s, with its cut.
 
-    The cut separates the root from some rank, in the direction of the data.
+    It is the smallest minimum cut between the root and any other rank, from the root for a
+    broadcast and towards it for a reduce. The bound has the kind `cut`. Raise `InputError`
+    (`unreachable`) if a rank cannot be reached, and for a single rank.
     """
     network = task.oriented_network
     return to_cut_bound(network, broadcast_rate(network.graph, task.root))
 
 
 def _compute_all_gather_bound(task: PackingTask) -> RateBound:
-    """Return the bound on the rate of an all-gather or reduce-scatter.
+    """Return the upper bound on the rate of an all-gather or reduce-scatter in bytes/s.
 
-    It is that of the cut with the least capacity per rank on the side that sends.
+    A set of nodes that lacks at least one rank limits the rate to (bandwidth out of the
+    set) / (ranks in the set), times the number of all ranks; for a reduce-scatter, the
+    bandwidth into the set counts. The result is the minimum over all sets, of the kind
+    `ingress-cut`.
     """
     network = task.oriented_network
     return to_ingress_bound(network, all_gather_rate(network.graph))
 
 
 def _compute_all_reduce_bound(task: PackingTask) -> RateBound:
-    """Return the bound on the rate of an all-reduce in the task's network.
+    """Return the upper bound on the rate of an all-reduce in bytes/s.
 
-    It is that of the tightest partition; if some link lacks an equal link back, that of
-    `compute_directed_bound`.
+    It is `to_partition_bound` for the partition that gives the strength of the network. If
+    some link has no reverse link of equal bandwidth, it is `compute_directed_bound`
+    instead. Their errors pass through.
     """
     network = task.network
     if not network.is_duplex:

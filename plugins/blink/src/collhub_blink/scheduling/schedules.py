@@ -139,11 +139,12 @@ def maximum_chunks(
 def build_schedule(
     task: PackingTask, packing: PlacedPacking, chunks: int, slack: float = 0.0
 ) -> PackingSchedule | None:
-    """Build the schedule of a packing with `chunks` chunks on the widest tree.
+    """Build the schedule of a packing with about `chunks` chunks on the widest tree.
 
-    The other trees have chunks in proportion to their weights. `slack`: number of rounds for which
-    received data wait before they are sent on. A round is the bandwidth time divided by `chunks`,
-    which must not be 0. None if a chunk would be below one byte.
+    `chunks` must be at least 1; the other trees have chunks in proportion to their weights
+    (`compute_chunk_counts`). `slack`: number of rounds for which received data wait before
+    they are sent on; a round is the bandwidth time of the packing divided by `chunks`.
+    Return None if a chunk would be below one byte.
     """
     round_ns = bandwidth_time_ns(task, packing) / chunks
     slack_ps = 1000 * slack * round_ns
@@ -250,11 +251,12 @@ class _CountSearch:
             self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
-        """Return whether half as many chunks may be almost as fast as a schedule.
+        """Return whether half as many chunks may be almost as fast as `schedule`.
 
-        It is estimated from the slowdown with a quarter of the chunks, which is three times that
-        with half of them, because filling the pipelines takes four times instead of twice as long.
-        True if no schedule with a quarter was built.
+        It is estimated from the slowdown with a quarter of the chunks. The slowdown with half
+        of them is a third of it, because filling the pipelines then takes twice as long instead
+        of four times. True if this is at most twice `MIN_GAIN_OF_DOUBLING`, that is 0.6 %, and
+        if no schedule with a quarter was built.
         """
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:

@@ -99,9 +99,11 @@ def _split_by_weight(
     trees: Sequence[int],
     weights: Sequence[int],
 ) -> Iterator[tuple[int, Fraction, Fraction]]:
-    """Divide a share among trees by weight: yield (tree, begin, length), in the order of `trees`.
+    """Divide a share among trees: yield (tree, begin, length) in the order of `trees`.
 
-    Begin and length are fractions of the share; the lengths sum to 1.
+    `trees`: numbers of trees; `weights[tree]`: weight of a tree. Begin and length are exact
+    fractions of the share. The lengths are in proportion to the weights and add up to 1;
+    each tree begins at the end of the part of the preceding tree.
     """
     total = sum(weights[tree] for tree in trees)
     begin = Fraction(0)

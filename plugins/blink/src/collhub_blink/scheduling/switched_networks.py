@@ -163,10 +163,12 @@ def _generate_coarse_candidates(
 def _is_slower_than_best(
     task: PackingTask, packing: PlacedPacking, time_ns: float, candidates: Sequence[TimedSchedule]
 ) -> bool:
-    """Return whether a packing that takes `time_ns` is no faster than the best of the `candidates`.
+    """Return whether a packing that takes `time_ns` is no faster than the `candidates`.
 
-    It must be slower in two ways: as it is, and in the estimated limit of refinement, because deep
-    trees gain more from refinement and may overtake flat ones.
+    True if two conditions hold: its time is not below the best time of the candidates, and
+    its estimated time with four times the chunks (`_estimate_limit_ns`) is not below the
+    best such estimate of the candidates. The second one is needed because deep trees gain
+    more from refinement and may overtake flat ones. At least one candidate is required.
     """
     if time_ns < min(candidate.time_ns for candidate in candidates):
         return False
@@ -351,9 +353,11 @@ def _attainable_ns(task: PackingTask, packing: PlacedPacking) -> float:
 
 
 def _predict_refined_time_ns(task: PackingTask, candidate: TimedSchedule) -> float:
-    """Predict the time in ns after one refinement.
+    """Predict the time in ns of a candidate after one refinement.
 
-    The time above the attainable one (without latencies) shrinks in proportion to the chunk size.
+    The candidate takes T ns with c chunks; refined, it has r chunks (`_refined_chunks`).
+    With the bandwidth time B at the rates of the simulator, the result is B + (T - B) * c /
+    r: the time above B, which fills the pipelines, is inversely proportional to the chunks.
     Contention is assumed not to grow.
     """
     bandwidth_ns = _attainable_ns(task, candidate.packing)
@@ -366,8 +370,8 @@ def _achieves_predicted_gain(
 ) -> bool:
     """Return whether a refined schedule gains enough time compared with `candidate`.
 
-    Enough is `_MIN_ACHIEVED_FRACTION` of the gain that the model predicts; `refined_time_ns` is the
-    evaluated time after refining.
+    True if the time of `candidate` minus `refined_time_ns` (evaluated, in ns) is at least
+    `_MIN_ACHIEVED_FRACTION` of the gain that `_predict_refined_time_ns` predicts.
     """
     predicted_gain_ns = candidate.time_ns - _predict_refined_time_ns(task, candidate)
     return candidate.time_ns - refined_time_ns >= _MIN_ACHIEVED_FRACTION * predicted_gain_ns
@@ -381,8 +385,9 @@ def _estimate_limit_ns(task: PackingTask, packing: PlacedPacking, time_ns: float
 def _cannot_beat_known_time(task: PackingTask, candidate: TimedSchedule) -> bool:
     """Return whether even a refined candidate is no faster than a known algorithm.
 
-    The known time is `task.within_ns`; False if it is None. The time of the refined candidate is
-    estimated from its planned time (`_estimate_limit_ns`); an equal time does not beat it.
+    True if the time of the candidate after refinement, estimated from its time
+    (`_estimate_limit_ns`), is not below `task.within_ns`, the time of the known algorithm.
+    False if that is None.
     """
     within_ns = task.within_ns
     if within_ns is None:
@@ -417,9 +422,11 @@ def _generate_promising(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Return the candidates of the search for the network of the task, with or without switches.
+    """Return an iterator over the candidate schedules of the packings, with their times.
 
-    If the budget was interrupted (Ctrl-C), only the first packing is searched.
+    The search is `_generate_candidates_without_switches` if the network of the task has no
+    switches, otherwise `generate_candidates`. If the budget was interrupted (Ctrl-C), only
+    the first packing is searched.
     """
     if task.budget.is_interrupted:
         # Ctrl-C has ended a proof: return the first packing at once.

@@ -388,9 +388,11 @@ def _find_flaw(fields: Fields) -> str:
 
 
 def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:
-    """Return the fields of the entire program from the first statement that contains them.
+    """Return the fields of the entire program, from the first statement that contains them.
 
-    Without one, the name is that of the source file up to the first dot, and there are no symbols.
+    Fields of the program in later statements are ignored. A missing `name` becomes that of
+    the source file up to the first dot ("workload" if there is none), and missing `sizes`
+    become {}, no symbols. Without a statement with fields, the result has only these two.
     """
     headers = [statement["program"] for statement in statements if "program" in statement]
     name = (workload.provenance.source_name or "workload").partition(".")[0]

@@ -103,9 +103,11 @@ def program_to_json(program: Program, more: Fields | None = None) -> str:
 def program_from_json(content: str | bytes, file: str = "program") -> Program:
     """Parse the JSON document of a program.
 
-    `file`: its name, for messages. Raises `InputError` with the line of a syntax error or repeated
-    key, with the `$.path` of each violation of the schema (`schema`), or with the operation,
-    condition and cure of a typing error.
+    `file`: its name, for messages. Raise `InputError` with the line for a syntax error or a
+    repeated key. For a document that violates the schema, it has one finding (`schema`)
+    with the `$.path` per violation. For a violation of the typing rules it names the
+    operation, the condition and the cure. It is also raised for unknown axes and invalid
+    stages.
     """
     document = parse_json_object(content.encode() if isinstance(content, str) else content, file)
     return parse_program(document, file)
@@ -290,8 +292,10 @@ def _create_layout(fields: Fields) -> Layout:
 def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, object]:
     """Convert an argument to a row of the document: its name, then the fields of its type.
 
-    Only states (values that the program updates) have `state`, which is true, and `whole_after`.
-    `mesh`: names of the axes, empty for none.
+    `mesh`: names of the axes, empty for none. Only a state (a value that the program
+    updates) also has `state`, which is true, and `whole_after`: whether all ranks read the
+    complete state after the program. Raise `ValueError` if the layout has another number of
+    axes than `mesh`.
     """
     fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type, mesh)}
     if argument.is_state:
@@ -357,9 +361,10 @@ def _create_operation(fields: Fields) -> Operation:
 
 
 def parse_call(operation: Operation) -> dict[str, Any]:
-    """Return the operator and the parameters of an opaque operation; empty if they are malformed.
+    """Return the JSON object in the `call` text of an opaque operation, such as its operator.
 
-    The text is written by the author of the document and has no schema.
+    The text is written by the author of the document and has no schema, so any key may be
+    missing. Return {} if there is no text, or it is no JSON object.
     """
     try:
         fields = json.loads(operation.call or "")
@@ -369,9 +374,10 @@ def parse_call(operation: Operation) -> dict[str, Any]:
 
 
 def _format_rows(name: str, rows: Iterable[Mapping[str, object]]) -> str:
-    """Format a named list of objects as JSON with one object per line, indented by two blanks.
+    """Format a list of objects as the member `name` of a JSON document, one object per line.
 
-    An empty list is `[]`. The text does not end with a line break.
+    The member is indented by two blanks, its objects by four. An empty list is `[]` on the
+    same line. The text does not end with a comma or a line break.
     """
     lines = [f"    {json.dumps(row)}" for row in rows]
     if not lines:

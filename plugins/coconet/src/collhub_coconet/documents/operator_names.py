@@ -207,7 +207,9 @@ class _StatementInference:
     def _get_parent_values(self, row: int) -> list[tuple[str, Shape | None]]:
         """Return name and shape of the value of each parent of a node, in the stored order.
 
-        Raises `InputError` at the node if the statement of a parent has no operations.
+        A parent is a node whose data this node reads; a repeated parent is repeated. The shape
+        is None if it is unknown. Raise `InputError` at the node if the statement of a parent
+        has no operations.
         """
         parents = _parents(self.workload, row)
         without_value = [parent for parent in parents if parent not in self.value]
@@ -330,10 +332,11 @@ class _StatementInference:
         return tensors_of_extra(self.workload.extras[extra], side) if extra >= 0 else ()
 
     def _find_element(self, row: int) -> str | None:
-        """Return the element type recorded for a node; None if it is unknown.
+        """Return the element type of a node, such as `float16`; None if it is unknown.
 
-        It is that of the first recorded tensor with an element type among the inputs of the node,
-        then of the nodes that read it; otherwise that of the option `element`.
+        It is that of the first recorded tensor with a shape and an element type among the
+        inputs of the node, then of the nodes that read it, by row. Without such a tensor, it is
+        that of the option `element`.
         """
         for candidate_row in (row, *self.readers.get(row, ())):
             for tensor in self._get_tensors(candidate_row):

@@ -31,8 +31,8 @@ _BINDING_OF_CALLS = 5
 def statements(program: Program) -> list[str]:
     """Format the statements of a program, such as `s = ReduceScatter(+, g, 0) [S_0]`.
 
-    There is one line per operation, in the order of the program. Unnamed values with one reader,
-    and unnamed slices, are shown inside their readers instead, unless they are outputs.
+    There is one line per operation, in the order of the program. Operations that are shown
+    within their reader (`_ExpressionWriter.is_inlined`) have no line.
     """
     writer = _ExpressionWriter(program)
     return [
@@ -83,10 +83,11 @@ class _ExpressionWriter:
         }
 
     def is_inlined(self, operation: Operation) -> bool:
-        """Check whether an operation is shown within its reader.
+        """Return whether an operation is shown within its reader instead of having a line.
 
-        It is if it is an unnamed slice, or an unnamed value with one reader. Outputs are never
-        inlined.
+        True for an unnamed slice, and for an unnamed operation whose value is read exactly
+        once; an operation that reads a value as two operands reads it twice. Operations are
+        unnamed if their name begins with `_`. False for outputs of the program.
         """
         if not operation.is_inner or operation.name in self._program.output_names:
             return False
