@@ -120,12 +120,14 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 
 
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
-    """Build the certificate of one packing: problem, rate, bound, and proof of the number of trees.
+    """Build the certificate of one packing: problem, rate, bound, and number of trees.
 
-    The result has the fields of `_build_head` and `tree_count` with `trees` (their number), the
-    proved minimum `at_least`, `unit` of the weights (exact fraction as text), `status` and
-    `reason`. The member `trees` lists the trees, only if their number times the number of NPUs is
-    at most `_MAX_NUMBERS`.
+    The result has the fields of `_build_head` and these:
+
+    - `tree_count`: an object with `trees` (number of trees), `at_least` (proved minimum),
+      `unit` (bytes/s of a weight of 1, an exact fraction as text), `status` and `reason`
+    - `trees`: the list of the trees (`_describe_trees`), only if their number times the
+      number of NPUs of the topology is at most `_MAX_NUMBERS`
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {

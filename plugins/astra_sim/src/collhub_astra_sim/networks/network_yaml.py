@@ -406,9 +406,11 @@ def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64A
 
 
 def _find_difference(topology: Topology) -> str | None:
-    """Describe the range of links' bandwidths, or else of latencies; None if all are equal.
+    """Describe the range of the links' bandwidths if they differ, or else of their latencies.
 
-    The text has the smallest and the largest value, in GB/s or ns. The topology must have a link.
+    The text has the smallest and the largest value, in GB/s or ns. Values are compared
+    exactly. Return None if all links have the same bandwidth and the same latency. The
+    topology must have a link.
     """
     bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
@@ -426,11 +428,11 @@ def _find_difference(topology: Topology) -> str | None:
 def _find_distant_pair(
     topology: Topology, sources: Int64Array, destinations: Int64Array
 ) -> str | None:
-    """Return why a full mesh is wrong: a message between NPUs without a direct link; or None.
+    """Return a text about the first message without a direct link, or None if there is none.
 
-    `sources`, `destinations`: NPUs of all messages, int64[messages]. The text names both NPUs of
-    the first such message in this order, and that they are no neighbours. A link must have the
-    direction of the message; a message of an NPU to itself has no link.
+    `sources`, `destinations`: NPUs of all messages, int64[messages]. A direct link leads
+    from the source to the destination of the message; an NPU has no link to itself, so a
+    message to itself is reported too. The text names both NPUs.
     """
     # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
     nodes = topology.num_nodes

@@ -81,11 +81,13 @@ class _Words:
         """Read the network from the header, the switches and the cables of the file.
 
         Every cable is a link in each direction. Nodes that are not listed as switches are NPUs,
-        numbered from 0 in the order of their numbers in the file. Switches are numbered after them,
-        in the order in which the file lists them. All words are consumed. Another number of cables
-        than in the header is reported as a warning (`link-count`). Raises `InputError`
-        (`invalid-ns3-topology`) for invalid numbers, rates and delays, a repeated switch, and a
-        cable of a node to itself.
+        numbered from 0 in the order of their numbers in the file. Switches are numbered after
+        them, in the order in which the file lists them. At most the number of cables in the
+        header is read. Fewer cables, and words after the last one, are reported as a warning
+        (`link-count`).
+
+        Raise `InputError` (`invalid-ns3-topology`) for an invalid header, a node that does not
+        exist, an invalid rate or delay, a repeated switch, and a cable of a node to itself.
         """
         header = self._read_header()
         switches = [self._read_integer("a switch", header.nodes) for _ in range(header.switches)]
@@ -164,11 +166,11 @@ class _Words:
             yield Cable(source, destination, rate, delay_s)
 
     def _check_end(self, header: _Header, count: int) -> None:
-        """Report a warning (`link-count`) if the file has another number of links than stated.
+        """Report a warning (`link-count`) if the number of links differs from that in the header.
 
-        `count`: number of links read. Words after the last link give the warning too. No error is
-        raised, because existing files have fewer or more links than their header states. Consumes
-        one more word, if there is one.
+        `count`: number of links read. A word after the last link gives the warning too; this
+        word is consumed. No error is raised, because existing files have fewer or more links
+        than their header declares.
         """
         more = next(self._words, None)
         if count == header.cables and more is None:
@@ -366,7 +368,9 @@ def _report_forwarding(topology: Topology) -> Iterator[Loss]:
 def _find_reached(topology: Topology) -> BoolArray:
     """Return whether NPU i reaches NPU j without another NPU in between: bool[NPUs, NPUs].
 
-    True for i = j, for a direct link, and if both have links to connected switches.
+    True for i = j, for a link from i to j, and if both have a link to switches that are
+    connected through switches. Links of NPUs to switches, and between switches, are assumed
+    to exist in both directions.
     """
     npus = topology.num_npus
     reached = np.eye(npus, dtype=np.bool_)

@@ -362,10 +362,11 @@ def simulate_rendezvous(
 
 
 def _build_job(members: Sequence[int], num_npus: int) -> Workload:
-    """Return a job in which the NPUs `members` run one all-reduce, to be replaced by an algorithm.
+    """Return a job in which the NPUs `members` run one all-reduce and the rest are idle.
 
-    It has `num_npus` ranks. If there are other NPUs, the collective has the process group `1` of
-    the members. Its bytes have no effect.
+    The caller simulates a custom algorithm in place of the all-reduce, so that its size has
+    no effect. The job has `num_npus` ranks. If `members` are only a part of the NPUs, the
+    collective has a process group with the name `1` and these members.
     """
     count = len(members)
     is_part = count < num_npus

@@ -32,9 +32,11 @@ def report_findings(
 ) -> tuple[Diagnostic, ...]:
     """Return the diagnostics of a finished simulation.
 
-    First, in the order of the ranks, those about nodes that did not end (errors and warnings).
-    Then, if `has_event_at_zero` and ASTRA-sim can simulate the network, a warning that ASTRA-sim
-    aborts on an event at time 0. `locate`: returns the location of a node.
+    If at least one node did not end, first come the findings of `StuckNodes.findings_of`
+    for all ranks, in ascending order (errors and warnings). Then, if `has_event_at_zero`
+    and ASTRA-sim can simulate the network, follows a warning that ASTRA-sim aborts on an
+    event at time 0. `locate`: returns the location of a node. Return () if all nodes ended
+    and there is no warning.
     """
     diagnostics: list[Diagnostic] = []
     # The search for reasons takes longer than most runs, so it runs only if a node is stuck.
@@ -133,10 +135,12 @@ class StuckNodes:
         return first, end
 
     def _report_waiting(self, rank: int, node: int, begun: int, unended: int) -> Diagnostic:
-        """Return the error about `node`, the first of its rank that started and never ended.
+        """Return the error (`never-finishes`) at `node`, the first of its rank that waits.
 
-        `begun`: number of such nodes of the rank. `unended`: number of all nodes of the rank
-        without an end.
+        A node waits if it started and never ended. The message has the event for which it waits
+        (`_describe_wait`) and the numbers of further nodes; the cure is that of `_find_cure`.
+        `begun`: number of waiting nodes of the rank, this one included. `unended`: number of
+        all nodes of the rank without an end, also those that never started.
         """
         further_steps = _describe_further_steps(begun - 1, unended - begun)
         return Diagnostic(
@@ -295,10 +299,11 @@ def _format_steps(count: int) -> str:
 
 
 def _describe_further_steps(begun: int, waiting: int) -> str:
-    """Format the number of further unfinished steps of the same rank, in parentheses; "" if none.
+    """Return the numbers of further unfinished steps of a rank as text; "" for none.
 
-    `begun`: number of steps that started and never ended. `waiting`: number of steps that never
-    start.
+    An example is ` (1 step more waits for a message, 2 steps after it never start)`, with a
+    blank in front. `begun`: number of further steps that started and never ended.
+    `waiting`: number of steps that never start. A number of 0 is omitted.
     """
     parts = []
     if begun:

@@ -161,10 +161,10 @@ def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
 
 
 def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:
-    """Raise `InputError` (`dangling`) if a node depends on a missing node or one of another rank.
+    """Raise `InputError` (`dangling`) for a dependency on a node that the rank lacks.
 
-    `rank`: by node. `parents`: rows of the nodes on which node i depends, from `indptr[i]` to
-    `indptr[i + 1]`.
+    `rank`: by node. `parents[indptr[i]:indptr[i + 1]]`: rows of the nodes on which node i
+    depends. The error has no location. Without dependencies, no error is raised.
     """
     parent_counts = np.diff(indptr)
     child_rank = np.repeat(rank, parent_counts)

@@ -244,10 +244,11 @@ def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolAr
 
 
 def is_empty_work(workload: Workload, system: System) -> BoolArray:
-    """Return which nodes are computations of 0 bytes on a device that ASTRA-sim times itself.
+    """Return which nodes are computations of 0 bytes that a roofline times: bool[nodes].
 
-    The result is bool[nodes]. ASTRA-sim computes times from bytes and operations if the system has
-    a roofline model; otherwise durations are given, and all are False.
+    If the system has a roofline model, ASTRA-sim computes times from bytes and operations.
+    Otherwise durations are given, and all entries are False. Computations with unknown
+    bytes (negative) and those of the host are False too.
     """
     nodes = workload.nodes
     is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host

@@ -110,10 +110,10 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
 
 
 def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
-    """Return which nodes take the duration that is given for them in ASTRA-sim: bool[nodes].
+    """Return which nodes take their given duration in ASTRA-sim: bool[nodes].
 
-    With replay-only these are all nodes. Otherwise they are broadcasts and computations; with a
-    roofline computations only on the host.
+    If the system is replay-only, all nodes do. Otherwise these are all broadcasts, and all
+    computations; if the system has a roofline, computations on a device do not count.
     """
     nodes = workload.nodes
     if system.is_replay_only:
@@ -223,11 +223,12 @@ def _set_collectives(
 
 
 def _compute_chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return the total bytes and the bytes of one stream of every node, and which are all-gathers.
+    """Return total bytes and bytes of one stream by node, and which are all-gathers.
 
-    A collective is divided into streams of its bytes / `splits`, rounded down. Except for
-    all-gathers, a stream has at least one byte per rank of the job; the total is then `splits`
-    times that. Missing bytes count as 0. Nodes of other kinds have values without meaning.
+    The total is the bytes of the collective (missing bytes count as 0), and a stream has
+    total / `splits` bytes, rounded down. Except for all-gathers, a stream with fewer bytes
+    than the job has ranks gets one byte per rank; its total is then `splits` times that.
+    All three are by node; those of nodes that are no collectives have no meaning.
     """
     size = np.maximum(nodes.bytes, 0)
     chunk = size // splits

@@ -345,10 +345,11 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
-    """Simulate a job with default options; yield at most `MAX_FINDINGS` of its findings, by rank.
+    """Simulate a job with default options; yield its findings by rank, at most `MAX_FINDINGS`.
 
-    Of findings with equal messages only the first is yielded. If there are more findings, a last
-    one has their number. If the simulation raises an error, its diagnostics are yielded instead.
+    Findings with equal messages count once. If there are more, one further finding has the
+    number of the remaining ones. A finding without a rank counts as one of rank 0. If the
+    simulation raises a `HubError`, its diagnostics are yielded instead.
     """
     try:
         times = simulate(WorkloadRequest(workload), JobOptions())

@@ -283,9 +283,10 @@ class _StoppedJob:
     def _describe_cure(self) -> str:
         """Return the advice to run the collectives of all ranks in a process group of all ranks.
 
-        This separates the numbers of their messages from those of other groups. If such a group
-        exists, it is to be named in the nodes; otherwise one is to be added, named by the highest
-        number of a group plus 1. Its ranks are listed completely only up to `_LISTED_RANKS`.
+        This separates the numbers of their messages from those of other groups. If the job has
+        such a group, the advice is to name the first one in these nodes. Otherwise it is to add
+        one, whose name is the largest number that is the name of a group, plus 1 ("1" without
+        such names). Up to `_LISTED_RANKS` ranks are listed, more ranks as `[0, ..., N]`.
         """
         groups, count = self._workload.groups, self._workload.num_ranks
         name = next((group.name for group in groups if len(group.ranks) == count), None)
@@ -337,9 +338,10 @@ def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
 
 
 def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagnostic:
-    """Return the error about the node that schedules an event at time 0.
+    """Return the error (`astra-sim-aborts`) about the node that schedules an event at time 0.
 
-    The run must have stopped at this event (`ABORTED`), so that it is the first one in the queue.
+    The error is located at the node. The run must have stopped at this event (`ABORTED`),
+    so that it is the first one in the queue of `machine`; this is not checked.
     """
     bucket = machine.entry[machine.heap[0]["first"]]["item"]
     item = int(machine.event[machine.bucket[bucket]["first"]]["item"])

@@ -156,9 +156,10 @@ def _build_tree(
 
 
 def _find_widest_tree_weight(links: DuplexLinks) -> int:
-    """Return the largest weight of a single spanning tree; 1 if the links do not connect all nodes.
+    """Return the largest weight of a single spanning tree of the network.
 
-    It is the largest capacity c for which the links of at least c connect all nodes.
+    It is the largest capacity c for which the links of capacity c or more connect all
+    nodes. Return 1 if the links do not connect all nodes, and if there are no links.
     """
     component = np.arange(links.num_nodes)
     for link in np.argsort(-links.capacity, kind="stable"):

@@ -28,14 +28,16 @@ _UNREACHED = 1 << 30
 
 
 def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, str]:
-    """Return a lower bound on the number of trees of weight `total` in all, and its reason.
+    """Return a lower bound on the number of trees with total weight `total`, and why.
 
-    The bound is the maximum of these numbers; of equal ones, the reason (a text) is that of the
-    first:
-    - `total` divided by the weight of the widest spanning tree, rounded up, because no tree can
-      have more weight.
-    - For each node other than the root whose arcs into it have the total capacity `total`: the
-      number of these arcs, because every one is filled and a tree uses only one of them.
+    The bound is the maximum of these numbers; of equal ones, the reason (a text) is that of
+    the first:
+
+    - `total` divided by the weight of the widest spanning tree from `root`, rounded up,
+      because no tree can have more weight.
+    - For each node other than the root whose arcs into it have the total capacity `total`:
+      the number of these arcs, because every one is filled and a tree uses only one of
+      them.
 
     Both hold for any real weights.
     """
@@ -276,10 +278,11 @@ def _generate_assignments(
     room: list[int],
     weights: Sequence[int],
 ) -> Iterator[tuple[int, ...]]:
-    """Yield all assignments of one of the `tails` to every weight.
+    """Yield all ways to assign one of the `tails` to every weight, as tuples of tails.
 
-    The weights on a tail add up to at most its `room`. Assignments are in lexicographic order of
-    the indices of the tails. Without weights there is one empty assignment.
+    Entry i of a tuple is the tail of `weights[i]`. The weights on `tails[k]` add up to at
+    most `room[k]`. Tuples are in lexicographic order of the indices of the tails. Without
+    weights there is one empty tuple; if the weights do not fit, no tuple is yielded.
     """
     if not weights:
         yield ()

@@ -94,10 +94,10 @@ class _ExpressionWriter:
         return operation.kind is Kind.SLICE or self._reads.get(operation.name, 0) == 1
 
     def format_line(self, operation: Operation) -> str:
-        """Format one statement: `name = expression  [layout]`.
+        """Format one statement as text, such as `s = ReduceScatter(+, g, 0)  [S_0 on 1]`.
 
-        In the brackets, the group follows if it is not 0, and a note if the operation reduces
-        slices to a scalar, which needs an AllReduce.
+        The brackets contain the layout of the value. Then follow ` on GROUP`, unless the group
+        is 0, and `, AllReduce of one scalar` if the operation reduces slices to a scalar.
         """
         kind = self._program.types[operation.name]
         group = f" on {kind.group}" if kind.group else ""
@@ -179,10 +179,11 @@ def lines(workload: Workload) -> list[str]:
 
 
 def write_text(workload: Workload, options: NoOptions) -> WriteResult:
-    """Write one statement per line, with layouts in brackets.
+    """Write a program as readable text: the lines of `text`, with layouts in brackets.
 
-    The format has no reader; the loss of the sizes of symbols is reported. Raises `InputError` for
-    a workload whose nodes contain no program.
+    They are the heading, the arguments, one line per statement, the outputs and the
+    transformations. No reader exists for this format. The loss of the sizes of symbols is
+    always reported. Raise `InputError` for a workload whose nodes contain no program.
     """
     content = text(find_program(workload).program).encode()
     # No reader exists for this format.

@@ -59,7 +59,8 @@ def is_float_array(values: Array) -> bool:
 def get_epsilon(dtype: np.dtype[Any]) -> float:
     """Return the distance between 1 and the next larger number of a float type.
 
-    Types that numpy does not know as floats are those of ml_dtypes, which is imported then.
+    `dtype`: a float type of numpy, or a narrow one of ml_dtypes, which is imported only for
+    the narrow ones. Raise `ValueError` for a type that is no float.
     """
     if np.issubdtype(dtype, np.floating):
         return float(np.finfo(dtype).eps)
@@ -249,10 +250,10 @@ def draw_dropout_mask(
 def apply_dropout(
     values: npt.NDArray[Any], keep: npt.NDArray[np.bool_], rate: float
 ) -> npt.NDArray[Any]:
-    """Divide the kept elements by 1 - rate, in their element type, and set the other elements to 0.
+    """Return a new array with the kept elements divided by 1 - `rate` and zeros elsewhere.
 
-    `keep`: bool, of the shape of `values`. Returns a new array; the divisor is rounded to the
-    element type first.
+    `keep`: bool, of the shape of `values`. The divisor is rounded to the element type of
+    `values` first, and the division is done in this type. `rate` must be below 1.
     """
     divisor = values.dtype.type(1 - rate)
     result: npt.NDArray[Any] = np.where(keep, values / divisor, values.dtype.type(0))
@@ -285,10 +286,13 @@ _UFUNCS: dict[Kind, Callable[..., Any]] = {
 
 
 def apply_pointwise(kind: Kind, operands: list[Array]) -> Array:
-    """Compute a pointwise operation on arrays of one element type that broadcast to one shape.
+    """Compute a pointwise operation on arrays that broadcast to one shape.
 
-    Operands are copied to the complete shape first, so that the bits of the result do not depend on
-    their strides. The result has at least one dimension, also for scalars.
+    `operands` have one element type, except that the first one of SELECT is bool;
+    comparisons return bool. Operands are copied to the complete shape first, so that the
+    bits of the result do not depend on their strides. The result has at least one
+    dimension: for scalars it has one element. Raise `KeyError` for a kind that is not in
+    `_UFUNCS`.
     """
     # Stretched first, since loops of numpy may round differently if a stride is 0. Always copied,
     # since numpy treats an array of one element as contiguous for any stride.
@@ -363,8 +367,9 @@ OPERATORS: dict[Reduction, Callable[[Any, Any], Any]] = {
 def reduce_over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
     """Reduce the arrays of all ranks element by element, in rank order, in their element type.
 
-    There must be at least one array, and with only one it is returned. A block of the arrays gives
-    the same bits as this block of the result.
+    REPLACE gives the array of the last rank. A block of the arrays gives the same bits as
+    this block of the result. If there is only one array, the array itself is returned, not
+    a copy. Raise `TypeError` if there is none.
     """
     result: Array = np.asarray(reduce(OPERATORS[reduction], arrays))
     return result

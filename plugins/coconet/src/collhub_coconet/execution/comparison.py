@@ -80,9 +80,11 @@ def compare(
 def draw_arguments(program: Program, binding: Binding, seed: int) -> dict[str, Array]:
     """Draw random arrays for all arguments of a program, by name; each is the complete tensor.
 
-    The values of a local argument differ between ranks, which are its first dimensions. Floats are
-    in -1..1, those of states in 0.1..1, since second moments are positive. The result depends only
-    on `seed` and the order, types and shapes of the arguments.
+    On each mesh axis with a local or partial layout, the values of an argument differ
+    between ranks: these axes are its first dimensions. Floats are from -1 to 1, and those
+    of states from 0.1 to 1, because second moments are positive. Integers are from 0 to 5,
+    booleans False or True. The result depends only on `seed` and the order, types and
+    shapes of the arguments.
     """
     # In the order of declaration, so that the result depends only on the seed.
     generator = np.random.default_rng(seed)

@@ -48,10 +48,11 @@ Payload = list[Array]
 
 
 def find_elements(kind: TensorType, binding: Binding, position: int) -> Int64Array:
-    """Return the indices in the complete tensor of the elements that a rank has: int64, ascending.
+    """Return the row-major indices of the elements that a rank has: int64, ascending.
 
-    They count in row-major order. A rank has those of its block if the tensor is sliced, otherwise
-    all. `position`: of the rank in its group.
+    The indices refer to the complete tensor. If the tensor is sliced, the rank has one
+    block of the sliced dimension: of n elements on p ranks, ceil(n / p), fewer or none in
+    the last blocks. Otherwise it has all elements. `position`: of the rank in its group.
     """
     shape = binding.shape(kind.shape)
     if not kind.layout.is_sliced:
@@ -272,10 +273,11 @@ def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
 
 
 def finish_scalar(operation: Operation, total: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Convert the reduction of the parts of all ranks to the scalar of type `dtype`.
+    """Convert the reduction of the parts of all ranks to the final scalar of type `dtype`.
 
-    `total`: the reduction, an array of one element, usually in float64. A norm is its square root;
-    other reductions keep it.
+    `total`: the reduction, an array of one element, usually in float64. For a norm, it is
+    the sum of squares, and the result is its square root; for other kinds, the result is
+    the same number. The result is a new array of the same shape.
     """
     root = np.sqrt(total) if operation.kind is Kind.NORM else total
     return np.asarray(root).astype(dtype)
