@@ -68,10 +68,11 @@ class Atoms:
 def divide_memory(regions: Regions, layout: MemoryLayout) -> Atoms:
     """Divide memory into atoms at the borders of all regions and buffers; locate every operand.
 
-    An atom is the range of blocks between two neighbouring borders: both ends of each buffer with
-    units and of each source and destination region, 0, and the end of the memory. Returns the
-    borders, and the first atom and number of atoms of the source and of the destination of every
-    step.
+    An atom is the range of blocks between two neighbouring borders. Borders are 0, the end
+    of the memory, and both ends of each buffer with units and of each source and
+    destination region. The result has the borders, and the first atom and the number of
+    atoms of the source and the destination of every step; the number is 0 for an operand
+    that the step does not have.
     """
     buffers = layout.base[layout.size > 0], (layout.base + layout.size)[layout.size > 0]
     starts = [side[side >= 0] for side in (regions.source, regions.destination)]

@@ -216,8 +216,10 @@ class AstraFolder:
     def artifacts(self) -> Iterator[Artifact]:
         """Yield all files of the folder, in a fixed order; texts are ASCII.
 
-        First the traces of the algorithms, then a workload trace per NPU, the configurations and
-        the script, which is the only executable file. Contents are created when they are loaded.
+        First the traces of the algorithms, then a workload trace per NPU, then the
+        configurations and the script, which is the only executable file. Traces of algorithms
+        are encoded when they are loaded, and only as often as `FolderProgram.traces` can be
+        iterated. All other contents are created during the iteration.
         """
         for program in self.programs:
             for trace in program.traces.artifacts:
@@ -228,9 +230,11 @@ class AstraFolder:
             yield Artifact(name, content, executable=name == SCRIPT)
 
     def _list_workloads(self) -> Iterator[Artifact]:
-        """Yield one workload trace per NPU: the collectives in sequence for members, else idle.
+        """Yield one workload trace per NPU, in ascending order.
 
-        Collectives refer to the group if only a part of the NPUs are members.
+        A member of the group runs one collective per program, in the order of `programs`; all
+        members have equal traces. Any other NPU has a trace of idle work. The collectives name
+        the group only if some NPUs are no members.
         """
         collectives = [(program.run_as, program.comm_size) for program in self.programs]
         member = encode_collective_workload(collectives, in_group=self.placement.is_part)

@@ -142,8 +142,9 @@ class FatTree:
     def topology(self, name: str) -> Topology:
         """Build the network: NPUs, then the switches tier by tier from the lowest.
 
-        Every cable becomes two links, one per direction. The latency of switches is not included.
-        Requires `defect()` to be None.
+        Every cable becomes two adjacent links, first up, then down; the cables are in the order
+        of `_list_cables`. The latency of switches is not included. Nodes have no names.
+        `defect()` must be None.
         """
         sizes = [self.switches(number) for number in range(len(self.tiers))]
         return topology_of(name, self.npus, self.npus + sum(sizes), list(self._list_cables()))
