@@ -66,13 +66,13 @@ class Atoms:
 
 
 def divide_memory(regions: Regions, layout: MemoryLayout) -> Atoms:
-    """Divide memory into atoms at the borders of all regions and buffers; locate every operand.
+    """Divide memory into atoms at the borders of regions and buffers; locate the operands.
 
     An atom is the range of blocks between two neighbouring borders. Borders are 0, the end
-    of the memory, and both ends of each buffer with units and of each source and
-    destination region. The result has the borders, and the first atom and the number of
-    atoms of the source and the destination of every step; the number is 0 for an operand
-    that the step does not have.
+    of the memory, and the first and last border of each buffer with units and of each
+    source and destination region. The result has the borders, and the first atom and the
+    number of atoms of the source and the destination of every step; the number is 0 for an
+    operand that the step does not have.
     """
     buffers = layout.base[layout.size > 0], (layout.base + layout.size)[layout.size > 0]
     starts = [side[side >= 0] for side in (regions.source, regions.destination)]
