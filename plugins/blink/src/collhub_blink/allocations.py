@@ -106,9 +106,10 @@ def _restrict(bandwidth: Float64Array, npus: Sequence[int]) -> Float64Array:
 
 
 def _is_connected(bandwidth: Float64Array) -> bool:
-    """Return whether all NPUs can be reached from the first one; True without NPUs.
+    """Return whether all NPUs can be reached from NPU 0 along links; True without NPUs.
 
-    `bandwidth`: bytes/s, float64[NPUs, NPUs] from row to column; 0 means no link.
+    Links are followed in their direction, so NPU 0 need not be reachable from the other
+    NPUs. `bandwidth`: bytes/s, float64[NPUs, NPUs] from row to column; 0 means no link.
     """
     if not len(bandwidth):
         return True
@@ -117,10 +118,12 @@ def _is_connected(bandwidth: Float64Array) -> bool:
 
 
 def _compute_colors(bandwidth: Float64Array) -> list[_Color]:
-    """Compute a colour for every node, which every isomorphism preserves.
+    """Compute a colour for every node, in the order of the nodes.
 
-    A colour is the pair of the sorted bandwidths to the other nodes and from them. So an
-    isomorphism maps a node only to one of equal colour. `bandwidth`: bytes/s, float64[from, to].
+    A colour is the pair of the sorted bandwidths from the node to all nodes, and to the
+    node from all nodes. An isomorphism maps a node only to a node of equal colour, but
+    nodes of equal colour need not correspond. `bandwidth`: bytes/s, float64[from, to], 0
+    without a link.
     """
     colours = []
     for node in range(len(bandwidth)):

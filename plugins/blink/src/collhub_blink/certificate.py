@@ -215,19 +215,21 @@ def _build_head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObje
 
 
 def _is_short(task: PackingTask, packings: Sequence[PlacedPacking]) -> bool:
-    """Return whether the trees have at most `_MAX_NUMBERS` parents, so that they are listed.
+    """Return whether the trees of the packings are few enough to be listed in a certificate.
 
-    A tree counts as one parent per NPU of the topology, also if fewer take part.
+    This holds if their number times the number of NPUs of the topology is at most
+    `_MAX_NUMBERS`. NPUs that take no part count too.
     """
     trees = sum(len(packing.trees) for packing in packings)
     return trees * task.topology.num_npus <= _MAX_NUMBERS
 
 
 def _describe_bound(bound: RateBound) -> JsonObject:
-    """Return the JSON object of a bound: kind, rate as a fraction, and the proof.
+    """Return the JSON object of a bound: `kind`, `rate`, and the nodes that prove it.
 
-    The proof is `blocks` (lists of nodes) if the bound has them, else `nodes`; for a directed
-    partition also the number of `senders`.
+    `rate` is in bytes per second, an exact fraction as text. The proof is `blocks` (lists
+    of nodes) if the bound has blocks, otherwise `nodes`. A directed partition also has the
+    number of `senders`, the first blocks, which count by the links that leave them.
     """
     side: JsonObject = {"nodes": list(bound.nodes)}
     if bound.blocks:
@@ -238,9 +240,10 @@ def _describe_bound(bound: RateBound) -> JsonObject:
 
 
 def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObject]:
-    """Return a JSON object per tree of a packing, in order.
+    """Return the JSON objects of the trees of a packing (`_describe_tree`), in its order.
 
-    Those of a scatter or gather also have the key `target`: the NPU whose data the tree carries.
+    In a packing with targets (scatter, gather), each object also has the key `target`: the
+    only NPU whose data the tree carries.
     """
     num_npus = task.topology.num_npus
     trees = [_describe_tree(packing, tree, num_npus) for tree in packing.trees]

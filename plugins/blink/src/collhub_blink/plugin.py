@@ -141,8 +141,8 @@ def collhub_bounds() -> Sequence[LowerBound]:
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
     """Compile and cache the missing kernels if the option `warm` is set, and report them.
 
-    The report fails if machine code could not be cached on disk. Without the option nothing is
-    compiled, and the report is a success.
+    The report fails if machine code could not be cached on disk. Without the option no
+    kernel is compiled, and the report is a success without text.
     """
     from collhub_packing.warming import warm_check
 

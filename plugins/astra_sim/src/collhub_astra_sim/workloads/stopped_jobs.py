@@ -80,9 +80,10 @@ class _StoppedJob:
         self._is_ongoing = (self._start >= 0) & (self._end < 0)
 
     def _order_by_row(self, machine: Machine, name: str) -> Int64Array:
-        """Return a field of the machine's nodes in the order of the workload's rows: int64[nodes].
+        """Return the field `name` of the machine's nodes by row of the workload: int64[nodes].
 
-        `name`: the field. The machine stores its nodes in another order, by ascending ID.
+        The machine is the state of the simulation. Its nodes are in another order: by rank,
+        then by identity.
         """
         column = np.empty(len(self._workload.nodes), np.int64)
         column[self._layout.order] = machine.node[name]
@@ -123,28 +124,30 @@ class _StoppedJob:
             yield self._make_finding("never-issued", _Reason(text), free[0])
 
     def _make_finding(self, code: str, reason: _Reason, row: int) -> Diagnostic:
-        """Return an error that the node in `row`, and therefore its rank, never finishes.
+        """Return an error with the message that a node, and therefore its rank, never finishes.
 
-        The message has the name of the node and the text of the reason; the cure is that of the
-        reason.
+        The message is the name of the node (`_format_name`), the text of `reason`, and "; the
+        rank never finishes". The cure is that of `reason`, the location that of the node.
+        `row`: row of the node in the workload.
         """
         message = f"{self._format_name(row)} {reason.text}; the rank never finishes"
         location = self._workload.nodes.location(row)
         return Diagnostic(code, message, location=location, cure=reason.cure)
 
     def _format_name(self, row: int) -> str:
-        """Return the name of a node for messages, such as `node 7 (COMPUTE)`.
+        """Return the name of the node in row `row` for messages, such as `node 7 (COMPUTE)`.
 
-        It has the identity of the node in its trace, and its kind.
+        The number is the node's identity in its trace, not its row. The word is the member of
+        `NodeKind`.
         """
         nodes = self._workload.nodes
         return f"node {int(nodes.identity[row])} ({NodeKind(int(nodes.kind[row])).name})"
 
     def _describe_collective(self, row: int) -> str:
-        """Return the name of a collective node with its group.
+        """Return the name of a collective node with its group, or with "all ranks".
 
-        For example `node 7 (all-reduce of process group '2')`. Other nodes have the name of
-        `_format_name`.
+        For example `node 7 (all-reduce of process group '2')`. A node of another kind has the
+        name of `_format_name`. `row`: row of the node in the workload.
         """
         nodes = self._workload.nodes
         if nodes.kind[row] != NodeKind.COLLECTIVE:
@@ -155,7 +158,7 @@ class _StoppedJob:
     def _format_group(self, row: int) -> str:
         """Return `process group 'NAME'` for the group of a node, or `all ranks` if it has none.
 
-        `row`: of the workload's nodes; the node has no group if its group is negative.
+        `row`: row of the node in the workload. A negative group number means no group.
         """
         group = int(self._workload.nodes.group[row])
         return f"process group {self._workload.groups[group].name!r}" if group >= 0 else "all ranks"
@@ -398,10 +401,11 @@ def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) 
 
 
 def _find_node_of_code(code: int, machine: Machine) -> int:
-    """Return the number of the machine's node that ends with an event of this code.
+    """Return the number of the machine's node that an event of this code finishes, or -1.
 
-    -1 if none does. For the end of a node of a custom algorithm, it is the collective that runs the
-    algorithm.
+    A code is the action that follows an event, with the number of its object. If the code
+    finishes a node of a custom algorithm, the result is the collective that runs the
+    algorithm. Negative codes and all other actions give -1.
     """
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     if code >= 0 and kind == NODE_ENDS:

@@ -181,9 +181,9 @@ class _Keys:
         raise InputError(message, location=Location(self._name), cure=cure, code="invalid-system")
 
     def _get_value(self, key: str) -> JsonValue:
-        """Return the value of a required key; it may be null.
+        """Return the value of a required key, without a check of its type; JSON null gives None.
 
-        Raises `InputError` if the key is missing.
+        Raise `InputError` (`invalid-system`) if the key is missing.
         """
         if key not in self.values:
             self.fail(
@@ -192,11 +192,12 @@ class _Keys:
         return self.values[key]
 
     def integer(self, key: str, minimum: int, default: int | None = None) -> int:
-        """Return the integer of a key, at least `minimum`, or `default` if the key is missing.
+        """Return the integer value of a key, or `default` if the key is missing.
 
-        True is 1 and false is 0, because the JSON library of ASTRA-sim converts them to integers.
-        If `default` is None, the key is required. Raises `InputError` for a missing key and for
-        another value; the default is not checked.
+        True is 1 and false is 0, because the JSON library of ASTRA-sim converts them to
+        integers. Raise `InputError` for a value below `minimum`, for null, for a number with a
+        decimal point (also 1.0), and for another type. If `default` is None, a missing key is
+        an error too. `default` is not checked.
         """
         if default is not None and key not in self.values:
             return default
@@ -206,9 +207,10 @@ class _Keys:
         return int(value)
 
     def number(self, key: str) -> float:
-        """Return the finite number of at least 0 of a key, as float.
+        """Return the number of a required key as float; it must be finite and at least 0.
 
-        Raises `InputError` if the key is missing or has another value, also NaN, true and false.
+        Raise `InputError` if the key is missing or has another value, such as null, NaN, true,
+        false, or an integer beyond the range of floats.
         """
         value = self._get_value(key)
         if not is_finite_number(value) or value < 0:
@@ -216,9 +218,9 @@ class _Keys:
         return float(value)
 
     def text(self, key: str, choices: tuple[str, ...]) -> str:
-        """Return the text of a required key, which must be one of `choices`, in the same case.
+        """Return the text of a required key; it must equal one of `choices`, in the same case.
 
-        Raises `InputError` if the key is missing or has another value.
+        Raise `InputError` if the key is missing or has another value, also null.
         """
         value = self._get_value(key)
         if value not in choices:
@@ -226,9 +228,9 @@ class _Keys:
         return str(value)
 
     def optional_text(self, key: str) -> str | None:
-        """Return the text of a key; None if the key is missing, null or the empty text.
+        """Return the text of a key; None if the key is missing, or its value is null or "".
 
-        Raises `InputError` for a value of another type.
+        Raise `InputError` for a value of another type.
         """
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
@@ -236,10 +238,11 @@ class _Keys:
         return value or None
 
     def _get_names(self, key: str) -> tuple[str, ...]:
-        """Return the names in the list of an existing key.
+        """Return the list of texts of a key as a tuple, in its order.
 
-        Raises `InputError` for a value that is no list, an empty list, and entries that are no
-        texts.
+        Empty texts and repetitions are allowed. Raise `InputError` for a value that is no list,
+        for an empty list, and for entries that are no texts. Raise `KeyError` if the key is
+        missing.
         """
         value = self.values[key]
         if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
@@ -329,10 +332,11 @@ def build_system(options: SystemOptions) -> dict[str, object]:
 
 
 def refuse_given(options: SystemOptions) -> None:
-    """Raise `UsageError` if an option of the system is given although the folder has a system.json.
+    """Raise `UsageError` if an option of the system is given besides a folder's system.json.
 
-    Given is any value other than None, of the options whose default is None; the message names the
-    first one. Options with another default are ignored.
+    These are the options of `SystemOptions` whose default is None; each value but None is
+    refused. The message names the first one, in the order of the fields. Options with
+    another default (`network`) are ignored.
     """
     names = [item.name for item in fields(SystemOptions) if item.default is None]
     conflicting = [name for name in names if getattr(options, name) is not None]

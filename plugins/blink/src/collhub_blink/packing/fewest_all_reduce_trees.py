@@ -79,8 +79,9 @@ def find_fewest_all_reduce_trees(
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
         """Search for a packing of exactly `count` trees within the remaining budget.
 
-        Returns (trees, True), or (None, whether it is proved that there is no such packing). More
-        than `_MAX_TREES` trees or `_MAX_NODES` nodes are not searched: (None, False).
+        Return (trees, True) for a packing, (None, True) if it is proved that there is none, and
+        (None, False) if the search is not complete. It is not started for more than
+        `_MAX_TREES` trees or `_MAX_NODES` nodes, which gives (None, False) too.
         """
         if count > _MAX_TREES or links.num_nodes > _MAX_NODES:
             return None, False
@@ -110,9 +111,10 @@ def _find_trees(
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
     def build_search(weights: Sequence[int]) -> _JointSearch | None:
-        """Build a search for trees of these weights in all parts of the divided network.
+        """Build a search for trees of these weights in all problems of the divided network.
 
-        None if one of the parts (problems) cannot have such trees.
+        Return None if a link of one problem can carry no set of these trees, so that there is
+        no solution.
         """
         searches = [_build_link_search(problem, weights) for problem in problems]
         possible = [search for search in searches if search is not None]
@@ -303,9 +305,11 @@ class _LinkSearch:
         return int(outcome)
 
     def find_links(self, tree: int) -> Int64Array:
-        """Return the links that a tree uses, as ascending numbers of the original network: int64.
+        """Return the numbers of the links that a tree uses, in the original network: int64.
 
-        `tree`: index of the tree. Valid after `resume` has returned FOUND.
+        They are in the order of the search (by higher node, then lower node of the problem),
+        which need not be ascending. `tree`: index of the tree's weight. Valid only after
+        `resume` has returned FOUND.
         """
         # The chosen set of trees of every link.
         chosen = self.masks[self.indptr[:-1] + self.choice[: len(self.link)]]
@@ -339,9 +343,10 @@ class _JointSearch:
         return min(outcomes) if self.waiting else FOUND
 
     def result(self) -> list[tuple[Int64Array, int]]:
-        """Return (numbers of links, weight) of every tree, after `resume` has returned FOUND.
+        """Return (numbers of links, weight) of every tree, in the order of the weights.
 
-        Links are numbered as in the original network; trees are in the order of the weights.
+        Links are numbered as in the original network. They are in no particular order. Valid
+        only after `resume` has returned FOUND.
         """
         trees = []
         for tree, weight in enumerate(self.weights):

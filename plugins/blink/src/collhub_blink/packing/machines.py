@@ -124,10 +124,12 @@ class _Hosts:
         ]
 
     def build_rooted_trees(self, root: int) -> list[SpanningTree]:
-        """Build a tree from `root` through every rank of the other hosts.
+        """Build a tree from `root` for every rank of the other hosts, by host, then by index.
 
-        The data of a tree arrive at this rank first. The order is by host, then by index of the
-        rank in its host.
+        In the tree of a rank, the other hosts get the data through this rank: the root sends to
+        the rank of its host with the same index, this one to the rank of the tree, and that one
+        to the remaining hosts (`_build_tree_through_rank`). The list is empty if there is one
+        host.
         """
         home = next(number for number, block in enumerate(self._blocks) if root in block)
         return [
@@ -143,10 +145,11 @@ class _Hosts:
         return range(len(self._blocks[0]))
 
     def _build_tree_over_peers(self, home: int, index: int) -> SpanningTree:
-        """Build a tree whose root is the rank with index `index` on host `home`.
+        """Build a tree whose root is the rank with local index `index` on host `home`.
 
-        The root sends to the rank with the same index on every other host. These ranks and the root
-        distribute the data within their hosts.
+        The root sends to the rank with the same index on every other host. Within each host,
+        the root or this rank distributes the data along the host's tree from it. The weight is
+        1.
         """
         parent = np.full(self._num_ranks, -1, np.int64)
         root = self._blocks[home][index]
@@ -159,7 +162,9 @@ class _Hosts:
     def _build_tree_from_every_local_rank(self, home: int, index: int) -> SpanningTree:
         """Build a tree in which the root distributes the data within its host first.
 
-        Every rank of the root's host sends to the ranks with its local index on the other hosts.
+        The root is the rank with local index `index` on host `home`. It uses its host's tree.
+        Then every rank of its host sends to the rank with its local index on each other host.
+        The weight is 1.
         """
         parent = np.full(self._num_ranks, -1, np.int64)
         root = self._blocks[home][index]
@@ -320,13 +325,14 @@ def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[in
 
 
 def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
-    """Yield ways to divide the ranks into groups that wide links connect, as candidates for hosts.
+    """Yield partitions of the ranks into groups joined by wide links, as candidates for hosts.
 
-    Each way belongs to a width: the links of at least this width connect the ranks of a group,
-    also over switches; directions do not matter. The width decreases; the first way has every
-    rank in its own group. Equal ways are yielded once. A way is a list of groups, by their
-    smallest node, each with its ranks ascending. This assumes that links within a host are
-    wider than those between hosts. Raises `ValueError` for a graph without links.
+    Each partition belongs to a width. Ranks are in one group if links of at least this
+    width connect them, also over switches and in either direction. The width decreases from
+    above all capacities, where every rank is its own group, to the smallest one. Equal
+    partitions are yielded once. Groups are sorted by their lowest rank, and the ranks of a
+    group ascend. Hosts are found only if links within them are wider than those between
+    them. Raise `ValueError` for a graph without links.
     """
     seen = set()
     # Above all capacities: every rank is separate.
@@ -342,9 +348,10 @@ def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
 
 
 def _find_components(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
-    """Return the connected component of every node: int64[nodes], its smallest node number.
+    """Return the connected component of every node as its lowest node number: int64[nodes].
 
-    Only arcs in `chosen` (bool per arc) count; their directions are ignored.
+    Only arcs in `chosen` (bool per arc) count; their directions are ignored. A node without
+    such arcs is a component of its own.
     """
     label = np.arange(graph.num_nodes)
     source, destination = graph.source[chosen], graph.destination[chosen]

@@ -37,16 +37,19 @@ from hub_core.schedules import LinkCapacities, directed_partition_rate, partitio
 
 
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build the candidate packings of trees for an all-gather, or for a reversed reduce-scatter.
+    """Build the candidate packings of trees for an all-gather or a reduce-scatter.
 
-    The list has, in this order:
+    For a reduce-scatter, all links are reversed. The list has, in this order:
 
-    - trees from every rank at the optimal rate (`SwitchSpread.NOWHERE`)
-    - only with switches: such trees with `SwitchSpread.EVERYWHERE`, then the packings for several
-      hosts (`build_machine_packings`)
-    - one shallow tree per rank
+    - trees from every rank at the optimal rate, with traffic concentrated at switches
+      (`SwitchSpread.NOWHERE`)
+    - if there are switches or idle NPUs: such trees with traffic spread evenly
+      (`SwitchSpread.EVERYWHERE`), then the packings for several hosts
+      (`build_machine_packings`)
+    - one packing with a shallow tree from every rank
 
-    The last packing and those for several hosts have the bound of the first one.
+    The packings for several hosts and the last one have the bound of the first one. Raise
+    the errors of `build_every_rank_packing`.
     """
     network = task.oriented_network
     packings = [build_every_rank_packing(task, network, SwitchSpread.NOWHERE)]
@@ -173,11 +176,12 @@ def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
 
 
 def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build the candidate packings at the best rate for an all-reduce in a network with switches.
+    """Build the candidate packings of an all-reduce for a network with switches or idle NPUs.
 
-    In this order: up and down trees of every rank; trees in which ranks forward instead of
-    switches, with concentrated and then with spread traffic; the packings for several hosts. All
-    have the bound of the trees with concentrated traffic.
+    They are, in this order: up and down trees of every rank; trees in which ranks forward
+    instead of switches, with concentrated traffic; the same with spread traffic; the
+    packings for several hosts (`build_machine_packings`). All have the bound of the second
+    one except the third, which has its own. Equal packings are not removed.
     """
     packings = [
         _build_forwarded_packing(task, SwitchSpread.NOWHERE),
@@ -191,10 +195,12 @@ def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
 
 
 def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> PlacedPacking:
-    """Build a packing with a reduce-scatter up the trees of an all-gather, then the all-gather.
+    """Build an all-reduce packing: a reduce-scatter up the trees of an all-gather, then down.
 
-    Each tree loads its links once downwards and the reverse links once upwards, so the unit is half
-    of that of the all-gather. `bound`: upper bound on the rate of the all-reduce.
+    The trees are those of `build_every_rank_packing`. Each tree loads its links once
+    downwards and their reverse links once upwards, so the unit is half of that of the
+    all-gather. This requires equal bandwidths in both directions. `bound`: upper bound on
+    the rate of the all-reduce.
     """
     all_gather = build_every_rank_packing(task, task.network, SwitchSpread.NOWHERE)
     return replace(

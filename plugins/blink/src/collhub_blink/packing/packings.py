@@ -252,10 +252,12 @@ def build_packing_along_routes(
 ) -> PlacedPacking:
     """Build a packing from trees over ranks, whose edges follow the topology's own routes.
 
-    The unit is the largest for which all links have room; for an all-reduce, in both directions.
-    `method`: name of the packing. `bound`: its upper bound on the rate. `is_shallow` is set.
-    `at_least` is the number of ranks if every rank sends its own data
-    (`_KINDS_WITH_A_TREE_PER_RANK`), else 1.
+    The unit is the largest at which the trees fit on all links; for an all-reduce, both
+    downwards and upwards. Links are reversed for reduce, gather and reduce-scatter.
+    `method`: name of the packing. `bound`: upper bound on its rate. `is_shallow` is set.
+    `at_least` is the number of ranks for an all-gather or reduce-scatter, in which every
+    rank needs a tree, otherwise 1. Raise `InputError` (`disconnected`) for an edge without
+    a route, and `ValueError` if no tree has an edge.
     """
     kind = task.collective.kind
     network = task.oriented_network

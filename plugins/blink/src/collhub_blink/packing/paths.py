@@ -148,12 +148,14 @@ def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
 
 
 def _generate_paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path, int]]:
-    """Decompose the flow into paths from the root to every other rank; yield (path, weight).
+    """Divide a flow into paths from the root to every other rank; yield (path, weight).
 
-    Ranks are in ascending order, and the weights of a rank add up to `flow.need`. Each path has the
-    fewest arcs in the remaining flow, and takes as much as its narrowest arc and the remaining need
-    allow. A path is a tuple of nodes of the graph, with both ends. There are at most as many paths
-    as arcs and ranks together.
+    A path is the tuple of its nodes in the graph, from the root to the rank. Ranks are in
+    ascending order, and the weights of a rank add up to `flow.need`. Each path has the
+    fewest arcs that the remaining flow permits, and takes as much as its narrowest arc and
+    the remaining need allow. The number of paths is at most that of arcs and ranks
+    together. `flow` is not changed; it must be valid, otherwise the search does not
+    terminate.
     """
     remaining = flow.amount.copy()
     for rank in range(graph.num_compute):

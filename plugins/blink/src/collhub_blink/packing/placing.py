@@ -38,18 +38,20 @@ class PlacedTree:
 
     @property
     def depth(self) -> int:
-        """Return the number of edges on the longest path from root to leaf.
+        """Return the number of edges on the longest path from the root to a leaf; 0 for one node.
 
-        With an `up` tree, that of the deeper one of both trees.
+        An edge from parent to child counts as one, also if its route has several links. With an
+        `up` tree, the larger depth of both trees is returned.
         """
         upward = 0 if self.up is None else self.up.depth
         return max(self.tree.depth, upward)
 
     def paths(self) -> list[Stops]:
-        """List the route from the parent to the child for each child, in ascending order.
+        """Return the routes from parents to their children, in ascending order of the children.
 
-        A route is the tuple of its nodes with both ends; without a recorded route it is (parent,
-        child).
+        A route is the tuple of its nodes, from parent to child; without a recorded route it is
+        (parent, child). The list is empty for a root without children. An `up` tree is not
+        included.
         """
         paths = []
         for node, parent in enumerate(self.tree.parent.tolist()):
@@ -64,11 +66,12 @@ def build_placed_tree(
     weight: int,
     routes: Iterable[Stops],
 ) -> PlacedTree:
-    """Build a tree in which the last node of every route is a child of the first.
+    """Build a tree in which the last node of every route is a child of the first node.
 
-    `routes`: nodes from parent to child, with both ends; routes of more than two nodes are stored
-    as the stops of the child. Of several routes to one child the last counts. The arcs of the tree
-    are -1.
+    `routes`: nodes from parent to child, both included, at most one route per child. A
+    route of more than two nodes is stored as the stops of the child. Nodes without a route
+    have no parent (-1). The arcs of the tree are -1. Whether the routes form a tree is not
+    checked.
     """
     parent = np.full(topology.num_nodes, -1, np.int64)
     stops = {}
@@ -130,12 +133,14 @@ def _place_tree(
 def _generate_new_segments(
     path: Sequence[int], has_chunk: set[int], num_npus: int
 ) -> Iterator[Stops]:
-    """Yield the parts of a route, each from one NPU to the next, that are still needed.
+    """Yield the parts of a route, each from one NPU to the next, that still have to be used.
 
-    They begin at the last NPU of the route that already has the chunk; `path[0]` must be in
-    `has_chunk`, or another NPU of the route. Cycles are skipped: if an NPU occurs again, the route
-    continues at its last occurrence. NPUs are the nodes below `num_npus`. Yields nothing if the
-    last node has the chunk. The caller may add to `has_chunk` during the iteration.
+    They begin at the last NPU of `path` that is in `has_chunk`, so that no NPU gets the
+    chunk twice. A part includes both NPUs and the switches between them. If an NPU occurs
+    again, the nodes in between are skipped. NPUs are the nodes below `num_npus`; the last
+    node must be one. No part is yielded if the last node already has the chunk. The caller
+    may add to `has_chunk` during the iteration. Raise `ValueError` if no NPU of the route
+    has the chunk.
     """
     positions = [position for position, node in enumerate(path) if node < num_npus]
     last_of = {path[position]: position for position in positions}
@@ -157,9 +162,11 @@ def place_along_routes(
 
 
 def _place_along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
-    """Convert a tree over ranks to a tree over NPUs, with the topology's own route for every edge.
+    """Convert a tree over ranks to a tree over NPUs, with the topology's route for every edge.
 
-    Root and weight are those of `tree`.
+    The root becomes the NPU of its rank; the weight stays, and the arcs are -1. Routes are
+    those of `RankNetwork.find_routes`. Raise `InputError` (`disconnected`) for an edge
+    without a path.
     """
     nodes = network.nodes
     ranks = np.flatnonzero(tree.parent >= 0)
@@ -199,10 +206,12 @@ def compute_unit(
     trees: Sequence[PlacedTree],
     is_up: bool,
 ) -> Fraction:
-    """Compute the largest unit (bytes/s per weight) at which the trees fit on all links.
+    """Compute the largest unit, in bytes/s per weight, at which the trees fit on all links.
 
-    0 if a tree uses a pair of nodes without a link. With `is_up` the trees are also used for a
-    reduction, as in `compute_loads`.
+    It is the minimum over the links of bandwidth divided by the total weight of the trees
+    on the link (`compute_loads`). With `is_up` the trees also carry a reduction. The result
+    is 0 if a tree uses a pair of nodes without a link. Raise `ValueError` if no tree has an
+    edge.
     """
     bandwidth = collect_exact_bandwidths(topology)
     missing = Fraction(0)
@@ -213,8 +222,9 @@ def compute_unit(
 def compute_loads(trees: Sequence[PlacedTree], is_up: bool) -> Counter[tuple[int, int]]:
     """Return the total weight of the trees on every link, by (source, destination).
 
-    Trees load the links from parent to child. With `is_up` there is also a reduction, which loads
-    the reverse links of each tree's `up` tree, or of the tree itself if it has none.
+    A tree loads each link of its routes, from parent to child. With `is_up` there is also a
+    reduction: each tree loads, with the same weight, the reverse links of its `up` tree, or
+    of itself if it has none. Unused links are missing. Parallel links count as one.
     """
     load: Counter[tuple[int, int]] = Counter()
     for tree in trees:

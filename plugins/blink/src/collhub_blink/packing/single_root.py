@@ -34,12 +34,14 @@ _MAX_NODES_OF_A_FRONT = 24
 
 
 def build_rooted_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build the candidate packings of trees for a broadcast, or for a reduce with reversed links.
+    """Build the candidate packings of trees for a broadcast or a reduce.
 
-    Without switches: the packing with the fewest trees, then packings with more trees and less
-    depth; only one if the task limits the depth. With switches: those of
-    `_generate_switched_packings`. The last packing is always one shallow tree. Raises `InputError`
-    (`depth`) if the task limits the depth, and no trees within it are found or there are switches.
+    For a reduce, all links are reversed. If all nodes are ranks, these are the packings of
+    `find_tree_front`: the one with the fewest trees, then packings with more trees and less
+    depth; only one if the task limits the depth. With switches or idle NPUs they are those
+    of `_generate_switched_packings`. The last packing is always one shallow tree. Raise
+    `InputError` (`depth`) if the task limits the depth, and no trees within it are found or
+    there are switches or idle NPUs.
     """
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
@@ -57,11 +59,12 @@ def _generate_front_packings(
     total: int,
     bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    """Yield the packings of `find_tree_front` in a network without switches.
+    """Yield the packings of `find_tree_front`, for a network in which all nodes are ranks.
 
-    The total weight of their trees is `total`. The search starts with an arborescence packing of
-    the requested seeds. Each packing has `bound`, and the proved minimum number of trees with its
-    reason.
+    They are in its order: more trees and less depth. `total`: sum of the weights of a
+    packing's trees. The search starts with an arborescence packing of the seeds of the
+    task. Each packing has `bound`, and the proved minimum number of trees with its reason.
+    Raise the errors of `find_tree_front`.
     """
     graph = network.graph
     known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
@@ -176,11 +179,13 @@ def _find_within_depth(
     available: Sequence[SpanningTree],
     depth: int,
 ) -> TreeSearchResult:
-    """Return the fewest trees of at most `depth` that the search budget finds.
+    """Return the fewest trees of at most `depth` edges from the root that the search finds.
 
-    `total`: sum of their weights. `available`: a packing that is the result if none with fewer
-    trees is found; it is ignored if a tree is too deep. Raises `InputError` (`depth`) if no trees
-    are found, with the reason if it is proved that one tree is not enough.
+    `total`: sum of their weights. `available`: a packing of at least one tree. It is the
+    result if no packing with fewer trees is found within the budget, unless one of its
+    trees is too deep. Raise `InputError` (`depth`) if there is no result; the message has
+    the reason if it is proved that one tree is not enough. On Ctrl-C the result is
+    `available`, or `KeyboardInterrupt` is raised if it is too deep.
     """
     # Known trees that are too deep cannot be the result.
     known = available if _maximum_depth(available) <= depth else ()

@@ -60,9 +60,10 @@ class RankNetwork:
 
     @property
     def reversed(self) -> RankNetwork:
-        """Return the same network with all links reversed; ranks and nodes keep their numbers.
+        """Return a copy of the network in which all links, of topology and graph, are reversed.
 
-        `is_reversed` of the result is the opposite of that of this network.
+        Ranks and nodes keep their numbers. `is_reversed` of the copy is the opposite of that of
+        this network.
         """
         reversed_topology = _reverse_links(self.topology)
         return RankNetwork(
@@ -153,11 +154,12 @@ class SimulatorPace:
             self.ratio = min(self.ratio, time_ns / planned_ns)
 
     def to_simulated_ns(self, planned_ns: float) -> float:
-        """Return the expected simulated time of a planned one, in ns.
+        """Return the expected simulated time in ns of a schedule with a planned time in ns.
 
-        It is multiplied by the observed `ratio` if that is between `_MIN_SLOWDOWN` and
-        `_MAX_SLOWDOWN`, else unchanged. A smaller ratio affects the fastest schedule less, and a
-        larger one is due to latencies.
+        It is `planned_ns` times `ratio` if `ratio` is from `_MIN_SLOWDOWN` (1.25) to
+        `_MAX_SLOWDOWN` (2). Otherwise, and before the first observation, it is `planned_ns`,
+        because a smaller ratio is due to contention and a larger one to latencies, not to lower
+        rates of links.
         """
         is_slower = _MIN_SLOWDOWN <= self.ratio <= _MAX_SLOWDOWN
         return planned_ns * self.ratio if is_slower else planned_ns
@@ -240,20 +242,20 @@ class PackingTask:
 
     @property
     def oriented_network(self) -> RankNetwork:
-        """Return the network in which data flow away from the roots.
+        """Return the network in which data are sent away from the roots of the trees.
 
-        For reduce, gather and reduce-scatter it is the network with all links reversed; for other
-        collectives the network itself.
+        For reduce, gather and reduce-scatter, whose data are sent to the roots, it is a copy
+        with all links reversed. For all other collectives it is the network itself.
         """
         is_inward = self.collective.kind in _REVERSED_KINDS
         return self.network.reversed if is_inward else self.network
 
     @property
     def seeds_of_flat_trees(self) -> int:
-        """Return the number of random orders in which trees that should be flat are grown.
+        """Return the number of random orders in which flat trees (those of low depth) are grown.
 
-        It is the option `seeds`, divided by `_ORDER_DIVISOR` (rounded up) above
-        `_MAX_RANKS_FOR_ALL_ORDERS` ranks.
+        It is the option `seeds`. With more than `_MAX_RANKS_FOR_ALL_ORDERS` (24) ranks it is
+        divided by `_ORDER_DIVISOR` (4) and rounded up.
         """
         if self.network.graph.num_compute <= _MAX_RANKS_FOR_ALL_ORDERS:
             return self.seeds
@@ -261,9 +263,9 @@ class PackingTask:
 
     @property
     def root(self) -> int:
-        """Return the rank of the root; the collective must have one (`AssertionError` otherwise).
+        """Return the rank (not the NPU) of the collective's root.
 
-        It is a rank, not an NPU number.
+        Raise `AssertionError` if the collective has no root.
         """
         assert self.collective.root is not None
         return self.collective.root

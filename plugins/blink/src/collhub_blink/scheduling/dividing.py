@@ -177,10 +177,10 @@ def _collect_shares(
 def _build_division(
     full_task: PackingTask, shares: Sequence[Share], time_ns: PipelineTimer
 ) -> Division:
-    """Join the shares to one schedule, in which all planes work at the same time, and time it.
+    """Join the shares to one schedule in which all planes work at the same time, and time it.
 
-    The time is `time_ns(schedule)`, in ns. The division is marked as interrupted if the search of a
-    share was.
+    The time is `time_ns(schedule)` in ns, with start-up times. The shares keep their order.
+    The division is marked as interrupted if the search of one of the shares was.
     """
     pipeline = join_shares(full_task.collective, shares)
     is_interrupted = any(share.timed_schedule.is_interrupted for share in shares)
@@ -206,10 +206,9 @@ def _find_fastest_on_plane(
         return None
 
     def evaluate_time_ns(packing: PlacedPacking, schedule: PackingSchedule) -> int:
-        """Return the time of `part` of the data on `plane` with this schedule, in ns.
+        """Return the time in ns of a schedule for `part` of the data, on `plane` only.
 
-        No other plane is in use. The time is that of the enclosing `time_ns`, and includes the
-        start-up time of the plane.
+        It is the time of the enclosing `time_ns`, which includes the start-up time of `plane`.
         """
         share = Share(plane, part, TimedSchedule(packing, schedule, 0))
         return _evaluate_share(share, time_ns).time_ns
@@ -250,28 +249,30 @@ def _reschedule_share(
 
 
 def _evaluate_share(share: Share, time_ns: PipelineTimer) -> TimedSchedule:
-    """Return the timed schedule of a share, with the time in ns without any other plane.
+    """Return the schedule of a share with its time in ns if no other plane is in use.
 
-    The time includes the start-up of the plane.
+    The time is that of `time_ns`, which includes the start-up time of the plane. It
+    replaces the time in the schedule; `share` is not changed.
     """
     pipeline = join_shares(share.plane.task.collective, [share])
     return replace(share.timed_schedule, time_ns=time_ns(pipeline))
 
 
 def _build_task(plane: Plane, part: Fraction) -> PackingTask | None:
-    """Return the plane's task with only a fraction of its data, rounded down to bytes.
+    """Return a copy of the plane's task with only the fraction `part` (0 to 1) of its data.
 
-    `part`: fraction from 0 to 1. None if less than one byte remains. All other settings of the
-    task are kept.
+    The bytes are rounded down; None if less than one byte remains. All other settings are
+    kept.
     """
     size = math.floor(plane.task.collective_bytes * part)
     return replace(plane.task, collective_bytes=size) if size else None
 
 
 def _measure_channel(share: Share, size: int) -> Channel:
-    """Describe the plane of a share as a channel: its start-up time, and its rate after start-up.
+    """Return the plane of a share as a channel: start-up time, and measured rate in bytes/s.
 
-    The rate is that at which it carried this share. `size`: bytes of all data.
+    The rate is the bytes of the share divided by the time of its schedule after start-up,
+    at least 1 ns. `size`: bytes of all data.
     """
     startup_ns = share.plane.startup_ns
     # Times are rounded, and a rate must be finite.
@@ -282,10 +283,12 @@ def _measure_channel(share: Share, size: int) -> Channel:
 def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
     """Round shares in bytes to fractions of the data with few common units; their sum is 1.
 
-    `units`: number of units in the schedule of each share. The smallest of these units that is
-    above 0 is divided into 1, 2, ... common units, at most `_MAX_UNITS`, until every share is
-    within `_TOLERANCE` of its exact value. A share of 0 remains 0. Few units are preferred, because
-    the effort of checking contents grows with them.
+    `units`: number of units in the schedule of each share, at least 1. The narrowest of
+    these units is divided into 1, 2, ... common units, until every share is within
+    `_TOLERANCE` of its exact value. If no division into at most `_MAX_UNITS` (64) achieves
+    this, the last one is used. A share of 0 remains 0. Few common units are preferred,
+    because the effort of checking contents grows with them. Raise `ZeroDivisionError` if
+    all shares are 0.
     """
     widths = [share / count for share, count in zip(shares, units, strict=True)]
     smallest = min((width for width in widths if width), default=1.0)
@@ -301,9 +304,11 @@ def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> lis
 
 
 def _are_within_tolerance(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:
-    """Return whether every fraction differs from its share by at most `_TOLERANCE` (relative).
+    """Return whether every fraction differs from its share by at most 1/400 of the share.
 
-    Shares are divided by their sum first. The lists must have equal lengths.
+    The limit (`_TOLERANCE`) is relative to the share, which is first divided by the sum of
+    all shares. A share of 0 needs a fraction of 0. Without shares the result is True. Raise
+    `ValueError` for lists of different lengths.
     """
     total = sum(shares)
     differences = [abs(part * total - share) for part, share in zip(parts, shares, strict=True)]
@@ -334,9 +339,9 @@ class Channel:
             raise UsageError(message, cure="give a positive rate and no negative time")
 
     def time_s(self, share_bytes: float) -> float:
-        """Return the time of a share in seconds: set-up plus bytes divided by the rate.
+        """Return the time in seconds to send a share: set-up time plus bytes divided by the rate.
 
-        0 for an empty share, without set-up.
+        An empty share takes 0 s, because the channel is then not set up.
         """
         if not share_bytes:
             return 0.0
@@ -377,11 +382,13 @@ def _choose_channels(
     channels: Sequence[Channel],
     delays_s: Sequence[float],
 ) -> tuple[list[int], float]:
-    """Choose the channels that get a share; return their numbers and the common finish time in s.
+    """Choose the channels with a share; return their numbers and the common finish time in s.
 
-    `delays_s`: how much later than the first channel each one is set up. Channels join in this
-    order as long as the channels before would not finish before the next one is ready. The time
-    counts from the set-up of the first channel.
+    `delays_s`: how much later than the first channel each one is ready; times count from
+    the set-up of the first one. Channels are added by ascending delay, of equal delays the
+    first one first. The first channel that is ready only when the channels before it have
+    sent all bytes, or exactly then, and all later ones are not added. Raise
+    `ZeroDivisionError` without channels.
     """
     rate = head_start = 0.0
     chosen: list[int] = []
@@ -396,9 +403,10 @@ def _choose_channels(
 
 
 def combined_rate(size_bytes: float, *channels: Channel) -> float:
-    """Return the rate in bytes/s at which channels with balanced shares carry `size_bytes`.
+    """Return the rate in bytes/s at which channels together carry `size_bytes` (more than 0).
 
-    It is the size divided by the time of the slowest share, including set-up.
+    It is the size divided by the finish time of the slowest channel, including its set-up,
+    with the shares of `balanced_shares`. Raise `ValueError` without channels.
     """
     shares = balanced_shares(size_bytes, *channels)
     times_s = [channel.time_s(share) for channel, share in zip(channels, shares, strict=True)]
