@@ -273,9 +273,10 @@ def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: in
 def _describe_edges(placed_tree: PlacedTree, num_npus: int) -> JsonObject:
     """Return the JSON object with the parents of all NPUs and the routes of a tree.
 
-    `parents`: one entry per NPU, -1 at the root and for NPUs outside the tree. `routes`, only if
-    there are any: the nodes between parent and child, by child as text. Switches occur only in
-    routes.
+    `parents`: one entry per NPU of the topology, -1 at the root and for NPUs outside the
+    tree. `routes`: by number of the child, as text, the nodes between its parent and the
+    child, in this order; children with a direct link have no entry, and without entries
+    there is no `routes`. Switches occur only in routes.
     """
     # Switches have no parent; they occur only in the routes.
     tree_object: JsonObject = {"parents": placed_tree.tree.parent[:num_npus].tolist()}

@@ -295,11 +295,13 @@ def _build_texts(
 def _build_script(
     workload: Workload, options: JobWriteOptions, prefixes: list[str], ranks: int
 ) -> str:
-    """Return the text of run.sh for a job.
+    """Return the text of run.sh for a job, a shell script that runs ASTRA-sim on its folder.
 
-    `prefixes`: sets of traces whose presence the script checks; `ranks`: number of traces of each.
-    The script runs the backend of the option `network`, and passes the groups file if the job has
-    groups. A job without a source name is called "a job".
+    The script runs the binary that the environment variable ASTRA_SIM_BIN names; the option
+    `network` decides only which binary a comment and an error message name. `prefixes`:
+    sets of traces that must exist in addition to those of the workload; `ranks`: number of
+    traces of each set. The script passes the groups file if the job has groups. A comment
+    has the source name of the job, or "a job" without one.
     """
     name = workload.provenance.source_name or "a job"
     return script(

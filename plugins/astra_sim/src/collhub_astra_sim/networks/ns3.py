@@ -235,11 +235,12 @@ _MOST_JUDGED = 1 << 13
 def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
     """Write the topology as a file of cables for ns-3 (format `ns3`).
 
-    A cable is a link with an equal link in the opposite direction. The header is that of ASTRA-sim,
-    or of SimAI with `header=simai`. Losses are multicast and reduction in switches, names of nodes,
-    groups, rounded rates and latencies, and forwarding by NPUs; dimensions and the order of links
-    are declared as restated. Raises `UsageError` for links that form no cables, and with
-    `header=simai` for servers that SimAI cannot describe.
+    A cable is a link with an equal link in the opposite direction. The header is that of
+    ASTRA-sim, or of SimAI with `header=simai`. Losses are multicast and reduction in
+    switches, names of nodes, groups, rounded rates and latencies, and forwarding by NPUs;
+    dimensions and the order of links are declared as restated. Raise `UsageError` for
+    several planes, for links that form no cables, and with `header=simai` for servers that
+    SimAI cannot describe.
     """
     cables = cables_of(topology)
     header = _format_simai_header if options.header == SIMAI else _format_header

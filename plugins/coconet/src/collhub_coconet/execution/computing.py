@@ -377,10 +377,12 @@ class CollectiveRun:
         return [reduce_over_ranks([*pair], reduction) for pair in zip(addend, local, strict=True)]
 
     def _read(self, row: int, first: int) -> Payload:
-        """Read the units of a step from an address on, one array per unit, as many as it counts.
+        """Return the units that a step reads, one array per unit, from the address `first` on.
 
-        A unit is a part of the buffer in a cell; a step depends on the version of each that a
-        certain step wrote. Raises `InputError` (`not-there`) if a cell has another version or none.
+        `row`: the step; it reads as many units as its count. Each address must have the version
+        that `self.versions` requires: the row of the step that wrote it last, or `INITIAL`. A
+        unit that no step has written is read from the operand of the collective. Raise
+        `InputError` (`not-there`) if an address has another version.
         """
         count = int(self.part.contents.algorithm.steps.count[row])
         return [self._read_unit(row, address) for address in range(first, first + count)]
@@ -405,8 +407,8 @@ class CollectiveRun:
 def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
     """Map (row, address) of every read of an algorithm to the version that it must see.
 
-    An address is a cell for one unit; its version is the row of the step that wrote it last before
-    the read, as the dependencies require.
+    A version is the row of the step that writes the address last before this read, in the
+    order of rows, or `INITIAL` (-1) if no earlier step writes it.
     """
     reads = contents.reads
     keys = zip(reads.row.tolist(), reads.address.tolist(), strict=True)
@@ -416,10 +418,9 @@ def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
 def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
     """Map each node to the units of the result that it completes, as (unit, address) pairs.
 
-    The results of the collective are (rank, unit) pairs: every rank has its own copy of a unit
-    that it gets, at an own address. `unit` is the number of the part of the full buffer, and
-    `address` the cell in the memory of all ranks together. A node completes a copy if it is
-    the last one that writes it. Copies that no node writes are left out.
+    `unit` is a unit of the full buffer; `address` is a cell of an OUTPUT in the memory of
+    all ranks. A node completes an address if it is the last one that writes it. Pairs of a
+    node are in ascending order of addresses. Addresses that no node writes are left out.
     """
     results: dict[int, list[tuple[int, int]]] = {}
     columns = (contents.give_node, contents.give_unit, contents.give_address)
@@ -455,9 +456,11 @@ def _read_operand(
 def _find_terms(
     values: Values, operation: Operation, rank: int, size: int, axis: int
 ) -> Int64Array:
-    """Return the indices along the contracted dimension that a rank has.
+    """Return the indices along the contracted dimension that a rank has: int64, ascending.
 
-    They are those of its block if the first operand is sliced along `axis`, otherwise all `size`.
+    If the first operand is sliced along the dimension `axis`, they are the rank's block of
+    the `size` indices; otherwise they are all. `rank`: of the job; its position in the
+    group is `rank` modulo the number of ranks of a group.
     """
     layout = values.program.types[operation.reads[0]].layout
     if layout.is_sliced and layout.dimension == axis:

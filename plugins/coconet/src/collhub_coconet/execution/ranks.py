@@ -298,7 +298,11 @@ def _compute_reduce_scatter_v(run: SimulatedRun, operation: Operation) -> OnRank
 
 
 def _fill_rows(run: SimulatedRun, operation: Operation, rows: Array) -> Array:
-    """Return an array of the shape of the operation: the given rows, then rows of zeros."""
+    """Return a new array of the complete shape of the operation: `rows`, then rows of zeros.
+
+    The array has the element type of `rows`. Raise `ValueError` if there are more rows than
+    the operation has.
+    """
     shape = run.binding.shape(run.program.types[operation.name].shape)
     filled = np.zeros(shape, rows.dtype)
     filled[: len(rows)] = rows

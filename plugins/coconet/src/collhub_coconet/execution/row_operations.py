@@ -40,9 +40,11 @@ def reduce_rows(values: Array, dimension: int, reduction: Reduction) -> Array:
 
 
 def find_top(values: Array, dimension: int, count: int) -> npt.NDArray[np.int64]:
-    """Return the positions of the `count` largest elements along a dimension, largest first: int64.
+    """Return the positions of the `count` largest elements along a dimension: int64.
 
-    Equal elements are in ascending order of positions; NaN counts as the largest number.
+    The largest element is first; equal elements are in ascending order of positions. NaN
+    counts as the largest number. The result has the shape of `values`, with `count` entries
+    along the dimension. Raise `IndexError` if the dimension has fewer elements.
     """
     # Every float type is a subset of float64; integers keep their type.
     wide = values.astype(np.float64) if is_float_array(values) else values

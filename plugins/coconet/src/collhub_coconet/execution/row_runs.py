@@ -29,9 +29,12 @@ class UnitRows:
     unit_count: Int64Array
 
     def find_elements(self, unit: int, width: int) -> Int64Array:
-        """Return the flat indices of the elements of a unit; `width`: elements of a row.
+        """Return the flat row-major indices of the elements of a unit: int64, ascending.
 
-        Unit u of a block of n elements in c units has those from u * n // c to (u + 1) * n // c.
+        `unit`: number on all ranks. `width`: number of elements of a row. The block of the unit
+        has `row_count` rows from `first_row` on, which are n elements. Of its c units, number u
+        has the elements from u * n // c to (u + 1) * n // c (exclusive). The result is empty if
+        n is too small.
         """
         first, rows = int(self.first_row[unit]), int(self.row_count[unit])
         number, count = int(self.unit[unit]), int(self.unit_count[unit])
@@ -79,9 +82,11 @@ def locate_units(part: RowRuns) -> tuple[UnitRows, UnitRows]:
 def find_terms(
     program: Program, binding: Binding, operation: Operation, position: int, elements: Int64Array
 ) -> Int64Array:
-    """Return the elements of the operand of a ReduceScatterV that are reduced to `elements`.
+    """Return, for elements of the result of a ReduceScatterV, their indices in its operand.
 
-    `elements`: flat indices into the result of the rank at `position`.
+    `elements`: flat indices into the result of the rank at `position` in its group. Entry i
+    of the result is the flat index of the element that is summed over all ranks to
+    `elements[i]`: the rows of the rank follow those of all earlier ranks.
     """
     first = read_counts(operation).first_units()[0][position]
     return elements + int(first) * count_row_elements(program, binding, operation)
@@ -90,7 +95,12 @@ def find_terms(
 def find_unfilled(
     program: Program, binding: Binding, operation: Operation, position: int
 ) -> Int64Array:
-    """Return the elements after the rows that a rank receives, which are zeros; flat indices."""
+    """Return the flat indices of the elements after the rows that a rank receives: int64.
+
+    They are zeros in the result of the uneven collective `operation`. `position`: of the
+    rank in its group. The result is empty if the rank receives as many rows as the result
+    has.
+    """
     width = count_row_elements(program, binding, operation)
     received = sum(count for _, count in list_row_blocks(operation)[1][position])
     rows = binding.shape(program.types[operation.name].shape)[0]

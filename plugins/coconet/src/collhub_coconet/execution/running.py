@@ -241,7 +241,10 @@ class _ExecutionState:
                     self.expected_values.write(name, first + position, elements, array.reshape(-1))
 
     def _write_unfilled(self, operation: Operation, first_rank: int) -> None:
-        """Write zeros after the rows that each rank receives in an uneven collective."""
+        """Write zeros after the rows that each rank of a group receives in an uneven collective.
+
+        `first_rank`: the first rank of the group. The elements count as available afterwards.
+        """
         program, binding = self.flat.program, self.flat.binding
         dtype = dtype_of(program.types[operation.name].element)
         for position in range(binding.num_ranks):
@@ -493,10 +496,11 @@ class _ExecutionState:
     # --- results ---
 
     def results(self) -> dict[str, OnRanks]:
-        """Return the values of all operations by name, one array per rank of group 0.
+        """Return the values of all operations by name: one array per rank of the value's group.
 
-        Arguments are not included. Call this after all nodes: raises `InputError` if an element of
-        a value is missing.
+        The arrays are in the order of positions in the group. Arguments are not included. Call
+        this after all nodes: it raises `InputError` (`not-there`) if an element of a value is
+        missing.
         """
         ranks = range(self.flat.binding.num_ranks)
         return {

@@ -95,11 +95,12 @@ Choices = Mapping[str, Choice]
 
 
 def select_choice(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice:
-    """Return the choice for a communication: that of its name, else that of "", else the default.
+    """Return the choice for a communication: by its name, else by "", else `Choice()`.
 
-    A choice names algorithm, number of chunks and further settings. For the reduction of one scalar
-    (`is_scalar`) the entry "" is ignored: without an entry under its own name it uses the algorithm
-    `SCALAR_ALGORITHM` (a binomial tree), which needs one unit of data only.
+    A choice has the algorithm, the number of chunks and further settings; `Choice()` is the
+    ring with one chunk. For the reduction of one scalar (`is_scalar`) the entry "" is
+    ignored: without an entry under its own name it uses the algorithm `SCALAR_ALGORITHM` (a
+    binomial tree), which needs only one unit of data.
     """
     if is_scalar:
         return choices.get(name, Choice(SCALAR_ALGORITHM))
@@ -137,9 +138,10 @@ class Call:
 
     @property
     def collective(self) -> Collective:
-        """Collective of the call among its members, as `collective_of_call`.
+        """Return the collective of the call among its members, as `collective_of_call` builds it.
 
-        Ranks are numbered from 0 within the members.
+        Ranks are numbered from 0 within the members. The buffer has as few units as possible,
+        so `size_bytes` has no effect. A root of None counts as member 0 if the kind has a root.
         """
         ranks = len(self.members)
         return collective_of_call(KINDS[self.kind], ranks, self.root or 0, self.counts)
@@ -173,12 +175,13 @@ class Algorithms:
         self._verified: dict[int, Algorithm] = {}
 
     def contents(self, call: Call, choice: Choice) -> Contents:
-        """Return the chosen algorithm for a call as nodes, with the units that they read and write.
+        """Return the chosen algorithm for a call as nodes, with the units they read and write.
 
-        A call is one piece of a collective, with its kind, members, root and bytes. Equal calls
-        with equal choices share one cached result; a given algorithm object is recognized by
-        identity. Raises `HubError` for an algorithm that does not fit the call, is incorrect, or
-        states no units (see `_find_algorithm`, `build_contents`).
+        A call is one piece of a collective, with its kind, members, root and bytes. Of
+        `choice`, only the algorithm and its options count. Equal calls with equal choices share
+        one cached result; a given algorithm object is recognized by identity. Raise `HubError`
+        for an algorithm that does not fit the call, is incorrect, or whose units are unknown
+        (`_find_algorithm`, `build_contents`).
         """
         algorithm = choice.algorithm
         identity = algorithm if isinstance(algorithm, str) else id(algorithm)
@@ -379,7 +382,8 @@ def build_contents(algorithm: Algorithm, size: int) -> Contents:
 def _remove_zero_durations(algorithm: Algorithm) -> Algorithm:
     """Copy an algorithm with durations of 0 changed to unknown (-1).
 
-    Otherwise steps of duration 0 would not become nodes.
+    Otherwise `template_of` would leave out local steps and reductions of received data
+    whose duration is 0, and the numbers of nodes per step would differ.
     """
     steps = algorithm.steps
     duration = np.where(steps.duration_ns == 0, -1, steps.duration_ns)
@@ -494,9 +498,10 @@ def _compute_levels(template: Template) -> Int64Array:
 
 
 def _verify_algorithm(algorithm: Algorithm) -> Algorithm:
-    """Verify an algorithm, and return the same object if it is correct.
+    """Verify an algorithm, and return the same object if it is correct in all modes it claims.
 
-    Otherwise raises `HubError` with all findings of the verification.
+    The modes are in place and out of place. Otherwise raise `HubError` with all findings of
+    the verification, notes included.
     """
     report = verify(algorithm)
     if not report.ok:
