@@ -68,10 +68,13 @@ def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisRes
 def _synthesize_with_common_unit(
     request: SynthesisRequest, options: BlinkOptions
 ) -> SynthesisResult:
-    """Synthesize an algorithm, with bandwidths rounded to a common unit if that is necessary.
+    """Synthesize an algorithm; round the bandwidths to a common unit first if necessary.
 
-    It is necessary if they have no common unit, or if the trees of the exact bandwidths need too
-    many units (`too-many-units`). The bounds of the result are then relaxed by the rounding error.
+    A common unit is a bandwidth of which all bandwidths are integer multiples. Rounding
+    (`round_bandwidths`) is necessary in two cases: there is no such unit, or the synthesis with
+    exact bandwidths raises `InputError` (`too-many-units`). After rounding, the result is
+    adapted by `_relax_bounds`: lower bounds for the true bandwidths, no certificate. All other
+    errors, and those of the synthesis after rounding, pass through.
     """
     topology, tolerance = with_common_unit(request.topology)
     if not tolerance:
@@ -86,11 +89,13 @@ def _synthesize_with_common_unit(
 
 
 def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
-    """Adapt a result that was computed with rounded bandwidths to the true bandwidths.
+    """Return a copy of a result for rounded bandwidths that is valid for the true bandwidths.
 
-    These are larger by up to `tolerance` (relative), so lower bounds are divided by 1 + `tolerance`
-    and rounded down. The certificate, which holds for the rounded network only, is removed. A note
-    with the tolerance is added to the algorithm and the statistics. A copy is returned.
+    A true bandwidth exceeds its rounded one by at most the fraction `tolerance`. Each lower
+    bound is therefore divided by 1 + `tolerance` and rounded down to ns. The certificate is
+    removed from the extension, because it proves a bound of the rounded network only. A note,
+    `bandwidths rounded by up to` with the tolerance, is added to the extension and to the
+    statistics. The time is unchanged. The algorithm must have this plugin's extension.
     """
     extension = result.algorithm.extensions[_NAME]
     assert isinstance(extension, dict)
@@ -106,10 +111,11 @@ def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
 
 
 def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize on one plane or on several.
+    """Synthesize with the bandwidths of the request as they are.
 
-    Raises `UsageError` if the option `setup` is not "0ns" for a topology with one plane, and the
-    errors of the two functions.
+    A topology with more than one plane (separate networks that connect the same NPUs) is passed
+    to `_synthesize_on_planes`, any other to `_synthesize_on_one`; their errors pass through.
+    Raise `UsageError` for one plane if the option `setup` is not the text "0ns".
     """
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
@@ -195,8 +201,10 @@ class _ScheduleTimer:
     ) -> Algorithm:
         """Return the algorithm of a schedule with its provenance and extension.
 
-        The stored algorithm is used if this is the fastest schedule and the steps of all ranks are
-        requested. Otherwise it is built, with the steps of the requested ranks only.
+        The algorithm that was built for the simulation is used if `pipeline` is the very object of
+        the fastest schedule so far, this schedule was simulated, and the request names no ranks.
+        Otherwise the algorithm is built, with the steps of the requested ranks only (None: of all).
+        `options` are recorded in the provenance. Errors of `_build_algorithm` pass through.
         """
         ranks = self._request.wanted
         if ranks is None and self._fastest is not None and self._fastest[0] is pipeline:
@@ -289,10 +297,11 @@ def find_packings(task: PackingTask) -> list[PlacedPacking]:
 def _collect_bounds_ns(
     task: PackingTask, bound: RateBound, request: SynthesisRequest
 ) -> dict[str, int]:
-    """Return lower bounds of the time in ns, by name.
+    """Return lower bounds of the collective's time in ns by name, each rounded down.
 
-    One is the certified bound of the rate, named by its kind. `links`, the core's bound by
-    latencies and links, is present only if all NPUs are ranks in order and the core has one.
+    The first is that of `bound`, a certified maximum rate; its name is `bound.kind`, such as
+    `cut`. `links`, the core's bound by latencies and links, follows only if rank r is on NPU r
+    for all NPUs of the topology and the core has such a bound for this collective.
     """
     bounds = {bound.kind: lower_bound_ns(task, bound)}
     every_npu = tuple(range(task.topology.num_npus))

@@ -50,12 +50,16 @@ class PackingSchedule:
 
 
 def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
-    """Build the schedule of a packing with the requested number of chunks, or with the best one.
+    """Build the schedule of a packing with `task.chunks` chunks, or search for a good number.
 
-    The best number is searched (`_CountSearch`). The search stops early if no refinement can beat
-    `task.within_ns`. None if a chunk would be below one byte for every number; with a requested
-    number `InputError` (`size-too-small`) is raised instead. Ctrl-C ends the search with the best
-    schedule so far; without one it is raised.
+    With `task.chunks` (a requested number for the widest tree), the schedule has this number.
+    Raise `InputError` (`size-too-small`) if a chunk would then have less than one byte.
+    Otherwise `_CountSearch.run` chooses the number by planned time. Its search stops early if
+    the estimated time of refined schedules is not below `task.within_ns`; the coarse schedule
+    is then returned. Return None if every number tried gives chunks below one byte.
+
+    Ctrl-C ends the search: the best schedule so far is returned. Without one,
+    `KeyboardInterrupt` is raised again.
     """
     pipelining = prepare_pipelining(task, packing)
     if task.chunks is not None:
@@ -73,10 +77,12 @@ def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule 
 # The search evaluates the same few packings of a task repeatedly.
 @lru_cache(maxsize=16)
 def bandwidth_time_ns(task: PackingTask, packing: PlacedPacking) -> float:
-    """Compute the time in ns for which the busiest link transfers its bytes, without latencies.
+    """Return the time in ns that the busiest link needs for its bytes, without latencies.
 
-    Messages follow `Topology.routes`, which may differ from the routes of the packing. The result
-    is cached.
+    The busiest link has the largest quotient of bytes and bandwidth. The bytes are those of all
+    chunks of the collective; a message that crosses several links counts on each. Messages
+    follow `Topology.routes`, which may differ from the routes of the packing. Without messages
+    the time is 0.0. Cached for the same task and packing objects.
     """
     pipelining = prepare_pipelining(task, packing)
     routes, topology = pipelining.routes, pipelining.topology
@@ -100,10 +106,13 @@ def estimate_fine_grained_time_ns(time_ns: float, bandwidth_ns: float) -> float:
 
 
 def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
-    """Build the schedule with the requested number of chunks, else a coarse one for comparisons.
+    """Build the schedule with `task.chunks` chunks, or a coarse one to compare packings.
 
-    A coarse schedule has at most `_MAX_COARSE_MESSAGES` messages and a quarter of the maximum
-    number of chunks, so that it can be refined. None if a chunk would be below one byte.
+    `task.chunks` is the requested number of chunks on the widest tree. Without it, the number
+    is the smaller one of two: a quarter of the maximum number (`maximum_chunks`), rounded down,
+    and the largest number with at most `_MAX_COARSE_MESSAGES` messages. It is at least 1. The
+    quarter leaves room for refinement. Return None if a chunk would have less than one byte,
+    also for a requested number.
     """
     if task.chunks is not None:
         return _build_schedule_or_none(
@@ -176,10 +185,17 @@ def remove_link_order(schedule: PackingSchedule) -> PackingSchedule:
 
 
 def compute_chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
-    """Return the number of chunks of every tree, about `chunks` for the widest one.
+    """Return the number of chunks of every tree in the order of `weights`, each at least 1.
 
-    All chunks have the same size if every tree then has at least one. Otherwise the numbers are
-    powers of two, at least 1, nearly in proportion to the weights.
+    The widest tree gets about `chunks` (at least 1). Let W be the largest weight divided by the
+    greatest common divisor of all weights.
+
+    - If `chunks` >= W, the numbers are exactly in proportion to the weights, so that all chunks
+      have the same size. The widest tree has the multiple of W that is nearest to `chunks`.
+    - Otherwise each number is the power of two that is nearest, by logarithm, to `chunks` *
+      weight / largest weight. It is 1 if that is below 1.
+
+    Raise `ValueError` without weights, and for 0 `chunks`.
     """
     divisor = math.gcd(*weights)
     widest = max(weights)
@@ -265,11 +281,12 @@ class _CountSearch:
         return _relative_slowdown(schedule, quarter) / 3 <= 2 * MIN_GAIN_OF_DOUBLING
 
     def _is_good(self, count: int, max_slowdown: float) -> bool:
-        """Store the schedule with `count` chunks as the best unless it is much slower.
+        """Build the schedule with `count` chunks and store it as the best unless it is much slower.
 
-        Slower by at most `max_slowdown` (relative) is accepted. Returns True if it is stored, and
-        also if its chunks would be below one byte, so that the caller continues with fewer chunks.
-        False otherwise, and for 0 chunks.
+        It is stored if there is no best schedule yet, or if its planned time exceeds that of the
+        best by at most the fraction `max_slowdown`. Return True if it is stored. Return True
+        without storing it if its chunks would be below one byte, so that the caller continues with
+        fewer chunks. Return False if it is too slow, and for 0 chunks.
         """
         schedule = self.build_schedule(count)
         if schedule is None:
@@ -292,10 +309,12 @@ class _CountSearch:
 
 
 def _find_maximum_chunks(pipelining: Pipelining, weights: Sequence[int], max_messages: int) -> int:
-    """Return the largest number of chunks of the widest tree that its limits allow, at least 1.
+    """Return the largest number of chunks of the widest tree that all limits allow, at least 1.
 
-    `weights`: of the trees, whose chunks are proportional to them. Bisection from 1 to
-    `_MAX_CHUNKS`; 1 is returned even if it is not allowed.
+    The limits are those of `_ChunkLimits` with `max_messages`; the other trees have the chunks
+    of `compute_chunk_counts(weights, number)`. The number is found by bisection from 1 to
+    `_MAX_CHUNKS`, as if all numbers below an allowed one were allowed. 1 is returned even if
+    the limits do not allow it.
     """
     limits = _ChunkLimits.of(pipelining, max_messages)
     low, high = 1, _MAX_CHUNKS
@@ -324,10 +343,12 @@ def _build_schedule_or_none(
     slack: float = 0.0,
     slack_ps: int = 0,
 ) -> PackingSchedule | None:
-    """Build the schedule with `chunks` chunks on the widest tree, others in proportion.
+    """Build the schedule with about `chunks` chunks on the widest tree, or return None.
 
-    `slack_ps`: delay in ps before received data are sent on; `slack` is only recorded. None if
-    `chunks` is 0, or if a chunk would be below one byte. Raises all other `InputError`s.
+    The numbers of all trees are those of `compute_chunk_counts`. `slack_ps`: delay in ps before
+    received data are sent on; `slack` is the same in rounds and only recorded. Return None if
+    `chunks` is 0, and if a chunk would have less than one byte. Other `InputError`s of the
+    scheduling pass through.
     """
     if not chunks:
         return None
@@ -393,10 +414,14 @@ class _ChunkLimits:
         return cls(max_messages, max_chunks, most_of_tree, operations)
 
     def allow(self, pipelining: Pipelining, counts: Sequence[int]) -> bool:
-        """Return whether the numbers of chunks satisfy all limits.
+        """Return whether the trees may have these numbers of chunks; `counts[t]` is that of tree t.
 
-        `counts`: chunks of every tree. The limits are those of all messages together, of the chunks
-        of a share by the request, and of the chunks of each tree by the bytes in flight.
+        True if all of these hold; equality is allowed:
+
+        - All trees together have at most `max_messages` messages.
+        - No share has more than `max_chunks` chunks on all of its trees (None: no limit). A share
+          is one of the equal parts of the data, such as the data of one rank.
+        - Each tree in `most_of_tree` has at most that number of chunks.
         """
         messages = sum(counts[tree] * number for tree, number in self.operations.items())
         if messages > self.max_messages:

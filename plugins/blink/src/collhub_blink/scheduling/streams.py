@@ -28,10 +28,12 @@ from hub_core.network import Occupancy, Topology
 
 
 def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
-    """Prepare the scheduling of a packing: which part of the data is sent along which tree.
+    """Convert a packing to a `Pipelining`, from which schedules are computed.
 
-    Size, occupancy and unit limits are those of the task. Messages follow `Topology.routes`, one
-    route per pair of NPUs, as everywhere in the hub. The routes of the packing may differ.
+    It lists the streams: which fraction of the data is sent along which tree. Size, occupancy
+    and unit limits are those of the task; `reduces_first` is that of the packing. Messages
+    follow `Topology.routes`, one route per pair of NPUs, as everywhere in the hub. The routes
+    of the packing may differ. Errors of `_prepare_without_size` pass through.
     """
     prepared = _prepare_without_size(packing, task.topology, task.collective, task.npus)
     return replace(
@@ -48,11 +50,17 @@ def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
 def _prepare_without_size(
     packing: PlacedPacking, topology: Topology, collective: Collective, npus: tuple[int, ...]
 ) -> Pipelining:
-    """Prepare the scheduling of a packing for size 0; cached, and the caller sets the size.
+    """Convert a packing to a `Pipelining` with placeholders, which the caller replaces.
 
-    A packing with targets gives streams along paths; one whose first tree has an `up` tree gives
-    streams that are reduced up one tree and broadcast down another; all other packings give plain
-    trees. `npus`: NPU of each rank.
+    The placeholders are size 0 and `Occupancy.SERIALIZATION`. The streams depend on the packing:
+
+    - With targets (scatter, gather): streams along paths (`_generate_path_streams`).
+    - Otherwise, if the first tree has an `up` tree: every stream is reduced on the `up` tree
+      and then broadcast on the tree; every tree must have an `up` tree.
+    - Otherwise: plain trees, without their routes.
+
+    `npus`: NPU of each rank. Cached. Raise `IndexError` for a packing without targets and
+    trees; errors of the generators and of `Pipelining` pass through.
     """
     size, occupancy = 0, Occupancy.SERIALIZATION
     if packing.targets or packing.trees[0].up is not None:

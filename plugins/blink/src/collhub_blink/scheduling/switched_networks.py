@@ -214,10 +214,11 @@ def _generate_coarse_schedules(
 
 
 def _have_equal_times(schedule: PackingSchedule, known: PackingSchedule) -> bool:
-    """Return whether two schedules have equal times in ps, for the schedule and for each message.
+    """Return whether two schedules have equal planned times in ps, in total and per message.
 
-    Both must have equally many messages; the starts of all messages, sorted, must be equal,
-    and so must the sorted finishes. Which message has which times does not matter.
+    True if the total times are equal, the numbers of messages are equal, the sorted starts of
+    all messages are equal, and so are the sorted finishes. A start need not belong to the same
+    message, and routes are not compared.
     """
     if schedule.pipeline.time_ps != known.pipeline.time_ps:
         return False
@@ -441,11 +442,19 @@ def _generate_candidates_without_switches(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield schedules of every packing that can beat the best time so far.
+    """Yield schedules of the packings that may beat the best time so far, with their times.
 
-    A packing is skipped if its bandwidth time is not below the best time, if it has no schedule, or
-    if its planned time exceeds `_MAX_PLANNED_OVER_BEST` times the best time. Progress is reported
-    per packing.
+    The packings are visited in the given order. The best time is the smallest evaluated time of
+    all yielded schedules, infinite before the first one. A packing is skipped if one of these
+    holds:
+
+    - Its bandwidth time is not below the best time.
+    - `find_schedule` returns None.
+    - Its planned time exceeds `_MAX_PLANNED_OVER_BEST` (1.3) times the best time.
+
+    For any other packing, the schedules of `_generate_halved_schedules` are yielded, even if
+    they turn out slower. Before each packing, its position divided by their number and its
+    method are reported to `task.progress`. Errors of `find_schedule` pass through.
     """
     best_ns = math.inf
     for position, packing in enumerate(packings):

@@ -257,9 +257,10 @@ def type_fields(kind: TensorType, mesh: Sequence[str] = ()) -> dict[str, object]
 
 
 def _layout_fields(layout: Layout) -> dict[str, object]:
-    """Convert a layout on one axis to fields: `layout` is its placement.
+    """Convert a layout on one axis to fields: `layout` has its placement, such as `sliced`.
 
     A sliced layout also has `dimension`, a partial one `reduction`, and one on a root `root`.
+    Replicated and local layouts have no further field.
     """
     fields: dict[str, object] = {"layout": layout.placement}
     if layout.is_sliced:

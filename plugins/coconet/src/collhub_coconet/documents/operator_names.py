@@ -433,9 +433,12 @@ class _StatementInference:
     def _create_argument(
         self, row: int, index: int, shape: Shape, element: str | None, layout: Layout
     ) -> Fields:
-        """Create an argument for an operand without a producer, named after the node and `index`.
+        """Return the fields of a new argument, for an operand that no node produces.
 
-        Raises `UsageError` if the element type is unknown (None).
+        `name` is `n<id>_<index>`, where id is the identity of the node in `row`. The other fields
+        are those of `type_fields` for the element type, shape and layout, with the shape as a list.
+        The argument is not recorded; the caller does that. Raise `UsageError` if `element` is None
+        (unknown), and `ValueError` if it is no `ElementType`.
         """
         if element is None:
             message = "element type of what is filled in is not stated"

@@ -35,8 +35,9 @@ _NARROW_FLOATS = (ElementType.BFLOAT16, ElementType.FLOAT8_E4M3, ElementType.FLO
 def dtype_of(element: ElementType | str) -> np.dtype[Any]:
     """Return the numpy type of an element type; narrow floats are those of `ml_dtypes`.
 
-    Cached. Raises `InputError` (`element`) for a narrow float if `ml_dtypes` is not installed, and
-    `TypeError` for a text that is no element type.
+    Narrow floats are bfloat16 and the two 8-bit floats. A text may be any name that numpy
+    knows, also one that is no `ElementType`. Cached. Raise `InputError` (`element`) for a
+    narrow float if `ml_dtypes` is not installed, and `TypeError` for an unknown name.
     """
     if element not in _NARROW_FLOATS:
         return np.dtype(str(element))
@@ -68,10 +69,11 @@ def get_epsilon(dtype: np.dtype[Any]) -> float:
 
 
 def get_lowest(dtype: np.dtype[Any], *, is_highest: bool = False) -> Any:
-    """Return the lowest number of a type, or with `is_highest` the highest one, as that type.
+    """Return the lowest number of an element type, or the highest with `is_highest`.
 
-    It is infinite if the type has infinities. float8_e4m3fn has none, so that its largest finite
-    numbers are returned. Integers give their limits; booleans give False and True.
+    The result is a numpy scalar of the type. For float types with infinities it is -inf or inf.
+    float8_e4m3fn has no infinities: -448 or 448. Integer types give their limits, bool False or
+    True.
     """
     if dtype.kind in "iub":
         limits = (False, True) if dtype.kind == "b" else _integer_limits(dtype)
@@ -233,10 +235,12 @@ def compute_global_indices(
 def draw_dropout_mask(
     indices: npt.NDArray[np.uint64], rate: float, seed: int
 ) -> npt.NDArray[np.bool_]:
-    """Return which elements Dropout keeps, as a pure function of their index and the seed: bool.
+    """Return which elements Dropout keeps: a bool array with the shape of `indices`.
 
-    Seed and index are mixed by a bijection of 64 bits (MurmurHash3's finalizer, with Stafford's
-    constants). The upper 53 bits are uniform in [0, 1); elements of at least `rate` are kept.
+    Whether an element is kept depends only on its index and on `seed` modulo 2^64. Both are
+    mixed by a bijection of 64 bits (MurmurHash3's finalizer, with Stafford's constants). The
+    upper 53 bits give a number in [0, 1); the element is kept if it is at least `rate`. A rate
+    of 0 keeps all elements, a rate of 1 or more none.
     """
     mixed = (indices + np.uint64(1)) * _ODD_FACTOR ^ np.uint64(seed % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -376,12 +380,15 @@ def reduce_over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
 
 
 def reduce_to_scalar(kind: Kind, parts: OnRanks) -> Array:
-    """Compute the norm, sum or maximum of a tensor from its blocks, some of which may be empty.
+    """Compute the 2-norm, sum or maximum of a tensor from its blocks.
 
-    `kind`: NORM (2-norm), MAX, any other for a sum. The result has the type of the blocks and no
-    dimensions. Norms and sums of floats are computed in float64 and rounded once; integers keep
-    their type. Each block is summed separately, and the partial sums are added in rank order.
-    Raises `ValueError` for a maximum of empty blocks only.
+    `kind`: NORM, MAX, or any other for a sum. `parts`: the blocks in rank order, at least one;
+    some may be empty. The result has their element type and no dimensions.
+
+    - Sum and norm: each block is summed separately (for a norm its squares), then the sums are
+      added in rank order. Floats are computed in float64 and rounded once. Integer sums overflow
+      in their type, and the norm of integers is rounded toward 0. Empty blocks count 0.
+    - Maximum: NaN if there is one. Raise `ValueError` if all blocks are empty.
     """
     dtype = parts[0].dtype
     if kind is Kind.MAX:

@@ -58,13 +58,20 @@ def compare(
     seed: int = 0,
     element: ElementType | None = None,
 ) -> Comparison:
-    """Execute two programs on the same random arguments, and compare their results.
+    """Execute two programs on the same random arguments, and compare their results by name.
 
-    All outputs, states and dropout masks must be equal bit by bit, with one exception: a sum or
-    norm of floats whose operand has another layout in `after` adds in another order. Its error must
-    be at most 4 eps p max|terms|, where the terms are the contributions of the p ranks; the second
-    run then continues with the value of the first, so that later values stay equal. `element`: type
-    that replaces all float types in both programs, None for none. `seed`: of the arguments.
+    `seed` determines the arguments. `element`: type that replaces all float types in both
+    programs, None for none. The outputs, new values of states and dropout masks of `before` must
+    be equal bit by bit in `after` (`_RunComparison.compare_results`); deviations are listed in
+    the result and raise no error.
+
+    A sum or norm of floats may differ if its operand has another layout in `after` than in the
+    operation of the same name in `before`, because it is then added in another order. Its error
+    must be at most 4 eps p max|terms|. The terms are the contributions of the p ranks. The
+    second run continues with the value of the first, so that later values stay equal.
+
+    Raise `InputError` for layouts and roots that do not fit the ranks, and `KeyError` for an
+    argument of `after` that `before` does not have.
     """
     if element is not None:
         before, after = _replace_float_type(before, element), _replace_float_type(after, element)
@@ -223,10 +230,11 @@ class _RunComparison:
         return Comparison(differences, exact, self.errors, len(second.masks))
 
     def _has_new_order(self, operation: Operation) -> bool:
-        """Check whether a sum or norm of floats has an operand of another layout than before.
+        """Return whether a sum or norm of floats adds in another order than in the first program.
 
-        It is compared with the operation of the same name in the first program; False if there is
-        none, and for a maximum.
+        `operation`: of the second program. True if it is a SUM or NORM with a float result, the
+        first program has an operation of the same name, and the layouts of their first operands
+        differ. False otherwise; also for a maximum, which does not depend on the order.
         """
         if operation.kind not in REDUCTIONS_TO_SCALARS or operation.kind is Kind.MAX:
             return False

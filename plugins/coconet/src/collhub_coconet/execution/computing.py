@@ -126,10 +126,11 @@ class Values:
         is_available[elements] = True
 
     def on_rank(self, name: str, position: int) -> Array:
-        """Return the complete array of a value on a rank, with the shape of the rank's part.
+        """Return all elements that a rank has of a value, as a new array.
 
-        `position`: of the rank in the group of the value. Raises `InputError` (`not-there`) for
-        elements that are not available.
+        It has the shape of the rank's block if the value is sliced, otherwise the complete shape.
+        `position`: rank within the group of the value, from 0. Raise `InputError` (`not-there`) if
+        one of these elements is not available.
         """
         kind = self.program.types[name]
         elements = find_elements(kind, self.binding, position)
@@ -255,12 +256,14 @@ def _compute_opaque(values: Values, operation: Operation, rank: int, elements: I
 
 
 def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
-    """Return a rank's part of a norm, sum or maximum of a sliced tensor: an array of one element.
+    """Return a rank's contribution to a norm, sum or maximum of a tensor: an array of one element.
 
-    The parts of all ranks are reduced later, and `finish_scalar` makes the scalar of them. The part
-    of a norm is the sum of squares. Floats are computed in float64; integers keep their type. The
-    maximum of an empty block is the lowest value of the type. The rank's position in its group is
-    `rank` modulo the ranks of a group. Raises `InputError` if the block is not available.
+    It is computed from all elements that the rank has. The contributions of all ranks are
+    reduced later, and `finish_scalar` converts the result to the scalar. The contribution to a
+    norm is the sum of squares. Floats are converted to float64; integers keep their type, in
+    which sums may overflow. An empty block gives 0, for a maximum the lowest number of the type
+    (-inf for floats). `rank`: rank of the job; modulo the ranks of a group it is the position.
+    Raise `InputError` (`not-there`) if the block is not available.
     """
     name = operation.reads[0]
     block = values.on_rank(name, rank % values.binding.num_ranks)
@@ -435,11 +438,11 @@ def _read_operand(
 ) -> Array:
     """Read one operand of an operation on a rank, at given elements of the result.
 
-    `elements`: flat row-major indices into the complete result. A named operand is broadcast to the
-    shape of the result, and its values at these indices are returned as a flat array. A number is
-    returned as a scalar array; its type is that of the first named operand, where the condition of
-    a Select does not count. At least one such operand must be a name. Raises `InputError` if an
-    element is not available or already overwritten.
+    `elements`: flat row-major indices into the complete result. A named operand is broadcast to
+    the shape of the result; its values at these indices are returned as a new flat array. A
+    number is returned as an array without dimensions. Its type is that of the operation's first
+    named operand; the condition of a Select does not count. At least one operand must be named.
+    Raise `InputError` (`not-there`) if an element is not available on the rank.
     """
     types = values.program.types
     if not isinstance(operand, str):

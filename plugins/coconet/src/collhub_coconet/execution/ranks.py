@@ -71,10 +71,12 @@ def simulate_ranks(
 ) -> SimulatedRun:
     """Execute a program on simulated ranks with numpy, kernel by kernel; return all values.
 
-    `arguments`: one array per rank, by name. `replacement(operation, operand, value)` is called
-    after each operation with its first operand and its result, both by rank; the result that it
-    returns is used instead. Overflows give no warnings. Raises `InputError` for layouts and roots
-    that do not fit the ranks.
+    `arguments`: by name one array per rank of the group, with the rank's part. They are not
+    modified. The result has them and the values of all operations, by name and rank, and the
+    masks of Dropout. `replacement(operation, operand, value)` is called after each operation
+    with its first operand and its value, both by rank; the run continues with the value that it
+    returns. Overflows give no warnings. Raise `InputError` for layouts, counts and roots that do
+    not fit the ranks (`check_binding`), and `KeyError` for a missing argument.
     """
     run = SimulatedRun(program, binding, dict(arguments))
     check_binding(program, binding)
@@ -195,10 +197,11 @@ def _compute_reduce_scatter(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return the complete array for every rank: the blocks joined along the gathered dimension.
+    """Return by rank the blocks of its subgroup, joined along the gathered dimension.
 
-    The ranks of one subgroup (which differ only along the axes of the operation) are joined in its
-    order, and share one array.
+    A subgroup has the ranks that differ only along the axes of the operation, ascending. Their
+    blocks are joined in this order, and they share one array. The gathered dimension is that of
+    the first axis that slices the operand but not the result. Empty blocks add no elements.
     """
     values = run.values[operation.reads[0]]
     result = list(values)
@@ -262,11 +265,13 @@ def _compute_all_to_all_v(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_all_gather_v(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return the values of an AllGatherV by rank: the first rows of all ranks that communicate.
+    """Return the values of an uneven all-gather by rank: the first rows of all ranks, joined.
 
-    The number of rows of each of these ranks is given by the counts of the operation; they are
-    in the order of the ranks, and the ranks share one array. Ranks that do not take part keep
-    their operand. The values of the run are not changed.
+    A subgroup has the ranks that differ only along the axes of the operation, ascending. The
+    n-th of them contributes as many first rows (dimension 0) of its operand as the n-th count of
+    the operation, which may be 0. The rows are joined in this order, and the ranks of the
+    subgroup share one array. Raise `ValueError` unless there is one count per rank. The values
+    of the run are not changed.
     """
     values = run.values[operation.reads[0]]
     result = list(values)
@@ -280,10 +285,12 @@ def _compute_all_gather_v(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_reduce_scatter_v(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Compute an uneven reduce-scatter: return for every rank its rows of the reduced operand.
+    """Return the values of an uneven reduce-scatter by rank: its rows of the reduced operand.
 
-    In each subgroup, the n-th rank gets the rows of the n-th count, after those of all previous
-    ranks. An array of the operation's shape has these rows first, then rows of zeros.
+    The operands of a subgroup (ranks that differ only along the axes of the operation,
+    ascending) are reduced in rank order, by a sum if no reduction is declared. The n-th rank
+    gets as many rows (dimension 0) as the n-th count, after the rows of all previous ranks. Its
+    array has the shape of the result: these rows first, then rows of zeros.
     """
     reduced = _compute_all_reduce(run, operation)
     result = list(reduced)

@@ -22,9 +22,10 @@ from collhub_coconet.program.program import Program
 def reduce_rows(values: Array, dimension: int, reduction: Reduction) -> Array:
     """Reduce an array along one dimension, whose size becomes 1, in the order of positions.
 
-    An empty dimension gives the neutral element: 0 for a sum, 1 for a product, the highest number
-    of the type for a minimum, the lowest for a maximum. The element type remains that of `values`;
-    the result is a new contiguous array.
+    The result is a new contiguous array with the element type of `values`; every step is
+    computed in this type. REPLACE keeps the last position. An empty dimension gives 0 for a sum,
+    1 for a product, the highest number of the type (`get_lowest`) for a minimum, and the lowest
+    one for a maximum and for REPLACE.
     """
     rows = np.moveaxis(values, dimension, 0)
     if len(rows):

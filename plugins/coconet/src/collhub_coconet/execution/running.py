@@ -84,9 +84,11 @@ def draw_order(workload: Workload, seed: int) -> Iterator[int]:
 
 
 def find_waiting_edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """Return all dependencies as rows (parents, children): data, control, then messages.
+    """Return all edges along which nodes wait, as arrays of rows (parents, children).
 
-    A message is an edge from a send to its receive: the k-th ones with the same source, destination
+    Dependencies come first, data and control in the order of `nodes.edges()`: by child row.
+    Messages follow, by ascending row of the send. A message is an edge from a send to its
+    receive: in row order, the k-th send and the k-th receive with the same source, destination
     and tag belong together. Surplus sends or receives have no edge.
     """
     nodes = workload.nodes
@@ -354,10 +356,13 @@ class _ExecutionState:
     def _list_elements(
         self, number: int, part: CollectiveRuns | RowRuns, chunk: int, *, is_given: bool
     ) -> list[tuple[Operation, Int64Array]]:
-        """Return the elements of a chunk for every member of a bucket, or for the only operation.
+        """Return (operation, elements) for every operation that a collective performs together.
 
-        They are those of the results if `is_given`, otherwise of the operands; only an uneven
-        collective, whose chunks are units, has different ones. `number`: of the part.
+        These are the members of a bucket in order, or an uneven collective and the operations that
+        are fused with it (`part.others`). Elements are flat row-major indices of the chunk in the
+        result if `is_given`, otherwise in the operand. Only for an uneven collective, whose
+        chunks are units of rows, do they differ. `number`: index of `part` in the flat program;
+        `self.units[number]` must exist for an uneven collective.
         """
         if isinstance(part, CollectiveRuns):
             return [(operation, grid.elements(chunk)) for operation, grid in part.members]
@@ -370,12 +375,13 @@ class _ExecutionState:
     def _read_chunk(
         self, number: int, part: CollectiveRuns | RowRuns, rank: int, chunk: int
     ) -> Array:
-        """Return a chunk of the operands of a collective on a rank.
+        """Return a chunk of the operands of a collective on a rank, as a flat array.
 
-        For a bucket (several collectives that are performed as one) these are the chunks of all
-        members, concatenated in order. For a reduction to a scalar it is the partial result of the
-        rank. Raises `InputError` if elements are not available or already overwritten, and
-        `KeyError` if the partial result was not computed.
+        For a bucket (several collectives that are performed as one) it has the chunks of all
+        members, concatenated in order. For a reduction to a scalar it is the contribution of the
+        rank, an array of one element, for any `chunk`. `number`: index of `part` in the flat
+        program. Raise `InputError` (`not-there`) if an element is not available on the rank, and
+        `KeyError` if the contribution was not computed.
         """
         if part.is_scalar:
             return self.partials[part.operation.name, rank]
@@ -511,7 +517,11 @@ class _ExecutionState:
     def compare_all(self) -> None:
         """Add a text to `self.differences` for every value that differs from the expected one.
 
-        All bits are compared; shapes of scalars may differ. Does nothing without expected values.
+        The values of all operations are compared in program order, on each rank of their group, and
+        the text names the operation and this rank. Types, numbers of elements and bits must be
+        equal, and all NaNs count as equal. A scalar may have the shape (1,) instead of (). No value
+        is compared without expected values. Raise `InputError` (`not-there`) for an element of a
+        value that is not available.
         """
         if self.expected is None:
             return

@@ -140,9 +140,11 @@ class Operands:
     def type_like(self, role: str = "dim") -> TensorType:
         """Return the type of a result with the element type, shape and group of the first operand.
 
-        Its layout is derived from that of the first operand by the table of rules; `role` is the
-        role of all dimensions there. Raises `TypingMistakeError` if the operand is a number or the
-        table has no rule for its layout (see `derive_layout`).
+        Its layout is derived from the layouts of all operands by the table of rules
+        (`derive_layout`). `role` is the role of all dimensions of the first operand and of the
+        result in this table, such as `dim`. Shapes and element types of further operands are not
+        checked. Raise `TypingMistakeError` if the first operand is a number, and in the cases of
+        `derive_layout`.
         """
         operand = self.tensor(0)
         roles = number_roles(role, len(operand.shape))
@@ -245,9 +247,11 @@ class Operands:
         return on_mesh(*found)
 
     def _refuse_axis(self, name: str) -> NoReturn:
-        """Raise `TypingMistakeError` (`axis`) for an axis that is unknown or listed twice.
+        """Raise `TypingMistakeError` (`axis`) for the axis `name`; never return.
 
-        An empty name stands for an operation that names no axis.
+        The message is that the operation names no axis if `name` is empty, that it names the axis
+        twice if the mesh has an axis `name`, and that the mesh has no such axis otherwise. The cure
+        lists the axes of the mesh.
         """
         axes = ", ".join(self.mesh) or "none"
         message = f"the mesh has no axis {name}" if name not in self.mesh else f"axis {name} twice"

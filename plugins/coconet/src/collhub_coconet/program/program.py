@@ -57,10 +57,11 @@ def find_descendants(operations: Sequence[Operation], sources: Iterable[str]) ->
 
 
 def find_ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set[str]:
-    """Return the names of all values on which `sinks` depend, with the sinks and with arguments.
+    """Return the names of `sinks` and of all values on which they depend, directly or not.
 
-    Dependence is direct or through other operations; only arguments that are read on these paths
-    are included. `operations` must be in program order, so that operands precede their readers.
+    Arguments are included if they are read on these paths. A name in `sinks` that is no
+    operation is included without ancestors. `operations` must be in program order, so that
+    operands precede their readers; this is not checked.
     """
     names = set(sinks)
     for operation in reversed(operations):
@@ -250,9 +251,10 @@ class Program:
     def classify_for_bucket(self, operation: Operation) -> BucketClass | None:
         """Return the kind, reduction, axes, element type and group of a collective.
 
-        Collectives may share a bucket (be performed together as one) only if these are equal. The
-        element type and the group are those of the result. None for operations that cannot be in a
-        bucket, which are those of other kinds than `BUCKET_KINDS`.
+        Only collectives that agree in all of them may share a bucket (be performed together as
+        one). Element type and group are those of the result; reduction and axes are as in the
+        operation, None if it names none. Return None for an operation whose kind is not in
+        `BUCKET_KINDS`, such as a Broadcast: it cannot be in a bucket.
         """
         if operation.kind not in BUCKET_KINDS:
             return None
@@ -309,8 +311,10 @@ class Program:
     ) -> Program:
         """Copy the program with other arguments and operations whose types are known.
 
-        Nothing is checked: use it only for operations that were typed before under other names.
-        `types`: of all arguments and operations. The copy has no stages and no chains.
+        `types`: by name, for all arguments and operations. No check is performed, not even of the
+        outputs, which remain those of this program. Use it only for operations that were typed
+        before, for example under other names. The copy has no stages (kernels of several
+        operations) and no chains (stages that overlap in time); all other fields are equal.
         """
         result = object.__new__(Program)
         vars(result).update({entry.name: getattr(self, entry.name) for entry in fields(self)})
@@ -468,9 +472,10 @@ def _check_divisible(program: Program, binding: Binding, operation: Operation, l
 def find_axis_positions(program: Program, operation: Operation) -> tuple[int, ...]:
     """Return the positions in the mesh of the axes along which an operation communicates.
 
-    They ascend. A communication or Slice that names no axis uses the first axis, (0,). For any
-    other operation, such as a reduction of slices to a scalar, these are the axes along which its
-    first operand is sliced; empty if there are none.
+    They ascend. A communication or Slice that names no axis uses the first axis: (0,), also without
+    a mesh. For any other operation, such as a reduction of slices to a scalar, they are the axes
+    along which its first operand is sliced; empty if there are none. Raise `ValueError` for an axis
+    that the mesh does not have.
     """
     if operation.is_communication or operation.kind is Kind.SLICE:
         mesh = program.mesh

@@ -60,11 +60,12 @@ def type_row_reduction(operands: Operands) -> TensorType:
 
 
 def type_index(operands: Operands) -> TensorType:
-    """Return the type of an Index, which has the position of every element along a dimension.
+    """Return the type of an Index, which gives for each element its position along a dimension.
 
-    It is the type of the operand with int64 elements. The default is dimension 0.
-    Raises `TypingMistakeError` for a dimension that the operand does not have, an operand that is a
-    number, and a layout without a rule.
+    It is the type of the operand with int64 elements; its layout follows from the table of
+    rules. The dimension is 0 if the operation names none. Raise `TypingMistakeError` for a
+    dimension that the operand does not have (also 0 for a scalar), for an operand that is a
+    number, and for a layout without a rule.
     """
     operand = operands.tensor(0)
     _check_dimension(operands, operand, operands.operation.dimension or 0)

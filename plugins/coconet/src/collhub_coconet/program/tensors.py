@@ -176,10 +176,10 @@ def at_root(root: int) -> Layout:
 
 
 def on_mesh(*layouts: Layout) -> Layout:
-    """Create the layout on a mesh from the layouts on its axes, in order.
+    """Create the layout on a mesh from the layouts on its axes, in order; at least one is needed.
 
-    A single layout is returned itself; several, also equal ones, become one layout with the
-    placement MESH.
+    A single layout is returned itself. Several layouts, also equal ones, become the `axes` of
+    one layout with the placement MESH. The arguments are not checked.
     """
     if len(layouts) == 1:
         return layouts[0]

@@ -38,11 +38,14 @@ TypingRule = Callable[[Operands], TensorType]
 
 
 def type_reducing_communication(operands: Operands) -> TensorType:
-    """Return the type of an AllReduce, ReduceScatter or Reduce, with the complete shape.
+    """Return the type of an AllReduce, ReduceScatter or Reduce.
 
-    Element type and group are those of the operand; the layout follows from the table of rules.
-    Raises `TypingMistakeError` for a layout without a rule (permitted are local and partial), for
-    axes that do not fit the mesh, a dimension that cannot be sliced, and bool elements.
+    Element type, complete shape and group are those of the operand; only the layout changes, by
+    the table of rules. For example, a ReduceScatter gives a layout that is sliced along its
+    dimension. Permitted are a local operand, a partial one with the reduction of the operation,
+    and for a Reduce also a replicated one. Raise `TypingMistakeError` for any other layout, for
+    an operand that is a number or bool, for axes that do not fit the mesh, and for a dimension
+    that does not exist or has size 1.
     """
     result = operands.type_like()
     operands.check_not_bool(0)
@@ -52,8 +55,10 @@ def type_reducing_communication(operands: Operands) -> TensorType:
 def type_moving_communication(operands: Operands) -> TensorType:
     """Return the type of an AllGather, AllToAll, Broadcast or Slice: only the layout changes.
 
-    Raises `TypingMistakeError` for a layout without a rule, axes that do not fit the mesh, a
-    dimension that cannot be sliced, and an AllToAll to the dimension that is already sliced.
+    The layout follows from the table of rules. Raise `TypingMistakeError` for an operand that is
+    a number, for a layout without a rule, for axes that do not fit the mesh, for a dimension to
+    slice that does not exist or has size 1, and for an AllToAll to the dimension that is already
+    sliced.
     """
     result = operands.type_like("any")
     if operands.operation.kind is Kind.ALL_TO_ALL and result.layout == operands.tensor(0).layout:
@@ -122,11 +127,12 @@ def type_send(operands: Operands) -> TensorType:
 
 
 def type_arithmetic(operands: Operands) -> TensorType:
-    """Return the type of an arithmetic operation on two tensors, or a tensor and a number.
+    """Return the type of an arithmetic operation on two operands, of which one may be a number.
 
-    The shape is that of broadcasting, the element type that of the tensors, which must be equal.
-    Raises `TypingMistakeError` for bool, for a quotient of integers, and for shapes, layouts or
-    groups that do not fit (`_join_types`).
+    The shape is the broadcast one, and the element type that of the tensors, which must be
+    equal. A number fits any type. Raise `TypingMistakeError` for two numbers, for bool, for
+    a Divide of integers, for different element types, and for shapes, layouts or groups
+    that do not fit (`_join_types`).
     """
     result = _join_types(operands, [0, 1])
     is_quotient = operands.operation.kind is Kind.DIVIDE
@@ -148,9 +154,10 @@ def type_comparison(operands: Operands) -> TensorType:
 def type_select(operands: Operands) -> TensorType:
     """Return the type of `Select(c, a, b)`, which is a where c is true, else b.
 
-    It has the common element type of a and b, and the broadcast shape and joined layout of all
-    three. Raises `TypingMistakeError` if c is not bool, if a and b differ in their element types or
-    are both numbers, and for shapes, layouts or groups that do not fit.
+    It has the common element type of a and b, one of which may be a number, and the
+    broadcast shape and joined layout of all three. Raise `TypingMistakeError` if c is a
+    number or not bool, if a and b differ in their element types or are both numbers, and
+    for shapes, layouts or groups that do not fit (`_join_types`).
     """
     if operands.tensor(0).element is not ElementType.BOOL:
         message = f"the condition {operands.name(0)} is {operands.tensor(0).element}, not bool"
@@ -377,11 +384,12 @@ TYPING_RULES: dict[Kind, TypingRule] = {
 
 
 def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
-    """Compute the shape of a result by the rules of numpy, from at least one shape.
+    """Compute the shape of a result from those of its operands, by the rules of numpy.
 
-    Dimensions are aligned at the end, and a dimension of size 1 is stretched; missing ones count as
-    1. A symbol fits only itself or 1. Raises `TypingMistakeError` (`shape`) for sizes that do not
-    fit.
+    Dimensions are aligned at the end; missing ones count as 1. Sizes that are not 1 must be
+    equal and determine the size of the result, which is 1 if there are none. A symbol is
+    equal only to itself. Raise `TypingMistakeError` (`shape`) for different sizes, and
+    `ValueError` without shapes.
     """
     first, *remaining_shapes = shapes
     if all(shape == first for shape in remaining_shapes):
@@ -426,9 +434,11 @@ def _join_types(operands: Operands, positions: list[int]) -> TensorType:
 
 
 def _join_sizes(shapes: list[Shape], distance: int) -> Size:
-    """Return the common size of all shapes at a distance from the end; sizes of 1 are ignored.
+    """Return the common size of shapes in the dimension at `distance` from the end (1: the last).
 
-    Returns 1 if there is no other size. Raises `TypingMistakeError` for different sizes.
+    Sizes of 1 and missing dimensions are ignored; the result is 1 if there is no other
+    size. Raise `TypingMistakeError` (`shape`) for different sizes, also for a symbol and a
+    number.
     """
     sizes = {shape[-distance] for shape in shapes if has_dimension(shape, distance)}
     if len(sizes) > 1:

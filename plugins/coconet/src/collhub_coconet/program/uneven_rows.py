@@ -45,7 +45,12 @@ def compute_byte_counts(program: Program, binding: Binding, operation: Operation
 
 
 def count_row_bytes(program: Program, binding: Binding, operation: Operation) -> int:
-    """Return the bytes of a row of the operand of an uneven collective."""
+    """Return the bytes of one row of the operand of an uneven collective.
+
+    A row has the elements at one position of dimension 0: the product of all other sizes, 1
+    for an operand with one dimension. Raise `InputError` (`symbol`) for a symbol without a
+    number.
+    """
     operand = program.types[operation.reads[0]]
     return binding.elements(operand.shape[1:]) * operand.element.element_bytes
 

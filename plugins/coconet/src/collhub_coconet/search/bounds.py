@@ -48,17 +48,21 @@ def compute_bound(
 ) -> ProgramBound:
     """Compute lower bounds of time and memory for a program and all programs reachable from it.
 
-    `kinds`: the transformations that may be applied; `times`: of collectives in isolation, default:
-    by formula. The time is that of the busiest links or processors, plus all-reduces of scalars:
+    `kinds`: names of the transformations that may be applied, such as `split`. `times`: of
+    collectives in isolation, None: by formula. The time is that of the busiest resource,
+    plus all-reduces of scalars (`_BoundCalculation.compute_seconds`). The resources are the
+    network between groups, and the links and the processors of each group.
 
-    - An AllReduce counts as the faster of itself and its ReduceScatter if `split` is allowed.
-    - An AllGather counts in full if no transformation can remove it. If `reorder` is allowed, each
-      group counts one AllGather of the narrowest tensor on a path to a replicated output (of the
-      widest such path).
+    - An AllReduce counts as the faster of itself and its ReduceScatter if `split` is
+      allowed.
+    - An AllGather that a transformation can remove counts as 0, any other with its time. If
+      `reorder` is allowed, each group also counts one AllGather that must remain somewhere
+      on a path to a replicated output. Its bytes are those of the smallest tensor of the
+      path, for the path with the most (`_find_necessary_gathers`).
     - A contraction that can still be moved onto slices counts as 1 / ranks of its time.
 
-    The memory is that of the arguments (a state counts as a slice if it may become one), plus the
-    largest result of an AllGather that cannot be removed or avoided.
+    The memory is that of the group with the most: its arguments (a state counts as a slice
+    if it may become one), plus the largest result of an AllGather that must remain.
     """
     times = times or FormulaTimes(rates)
     calculation = _BoundCalculation(program, binding, rates, frozenset(kinds), times)
@@ -87,9 +91,10 @@ class _BoundCalculation:
         self.movable = find_descendants(self.program.operations, sources)
 
     def _can_scatter(self, operation: Operation) -> bool:
-        """Check whether a reorder may move the readers of this operation onto slices.
+        """Return whether transformations may move the readers of an operation onto slices of it.
 
-        It may for an AllReduce if `split` is allowed, and for an AllGather if `reorder` is allowed.
+        True for an AllReduce if `split` is allowed, and for an AllGather if `reorder` is
+        allowed. False for all other kinds.
         """
         if operation.kind is Kind.ALL_REDUCE:
             return "split" in self.kinds
@@ -182,10 +187,11 @@ class _BoundCalculation:
         return "reorder" in self.kinds or ("as-slice" in self.kinds and is_of_state)
 
     def _compute_send_s(self, operation: Operation) -> float:
-        """Return the time of a Send in s by formula, without a launch.
+        """Return the time of a Send by formula in s, without a launch.
 
-        If a reorder can move the Send onto slices, it is that of one slice of its tensor: its bytes
-        divided by the ranks, rounded down.
+        The bytes are those of its result on one rank. They are divided by the ranks of a group
+        and rounded down if the Send may be moved onto slices, which means that it depends on an
+        operation of `_can_scatter` (`self.movable`).
         """
         size = self.binding.bytes_of_rank(self.program.types[operation.name])
         divisor = self.binding.num_ranks if operation.name in self.movable else 1
@@ -207,10 +213,11 @@ class _BoundCalculation:
         return seconds / divisor + self.rates.launch_s
 
     def _find_seconds(self, kind: Kind, size: int, group: int) -> float:
-        """Return the time of a collective in isolation in s; `size` in bytes.
+        """Return the time in s of a collective in isolation, among all ranks of a group.
 
-        Returns 0 for less than a byte per rank (except for an AllReduce), and on a mesh of several
-        axes, where the ranks are unknown.
+        `size`: bytes of the full buffer. Return 0 if there is less than one byte per rank,
+        except for an AllReduce. Return 0 on a mesh of several axes, because the ranks that
+        would take part are unknown.
         """
         if size < self.binding.num_ranks and kind is not Kind.ALL_REDUCE:
             return 0.0

@@ -42,9 +42,10 @@ class Rates:
 
 
 def is_any_to_any(topology: Topology) -> bool:
-    """Check whether the network is a single dimension of a switch or of links between all NPUs.
+    """Return whether the topology is declared as one switch or one fully connected dimension.
 
-    Only such networks have the same bandwidth and latency between any two NPUs.
+    Only such networks have the same bandwidth and latency between any two NPUs. False for
+    several dimensions, and for a topology without declared dimensions, whatever its links.
     """
     kinds = [dimension.kind for dimension in topology.dimensions]
     return kinds in ([DimensionKind.SWITCH], [DimensionKind.FULLY_CONNECTED])

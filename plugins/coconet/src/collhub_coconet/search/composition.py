@@ -102,10 +102,11 @@ def combine(
 def _unite_restrictions(
     classes: Sequence[PartClass], explorations: Sequence[Exploration], *, is_simulated: bool
 ) -> tuple[str, ...]:
-    """Return the restrictions of all parts and of their combination, each text once.
+    """Return the restrictions of the search in all parts and in their combination as texts.
 
-    There is an additional one for parts with several copies, and one for simulated programs of
-    several classes.
+    Each text occurs once, in the order of its first occurrence. The restrictions of the
+    parts come first, by class. One text follows if a class has several equal parts
+    (copies), and one if the program was simulated and has several classes.
     """
     texts = [text for exploration in explorations for text in exploration.restrictions]
     if any(len(part.copies) > 1 for part in classes):
@@ -226,12 +227,13 @@ def _simulate(
 def _spread_means(
     origins: Mapping[str, Origin], selection: Sequence[Candidate], size_index: int
 ) -> dict[str, Means]:
-    """Return the means of every communication of the entire program by name, at one size.
+    """Return the means of the communications of the entire program by name, at one size.
 
-    The means (algorithm, protocol, chunks) were selected for the parts. `origins`: for each
-    operation of the program its class of equal parts and its name in the part; the operation gets
-    the means of that name in the candidate that `selection` has for the class. So copies have equal
-    means. Operations without means there are left out.
+    The means (algorithm, protocol, chunks) were selected for the parts. `selection`: the
+    candidate of each class of equal parts. `origins`: for each value of the program, its
+    class and its name in the part. A value gets the means that this name has in the timing
+    of the candidate at `size_index`, so that copies have equal means. Values without means
+    there are omitted.
     """
     means = {}
     for name, origin in origins.items():

@@ -64,21 +64,25 @@ class FormulaModel:
     collective_times: CollectiveTimes | None = None
 
     def timing(self, program: Program, binding: Binding) -> Timing:
-        """Return the time of a program in s by formula, and each communication's means by name.
+        """Return the time of a program in s by formula, and the selected means by name.
 
-        Each communication uses the algorithm, protocol and chunk count that are fastest in
-        isolation.
+        Each communication uses the algorithm, protocol and chunk count (the means) that are
+        fastest in isolation. Its name is that of the operation, with the suffix ` (scalar)` for
+        the all-reduce of a scalar. Stages and chains that overlap have their number of chunks
+        as means.
         """
         calculation = _TimeCalculation(self.rates, program, binding, self.find_times())
         # Evaluated in this order: `compute_seconds` fills `choices`.
         return Timing(calculation.compute_seconds(), calculation.choices)
 
     def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> ProgramBound:
-        """Compute lower bounds of time and memory of all programs that transformations can reach.
+        """Compute lower bounds of time and memory of a program and all that are reachable from it.
 
-        `kinds`: the allowed transformations. The result is `compute_bound`. Without `fuse`, kernels
-        no longer change, only their overlap can: then the time is at least the minimum time of
-        these kernels, and the memory is the peak memory of the program.
+        `kinds`: the transformations that may still be applied. The bounds are those of
+        `compute_bound`. Without `fuse` the kernels no longer change, only their overlap: the
+        time is then the maximum of this bound and the minimum time of these kernels in any
+        arrangement of chains (`compute_minimum_seconds`), and the memory is the peak memory of
+        the program.
         """
         bound = compute_bound(program, binding, self.rates, kinds, self.find_times())
         if "fuse" in kinds:
@@ -153,10 +157,12 @@ class _TimeCalculation:
         return unchained_s + max(busy.values(), default=0.0)
 
     def _find_resource(self, kernel: list[Operation]) -> str:
-        """Return the name of the resource of a kernel; kernels of one resource never overlap.
+        """Return the name of the resource that a kernel occupies.
 
-        It is the network for a Send, the links of the group for a kernel with a collective,
-        otherwise the processors of the group.
+        Kernels of one resource never overlap. It is `network` for a kernel with a Send, which
+        all groups share; otherwise `links of group G` for one with a collective, and
+        `processors of group G` for one without. G is the group of the first result of the
+        kernel.
         """
         kinds = {operation.kind for operation in kernel if operation.is_communication}
         if Kind.SEND in kinds:
@@ -208,9 +214,10 @@ class _TimeCalculation:
         return self._compute_overlapped_s(label, parts, step_s) + scalars_s + launch_s
 
     def _is_in_place(self, kernel: list[Operation]) -> bool:
-        """Check whether all operations update states with results of collectives.
+        """Return whether all operations update states with results of communications.
 
-        Such a collective can write its result directly to the state.
+        The communication can then write its result directly to the state. A result that is
+        computed or is an argument gives False.
         """
         sources = (self.program.by_name.get(operation.reads[-1]) for operation in kernel)
         return all(
@@ -219,19 +226,22 @@ class _TimeCalculation:
         )
 
     def _compute_collective_s(self, operation: Operation) -> float:
-        """Return the time of a collective or Send in s by its fastest means, without its launch.
+        """Return the time of a communication in s by its fastest means, without its launch.
 
-        The means are stored in `self.choices`. 0 without communication.
+        The means (algorithm, protocol, chunks) are stored in `self.choices` under the name of
+        the operation. Return 0.0 and store no means if there is no demand (`find_demand`): for
+        one rank, and for all members of a bucket except the first, whose time includes them.
         """
         demand = find_demand(self.program, self.binding, operation)
         return 0.0 if demand is None else self._choose_means(operation.name, demand)
 
     def _compute_scalar_s(self, operation: Operation) -> float:
-        """Return the time in s of the AllReduce of one scalar; 0 if the operation needs none.
+        """Return the time in s of the all-reduce of one scalar, without a launch.
 
-        It is needed for a reduction of slices to a scalar. Algorithm, protocol and chunk count with
-        this time are stored in `self.choices` under the name of the operation with the suffix `
-        (scalar)`.
+        It completes a reduction of slices to a scalar. The means with this time (algorithm,
+        protocol, chunks) are stored in `self.choices` under the name of the operation with the
+        suffix ` (scalar)`. Return 0.0 and store no means if only one rank takes part or the
+        operation needs no all-reduce.
         """
         demand = find_demand(self.program, self.binding, operation)
         if demand is None:
@@ -239,10 +249,11 @@ class _TimeCalculation:
         return self._choose_means(f"{operation.name} (scalar)", demand)
 
     def _choose_means(self, name: str, demand: Demand) -> float:
-        """Choose algorithm, protocol and chunk count of a communication; return its time in s.
+        """Choose the fastest algorithm, protocol and chunk count of a communication.
 
-        The fastest combination (the means) is stored in `self.choices[name]`. The times are those
-        of the cost model, for a Send always those by formula.
+        Return its time in s, which is that of `self.times`, for a Send always that by formula.
+        The chosen combination (the means) is stored in `self.choices[name]` and replaces an
+        earlier one.
         """
         times = self.times
         if demand.kind is Kind.SEND:
