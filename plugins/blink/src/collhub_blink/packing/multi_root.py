@@ -180,8 +180,8 @@ def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
 
     They are, in this order: up and down trees of every rank; trees in which ranks forward
     instead of switches, with concentrated traffic; the same with spread traffic; the
-    packings for several hosts (`build_machine_packings`). All have the bound of the second
-    one except the third, which has its own. Equal packings are not removed.
+    packings for several hosts (`build_machine_packings`). All have the same bound. Equal
+    packings are not removed.
     """
     packings = [
         _build_forwarded_packing(task, SwitchSpread.NOWHERE),

@@ -149,8 +149,9 @@ class Call:
     def check_fit(self, algorithm: Algorithm, name: str) -> None:
         """Raise `InputError` (`algorithm-does-not-fit`) unless an algorithm performs the call.
 
-        It must have the kind, number of ranks, root, and counts (apart from the size of a unit) of
-        the call. `name`: of the algorithm, for the error.
+        Kind, number of ranks and root must be those of the call. Counts must be equal up to the
+        size of a unit (`has_equal_counts`). Modes, reduction operator and size are not
+        compared. `name`: of the algorithm, for the error.
         """
         actual, required = algorithm.collective, self.collective
         fits = (actual.kind, actual.num_ranks, actual.root) == (
@@ -191,11 +192,13 @@ class Algorithms:
         return self._cache[key]
 
     def _find_algorithm(self, call: Call, choice: Choice) -> Algorithm:
-        """Return the chosen algorithm after verification: synthesized, read from a file, or given.
+        """Return the chosen algorithm, which is correct according to the verification.
 
-        A text with `/` or `.` is a file, any other the name of a synthesizer. Raises `InputError`
-        (`algorithm-does-not-fit`) if a given algorithm does not perform the call, and `HubError`
-        for an incorrect algorithm.
+        A text with `/` or `.` is a file, which is read; any other text is the name of a
+        synthesizer. An algorithm object is used itself, and verified only once. Raise
+        `InputError` (`algorithm-does-not-fit`) if a file or an object does not perform the
+        call. Raise `HubError` for an incorrect algorithm, and the errors of reading and
+        synthesizing.
         """
         algorithm = choice.algorithm
         if isinstance(algorithm, str):

@@ -97,19 +97,23 @@ def flatten(
 ) -> FlatProgram:
     """Lower a program to a flat graph: a workload, and a record of the meaning of its nodes.
 
-    - Rank i of group k is rank k * p + i of the job, on the NPU with this number.
-    - `choices`: algorithm and chunks by the name of a communication. Default: rings in one piece,
-      trees for collectives with a root, direct messages for an AllToAll.
-    - `algorithms`: of earlier calls for the same network, to be reused.
+    - With p ranks per group, rank i of group k is rank k * p + i of the job, on the NPU
+      with this number.
+    - `choices`: algorithm and chunks by the name of a communication; the name "" applies
+      to all without an entry. The default is rings in one piece, trees for collectives with
+      a root, and direct messages for an AllToAll and an AllToAllV.
+    - `registry`: None means that of the run.
+    - `algorithms`: algorithms of earlier calls for the same network, to be reused.
     - `has_launches`: kernels that communicate have a node for their launch on every rank
       (`LaunchList`).
-    - Names of nodes contain `origin`, the operations of a node, and `fused_group`, their stage.
+    - Names of nodes contain `origin`, the operations of a node, and `fused_group`, their
+      stage.
 
-    On a mesh of several axes collectives work on complete values, among the ranks of their axes.
-    Chunks of an uneven collective have a part of the rows between every two ranks; each chunk has
-    an algorithm of its own, so that an algorithm in a file fits one chunk only. Raises `HubError`
-    for algorithms that do not fit or are incorrect, and `InputError` for layouts that do not fit
-    the ranks.
+    On a mesh of several axes, collectives work on complete values, among the ranks of their
+    axes. A chunk of an uneven collective has a part of the rows between every two ranks.
+    Each chunk has a separate algorithm with its own counts, so an algorithm from a file
+    fits only one chunk. Raise `HubError` for algorithms that do not fit or are incorrect,
+    and `InputError` for layouts that do not fit the ranks (`check_binding`).
     """
     check_binding(program, binding)
     algorithms = algorithms or Algorithms(topology, registry or run_registry())
@@ -250,10 +254,11 @@ class _FlatBuilder:
         return self.contents[operation.name]
 
     def _add_name(self, operations: Sequence[Operation]) -> int:
-        """Add the name of nodes of these operations, and return its number.
+        """Add the name of the nodes of these operations, at least one, and return its number.
 
-        It is `origin=` and the names of the operations, joined by `+`; if the first operation is in
-        a stage, ` fused_group=` and the stage follow. Equal names are not shared.
+        It is `origin=` and the names of the operations, joined by `+`. If the first operation
+        is in a stage, ` fused_group=` and the name of the stage follow. Every call adds a name,
+        also if an equal one exists.
         """
         origin = "+".join(operation.name for operation in operations)
         stage = self.stage_of.get(operations[0].name)
@@ -262,14 +267,12 @@ class _FlatBuilder:
         return len(self.names) - 1
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel, operations in program order, and count it in `kernels`.
+        """Add the nodes of a kernel, and record it for launches.
 
-        Successive computations share one segment of nodes until a communication comes, or a
-        computation that differs in its cut (division into chunks) or group. A computation that
-        reduces slices to a scalar ends its segment, and an all-reduce of the partial results
-        follows. A Send becomes messages; any other communication, or a bucket of them (performed as
-        one), becomes the nodes of its algorithm. Raises `HubError` for an algorithm that does not
-        fit or is incorrect.
+        `kernel`: operations in program order, at least one. The rules are those of
+        `_add_nodes`. The number of `kernels` is increased, and the kernel is added to
+        `launches` with the nodes that were created. Raise `HubError` for an algorithm that does
+        not fit or is incorrect; nodes that were added before remain.
         """
         self.kernels += 1
         first = self.nodes.count
@@ -778,11 +781,11 @@ class _FlatBuilder:
         self.producers.ready[operation.name] = Ready(region, grid, *columns)
 
     def _add_barrier(self, value: str, ranks: Int64Array) -> Int64Array:
-        """Add one MARKER (a node without work) per rank for a value; return their node numbers.
+        """Add one MARKER (a node without work) on each of `ranks`; return the node numbers.
 
-        `value`: name of an operation, which names the markers. `ranks`: ranks of the job; the
-        numbers have their order. The markers are a separate part of the flat program. The caller
-        adds their dependencies.
+        `value`: name of the operation that names the markers. `ranks`: ranks of the job; the
+        result has their order. The markers become a new part (`Barrier`) of the flat program.
+        The caller adds their dependencies.
         """
         markers = self.nodes.add(
             ranks, len(self.parts), np.zeros_like(ranks),
@@ -827,8 +830,9 @@ class _FlatBuilder:
 def _compute_message_bytes(template: Template, choice: Choice) -> Int64Array:
     """Return the bytes of all nodes of an algorithm: int64[nodes].
 
-    The bytes of messages (nodes with a peer) are divided by `choice.data_share`, rounded up, plus
-    `choice.step_bytes`. Other nodes keep their bytes.
+    Messages (nodes with a peer) have their bytes divided by `choice.data_share`, rounded
+    up, plus `choice.step_bytes`; a message of 0 bytes thus gets `step_bytes`. Other nodes
+    keep their bytes. Without such overheads the array of the template itself is returned.
     """
     sizes: Int64Array = template.bytes
     if choice.data_share == 1.0 and choice.step_bytes == 0:

@@ -64,10 +64,11 @@ class CollectiveRuns:
         return (self.operation, self.grid), *self.others
 
     def find_chunk(self, piece: int, unit: int, rank: int, *, is_given: bool) -> int:
-        """Return the chunk of the result's grid that contains a unit of the algorithm's buffer.
+        """Return the chunk of `grid` that contains a unit of the full buffer in one piece.
 
-        `rank`: the rank whose buffer it is. `is_given`: the chunk that the rank gets as its result;
-        otherwise the one that it needs as input.
+        A unit is one of the equal parts on which the algorithm works; `piece` is the number of
+        the run. `rank`, of the job, matters only in an AllToAll: it is the rank that needs the
+        unit as input, or with `is_given` the rank that receives it.
         """
         # `number_chunks` expects columns.
         units, position = np.array([unit]), np.array([rank - self.first_rank])
@@ -153,11 +154,11 @@ class FlatProgram:
 
 
 def find_viewed_value(program: Program, operation: Operation) -> str | None:
-    """Return the value of which an operation is only a view; None if the operation computes.
+    """Return the name of the value of which an operation is a view; None if it is no view.
 
-    A Slice is a view of its operand. An Update with the result of a communication is a view of this
-    result if only Slices read the old state: the communication then delivers into the memory of the
-    state.
+    A Slice is a view of its operand. An Update with the result of a communication is a view
+    of this result if no other operations than Slices read the state: the communication then
+    delivers into the memory of the state. All other operations, also a Reshape, give None.
     """
     if operation.kind is Kind.SLICE:
         return operation.reads[0]
@@ -220,12 +221,13 @@ def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm
 def _find_collective(
     flat: FlatProgram, name: str, piece: int
 ) -> tuple[int, CollectiveRuns | RowRuns]:
-    """Return the number and the part of the collective with this name.
+    """Return the part of the collective `name`, with its position in `flat.parts` before it.
 
-    The number is the position in `flat.parts`. A member of a bucket (collectives performed as one)
-    gives the part of the entire bucket, an uneven collective that of its chunk `piece`. Raises
-    `InputError` (`target`) if no collective has the name, also for a Send and on a mesh of several
-    axes, and for a chunk of an uneven collective without rows.
+    A member of a bucket (collectives performed as one) gives the part of the entire bucket.
+    An uneven collective gives the part of its chunk `piece`; for other collectives, `piece`
+    is ignored. Raise `InputError` (`target`) if no collective has the name, for a Send, on
+    a mesh of several axes, and for a chunk without rows or with a number that does not
+    exist.
     """
     for number, part in enumerate(flat.parts):
         if isinstance(part, RowRuns):

@@ -51,20 +51,21 @@ class Grid:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of the tensor: chunks per block (`parts`) times the number of blocks.
+        """Number of chunks of the tensor: `parts` chunks in each of the `blocks`.
 
-        With a second dimension that is divided into blocks too (`across`, for an exchange between
-        all ranks), it is `parts` x blocks x blocks.
+        With `across` (an exchange between all ranks) there are `blocks` x `blocks` blocks, one
+        per pair of ranks. A grid of rows has one block.
         """
         # An exchange has a block for every pair of ranks.
         pairs = 1 if self.across is None else self.blocks
         return self.blocks * pairs * self.parts
 
     def owners(self, chunks: Int64Array, dimension: int) -> Int64Array:
-        """Return the rank (position in the group) that has each chunk of a sliced tensor: int64.
+        """Return the group position of the rank that owns each chunk of a sliced tensor: int64.
 
-        `dimension`: along which the tensor is sliced. In an exchange, senders are sliced along one
-        dimension, receivers along the other.
+        It is the number of the chunk's block. With `across`, where block i * `blocks` + j is
+        sent from rank i to rank j, it is j if `dimension` (along which the tensor is sliced) is
+        `across`, otherwise i. Without `across`, `dimension` is ignored.
         """
         block: Int64Array = chunks // self.parts
         # In an exchange, senders are sliced along one dimension, receivers along the other.
@@ -74,11 +75,12 @@ class Grid:
         return target if dimension == self.across else source
 
     def is_comparable(self, other: Grid) -> bool:
-        """Check whether both grids divide one tensor into the same blocks.
+        """Return whether both grids divide tensors of one shape into the same blocks.
 
         Shape, dimension, number of blocks and `across` must be equal; the numbers of chunks per
-        block (`parts`) may differ. `overlaps` requires this, without a check. Of grids of rows only
-        the blocks of rows must be equal, and the number of rows.
+        block (`parts`) may differ. Of two grids of rows, only the blocks of rows and the
+        numbers of rows must be equal. A grid of rows and another grid are not comparable.
+        `overlaps` requires comparable grids, without a check.
         """
         if self.row_blocks is not None or other.row_blocks is not None:
             return self.row_blocks == other.row_blocks and self.shape[0] == other.shape[0]
@@ -86,10 +88,12 @@ class Grid:
         return blocks == (other.shape, other.dimension, other.blocks, other.across)
 
     def overlaps(self, chunks: Int64Array, other: Grid) -> tuple[Int64Array, Int64Array]:
-        """Find all pairs (index into `chunks`, chunk of `other`) that may share an element.
+        """Return all pairs (index into `chunks`, chunk of `other`) that may share an element.
 
-        Both grids have the same blocks, so only chunks of the same block can overlap. Within a
-        block, chunk s of n covers the fraction from s / n to (s + 1) / n. Returns two int64 arrays.
+        They are two int64 arrays, sorted by the index, then the chunk. Both grids must be
+        comparable (`is_comparable`), which is not checked. Chunks overlap only within a block:
+        chunk s of n covers the fraction from s / n to (s + 1) / n of it. Because elements are
+        not counted, a pair may share none in a small tensor.
         """
         block, part = np.divmod(chunks, self.parts)
         first = part * other.parts // self.parts
@@ -151,9 +155,10 @@ class Grid:
 def build_row_grids(
     program: Program, binding: Binding, operation: Operation, parts: int
 ) -> tuple[Grid, Grid]:
-    """Build the grids of the operand and of the result of an uneven collective in `parts` chunks.
+    """Build the grids of the operand and of the result of an uneven collective, in this order.
 
-    Chunk s of the operand, on all ranks, becomes chunk s of the result.
+    Each has one block with `parts` chunks of rows. Chunk s of the operand, on all ranks,
+    becomes chunk s of the result.
     """
     names = operation.reads[0], operation.name
     grids = [
@@ -203,12 +208,12 @@ def derive_product_grid(
 
 
 def select_rank_chunks(product: Grid, chunks: Int64Array, position: int) -> Int64Array:
-    """Return the chunks of a product that a rank computes from chunks of its operand, in order.
+    """Return the chunks of a product that a rank computes from chunks of its operand.
 
-    `chunks`: numbers of the chunks of the operand. `position`: of the rank in its group. Usually
-    the numbers are the same, and `chunks` itself is returned. If the product is divided along a
-    second dimension by the rank that receives it (`across`), each chunk of the operand gives the
-    chunk for this rank as the receiver.
+    The order is that of `chunks`, numbers of the chunks of the operand. `position`: of the
+    rank in its group. Without `across`, `chunks` itself is returned, because the numbers
+    are equal. With `across` (the product is also divided by the rank that receives it), the
+    chunk of block b gives the chunk with the same part in block b * `blocks` + `position`.
     """
     if product.across is None:
         return chunks
@@ -267,19 +272,21 @@ def find_needed_chunks(
 
 
 def _find_part(element: Int64Array, size: Int64Array, parts: int) -> Int64Array:
-    """Return the part of a block that contains an element; elementwise, int64.
+    """Return the part of a block that contains an element, for each entry: int64.
 
-    It is the last s with s * size // parts <= element. `element`: position in the block, from 0;
-    `size`: elements of the block, at least 1; `parts`: parts of a block.
+    It is the last s with s * size // parts <= element, so that parts without elements are
+    skipped. `element`: position in the block, from 0 to `size` - 1. `size`: elements of the
+    block, at least 1. `parts`: number of parts of a block.
     """
     part: Int64Array = ((element + 1) * parts - 1) // size
     return part
 
 
 def _compute_block_lengths(grid: Grid, dimension: int, block: Int64Array) -> Int64Array:
-    """Return the lengths of the blocks numbered `block` along a dimension, int64.
+    """Return the lengths of blocks along a dimension, in the order of `block`: int64.
 
-    A block has ceil(size / blocks) elements; the last ones have fewer, or 0.
+    `block`: numbers of the blocks, from 0. A block has ceil(size / blocks) elements; the
+    last blocks have fewer, or 0.
     """
     size = grid.shape[dimension]
     longest = -(-size // grid.blocks)
@@ -314,10 +321,11 @@ GridFunction = Callable[[Operation, Grid | None], Grid]
 
 
 def number_regions(program: Program) -> dict[str, int]:
-    """Number the regions of a program; return the number by name of an operation.
+    """Return the number of the region of every operation, by its name.
 
-    The operations of a chain, or else of a stage, share a number; any other operation has a
-    separate one. Chunks are exchanged within a region; between regions only complete values are.
+    Chunks are exchanged within a region; between regions only complete values are. All
+    operations of a chain, including those of its stages, have one number. All operations of
+    a stage outside of a chain have one number. Any other operation is a region of its own.
     """
     stage_of = {stage.name: stage.members for stage in program.stages}
     groups = [list(stage.members) for stage in program.stages]
@@ -408,11 +416,14 @@ def _cut_like_neighbour(
 ) -> None:
     """Give an operation the cut (division into chunks) of a neighbour, in `cuts`, if it fits.
 
-    Both must be in one region, and the result must have the shape of the grid, with its slices as
-    blocks (`_fits_grid`). No cut is added for communications, reductions to scalars, operations
-    that have a cut, and neighbours without one. The new cut is marked as needed by the leading
-    communication only if `is_needed` is set, and the neighbour is a communication or its cut is so
-    marked.
+    Both must be in one region, and the result of the operation must fit the grid of the cut
+    (`_fits_grid`). No cut is added for communications, reductions to scalars, operations
+    that have a cut, and neighbours without one.
+
+    `is_needed`: the neighbour reads the result. The new cut is marked as needed by the
+    leading communication only in this case, and if the neighbour is a communication or its
+    cut is so marked. If such a neighbour is an uneven collective, the grid is that of its
+    operand.
     """
     is_local = not operation.is_communication and operation.kind not in REDUCTIONS_TO_SCALARS
     cut = cuts.get(neighbour.name)
@@ -437,9 +448,9 @@ def _cut_product(
 ) -> None:
     """Derive the cut (division into chunks) of a product from that of an operand, in `cuts`.
 
-    `source`: the operation that computes the operand. No cut is added if the product has a cut, is
-    in another region (chain or stage), if the operand has no cut, or if a chunk of the product
-    needs more than a chunk of the operand's rows.
+    `source`: the operation that computes the operand. No cut is added if the product has a
+    cut, if both are in different regions (chains or stages), if the operand has no cut, or
+    if `derive_product_grid` finds no grid.
     """
     cut = cuts.get(source.name)
     is_near = regions[operation.name] == regions[source.name]

@@ -46,11 +46,12 @@ class NodeList:
     def add(
         self, rank: Int64Array, part: int, item: Int64Array, **columns: npt.ArrayLike
     ) -> Int64Array:
-        """Add one node per entry of `rank`, and return their numbers, which count up.
+        """Add one node per entry of `rank`, and return the consecutive numbers of the nodes.
 
-        `part`: number of the part of the program (such as a collective) that the nodes belong to;
-        `item`: number of each node in this part. `columns`: further columns by name, as an array or
-        as one value for all nodes; missing columns have the defaults of a workload.
+        `part`: number of the part of the program (such as a collective) to which the nodes
+        belong. `item`: number of each node in this part. `columns`: further columns by name, as
+        an array or as one value for all nodes; missing columns have the defaults of a workload.
+        Names and values are not checked.
         """
         rows = len(rank)
         block = {"rank": rank, "part": part, "item": item, **columns}
@@ -61,7 +62,8 @@ class NodeList:
     def column(self, name: str) -> Int64Array:
         """Return a column of all nodes, int64, in the order in which they were added.
 
-        Empty without nodes.
+        Nodes that were added without it have the default of a workload, or 0 for a name that is
+        no column of a workload. The array is empty without nodes.
         """
         values = np.full(self.count, NODE_DEFAULTS.get(name, 0), np.int64)
         for first, rows, block in self.blocks:
@@ -79,8 +81,8 @@ class NodeList:
     def chain(self, nodes: Int64Array, rank: Int64Array) -> None:
         """Add control dependencies by which the nodes of each rank run one after the other.
 
-        `nodes`: node numbers in the order of execution, of several ranks in any mixture; `rank`:
-        rank of each node. A rank with one node gets no dependency.
+        `nodes`: node numbers in the order of execution; nodes of several ranks may be mixed.
+        `rank`: rank of each node. Nodes of different ranks do not wait for each other.
         """
         order = np.argsort(rank, kind="stable")
         ordered, owner = nodes[order], rank[order]
@@ -151,12 +153,14 @@ class Producers:
         chunk: Int64Array,
         node: Int64Array,
     ) -> None:
-        """Add data dependencies of nodes on all producers of chunks of a value.
+        """Add data dependencies of nodes on all producers of the chunks of a value that they need.
 
-        Node `node[i]` waits for the producers of chunk `chunk[i]` on rank `rank[i]`. `region`
-        (operations that exchange chunks), `grid` (their division into chunks): those of the reader.
-        If they differ from those of the value, the node waits for the complete value on the rank;
-        see `find_producers`. Arguments of the program have no producers, so no dependency is added.
+        Node `node[i]` waits for the producers of chunk `chunk[i]` on rank `rank[i]` of the job.
+        `region` (number of the chain or stage) and `grid` (division into chunks, None for a
+        complete value) are those of the reader. If the value is in another region, or its
+        blocks differ, the node waits for the complete value on the rank, and a MARKER per rank
+        may be added (`find_producers`). A value without producers, such as an argument of the
+        program, adds no dependency.
         """
         index, parents = self.find_producers(value, region, grid, rank, chunk)
         self.nodes.data.append((parents, node[index]))
@@ -193,10 +197,12 @@ class Producers:
         return index[inner], node
 
     def _find_complete(self, value: str, ready: Ready) -> Ready:
-        """Return the nodes after which the complete value is available on each rank; cached.
+        """Return the nodes after which the complete value is available on each rank.
 
-        `ready`: its producers by chunk. If a rank has more than `_MAX_DIRECT_DEPENDENCIES` of them,
-        one MARKER per rank is added that waits for all, and the markers are returned.
+        `ready`: the producers of the value by chunk. If some rank has more than
+        `_MAX_DIRECT_DEPENDENCIES` (4) of them, one MARKER per rank is added that waits for all
+        of its rank, and the markers are returned. Otherwise the producers are returned, without
+        their chunks. The result is cached by the name of the value.
         """
         if value not in self.complete:
             rank, node = ready.rank, ready.node
@@ -437,18 +443,19 @@ def order_chunks(
 def _split_lists(lists: Lists) -> list[Int64Array]:
     """Split lists in CSR form (pointer, numbers) into one array per list.
 
-    `pointer[i]` is the position in `numbers` where list i begins. Empty lists give empty arrays;
-    arrays are views of `numbers`.
+    There must be at least one list. `pointer[i]` is the position in `numbers` where list i
+    begins; the last entry is the length. Empty lists give empty arrays. The arrays are
+    views of `numbers`.
     """
     pointer, numbers = lists
     return np.split(numbers, pointer[1:-1])
 
 
 def _compute_share(total: int, count: Int64Array, total_count: Int64Array) -> Int64Array:
-    """Compute total * count / total_count, rounded down, elementwise: int64.
+    """Compute total * count / total_count, rounded down, for each entry: int64.
 
-    An entry of 0 in `total_count` counts as 1. Products of 2**62 or more are computed with Python
-    integers, so that no product overflows.
+    `count` must be at most `total_count`, of which an entry of 0 counts as 1. If a product
+    might reach 2**62, all are computed with Python integers, so that no product overflows.
     """
     if total < 2**62 // max(1, int(total_count.max(initial=1))):
         return np.asarray(total * count // np.maximum(total_count, 1), np.int64)

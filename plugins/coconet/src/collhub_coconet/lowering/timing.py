@@ -118,9 +118,10 @@ def simulate_flat(
 ) -> WorkloadTimes:
     """Simulate all nodes of a flat program with unlimited slots per rank; times are in ns.
 
-    Computations get the durations of `machine` (`add_durations`; the program is not changed);
-    messages take the time of the network, whose NPUs are the ranks. Raises `HubError` of the
-    simulator, for example if it is not installed.
+    The simulator is the analytical one of jobs. Computations have their durations on
+    `machine` (`add_durations`; the program is not changed). Messages take the times of
+    `network`; rank r is its NPU r. Raise `HubError` if the simulator is not installed or
+    fails.
     """
     offer = registry.find(WorkloadSimulator, _SIMULATOR).offer
     simulate = resolve(offer.simulate)

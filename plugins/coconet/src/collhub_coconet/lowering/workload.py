@@ -66,13 +66,15 @@ _DEFAULTS = {
 
 
 def lower(program: Program, binding: Binding, history: History = ()) -> Workload:
-    """Lower a program to a workload of all groups: rank i of group k is rank k * p + i of the job.
+    """Lower a program to a workload of the ranks of all groups.
 
-    All blocks of a sliced tensor count as the longest one. Nodes contain statements of their
-    operations, from which `extract_program` restores the program; `history`: the transformations so
-    far. On a mesh of several axes, the ranks that communicate have a separate process group; along
-    axes of one rank no node is added. Raises `InputError` for a symbol without a size, and for
-    layouts and roots that do not fit the ranks.
+    With p ranks per group, rank i of group k is rank k * p + i of the job. All blocks of a
+    sliced tensor count as the longest one. Nodes contain statements of their operations,
+    from which `extract_program` restores the program. `history`: the transformations so
+    far, which are stored with them. On a mesh of several axes, the ranks that communicate
+    have a separate process group; along axes of one rank no node is added. Raise
+    `InputError` for a symbol without a size, and for layouts, counts and roots that do not
+    fit the ranks (`check_binding`).
     """
     check_binding(program, binding)
     builder = _WorkloadBuilder(
@@ -277,11 +279,11 @@ class _WorkloadBuilder:
             self.producer[one.name] = numbers
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add a SEND on each rank of the sending group and a RECV on its partner, with a new tag.
+        """Add a SEND on each rank of the sending group, and a RECV on its partner, for a Send.
 
-        All of them have this tag. Partners have the same position in both groups. The message has
-        the bytes of the result on one rank. The SEND waits for the producer of the operand; the
-        RECV becomes the producer of the result.
+        Partners have the same position in both groups. All these messages have one tag, which
+        no other Send has. A message has the bytes of the result on one rank. The SEND waits for
+        the producer of the operand; the RECV becomes the producer of the result.
         """
         sender = self.program.types[operation.reads[0]].group
         kind = self.program.types[operation.name]
@@ -297,9 +299,10 @@ class _WorkloadBuilder:
     def _add_rows(
         self, row: dict[str, int], ranks: Sequence[int], peers: Sequence[int] | None = None
     ) -> Sequence[int]:
-        """Add a node with these columns on every rank; return the numbers of the rows.
+        """Add a node with the columns `row` on each of `ranks`; return the row numbers.
 
-        Other columns have their defaults. `peers`: by rank, for messages; None for -1.
+        Other columns have their defaults. `peers`: peer of each node, for messages, in the
+        order of `ranks`; None means no peers (-1).
         """
         first, self.num_rows = self.num_rows, self.num_rows + len(ranks)
         self.rows.append((dict(row), ranks, peers or [-1] * len(ranks)))
@@ -332,7 +335,7 @@ class _WorkloadBuilder:
     def _add_name(self, name: str) -> int:
         """Append a name to the names of the workload, and return its number, counted from 0.
 
-        Equal names are not shared: every call adds one.
+        Every call adds a name, also if an equal one exists.
         """
         self.names.append(name)
         return len(self.names) - 1
@@ -366,9 +369,11 @@ def read(source: Source, options: ProgramOptions) -> Workload:
 
 
 def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
-    """Locate a finding about the program in the file, with the operation number in the message.
+    """Return a finding about the program with `file` as its location.
 
-    A finding that is already located in the file is returned unchanged.
+    A finding that is already located in `file` is returned unchanged. Otherwise its line is
+    the number of an operation: it is put before the message, as in `operation 3: ...`, and
+    the old location is dropped. Without a line the message stays.
     """
     location = diagnostic.location
     if location.file == file:
@@ -379,10 +384,10 @@ def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
 
 
 def lower_source(bound: BoundProgram, source: Source) -> Workload:
-    """Lower a program that was read from a source; see `lower` for the result and the errors.
+    """Lower a program that was read from a source to a workload (`lower`, with its errors).
 
-    The provenance of the workload has the version of this plugin, and the name and SHA-256 of the
-    source.
+    The provenance of the workload has the producer `coconet`, the version of this plugin
+    ("" if it is not installed), and the name and SHA-256 of the source.
     """
     workload = lower(bound.program, bound.binding, bound.history)
     version = installed_version("collhub-coconet") or ""

@@ -52,9 +52,11 @@ class ProgramBuilder:
     ) -> Value:
         """Declare an input tensor, and return its value.
 
-        `shape`: numbers or symbols. `layout`: one layout for all axes of the mesh, or layouts by
-        axis name, with replicated as default. Raises `InputError` for an invalid type, layout,
-        group or name.
+        `shape`: numbers of at least 1, or symbols; no entries for a scalar. `layout`: one
+        layout for all axes of the mesh, or layouts by axis name; axes without an entry are
+        replicated. `group`: number of the group of ranks, from 0. Raise `InputError` for an
+        unknown element type, symbol or axis, an invalid layout or group, and a name that is
+        already used.
         """
         kind = self._create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind))
@@ -68,11 +70,12 @@ class ProgramBuilder:
         group: int = 0,
         whole_after: bool = False,
     ) -> Value:
-        """Declare a tensor that the program may update, and return its value.
+        """Declare a tensor that the program may update once, and return its value.
 
-        `whole_after`: every rank reads the complete state after the program. Further parameters and
-        errors are those of `argument`. In addition, `InputError` (`layout`) is raised for a state
-        that is local or partial (each rank has a term of a sum).
+        `whole_after`: every rank reads the complete state after the program, so that the state
+        must not be sliced by a transformation. All other parameters and errors are those of
+        `argument`. In addition, `InputError` (`layout`) is raised for a state that is local or
+        partial (each rank has a term of a sum).
         """
         kind = self._create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind, is_state=True, whole_after=whole_after))
@@ -81,10 +84,11 @@ class ProgramBuilder:
         """Add one operation to the program, and return the value that it computes.
 
         `operands`: values of this program, or numbers. `attributes`: further fields of the
-        operation, such as `root`. The value gets the provisional name `_N`, where N is the number
-        of the operation, counted from 1; `Value.named` replaces it by a chosen name. Raises
-        `InputError` for a value of another builder, and, with the number of the operation, for a
-        violated typing condition. The program is unchanged after an error.
+        operation, such as `root`. The value gets the provisional name `_N`, where N is the
+        number of the operation, from 1; `Value.named` replaces it. Raise `InputError` for a
+        value of another builder and, with the number of the operation, for a violated typing
+        condition or if an argument is named `_N`. Raise `TypeError` for an unknown attribute.
+        The program is unchanged after an error.
         """
         names = tuple(self._operand(operand) for operand in operands)
         line = len(self._operations) + 1
@@ -95,10 +99,11 @@ class ProgramBuilder:
         return Value(self, operation.name)
 
     def rename(self, value: Value, name: str) -> None:
-        """Name the value of the last operation; later uses must have the new name.
+        """Change the name of the last operation; later operations must read it by the new name.
 
-        Raises `InputError` (`name`) for any other value, and for a name that is already used,
-        including the present one.
+        `value` itself keeps the old name; `Value.named` changes both. Raise `InputError`
+        (`name`) if `value` is not that of the last operation, and for a name that is already
+        used, including the present one.
         """
         line = len(self._operations)
         last = self._operations[-1] if line else None
@@ -111,10 +116,11 @@ class ProgramBuilder:
         self._checker.rename(last.name, name)
 
     def program(self, *outputs: Value) -> Program:
-        """Return the complete program with these outputs, in order.
+        """Return the complete program with these outputs, in their order; there may be none.
 
-        All arguments and operations are checked again. Raises `InputError` with all violations, for
-        example for an output that the program does not define. The builder may be used further.
+        All arguments and operations are checked again. Raise `InputError` with all violations,
+        for example for an output that the program does not define. Outputs are identified by
+        name. The builder may be used further.
         """
         names = tuple(value.name for value in outputs)
         operations = tuple(self._operations)
@@ -128,8 +134,9 @@ class ProgramBuilder:
     def _declare(self, argument: Argument) -> Value:
         """Check an argument, add it to the program, and return its value.
 
-        Raises `InputError` with the first violation of the argument (see `Checker.add_argument`);
-        the argument is then not added.
+        Raise `InputError` with the first violation of the argument (`Checker.add_argument`).
+        The program is then unchanged, but the checker keeps the name and the type of the
+        argument.
         """
         self._checker.add_argument(argument)
         self._checker.raise_findings()
@@ -182,9 +189,10 @@ class ProgramBuilder:
         return TensorType(ElementType(element), shape, layout, group)
 
     def _operand(self, operand: Value | float) -> Operand:
-        """Return the name of a value of this program, or the number itself.
+        """Return the name of a value of this program; return any other operand unchanged.
 
-        Raises `InputError` for a value of another builder.
+        Other operands should be numbers, which is not checked. Raise `InputError` (`name`) for
+        a value of another builder.
         """
         if not isinstance(operand, Value):
             return operand
@@ -209,10 +217,11 @@ class Value:
         return self.builder.type_of(self)
 
     def named(self, name: str) -> Value:
-        """Name the value for text, documents and transformations; return the value itself.
+        """Rename the value, for text, documents and transformations; return the value itself.
 
-        This is possible only for the value of the last operation, before it is used. Raises
-        `InputError` (`name`) for any other value, and for a name that is already used.
+        Only the value of the last operation of the program can be renamed. Raise `InputError`
+        (`name`) for any other value, also an argument, and for a name that is already used,
+        including the present name of the value.
         """
         self.builder.rename(self, name)
         self.name = name

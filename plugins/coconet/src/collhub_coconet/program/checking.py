@@ -151,7 +151,8 @@ class Checker:
     def raise_findings(self) -> None:
         """Raise one `InputError` with all findings; return without error if there are none.
 
-        Findings and the names of ill-typed values are discarded in either case.
+        The findings, and the record of ill-typed values, are emptied in both cases, so that the
+        checker can be used further.
         """
         # A builder continues to use its checker after an error.
         findings, self.findings = self.findings, []
@@ -237,9 +238,10 @@ class Checker:
                 raise TypingMistakeError("state", message, "update it once, with the last value")
 
     def _add(self, code: str, message: str, cure: str, line: int) -> None:
-        """Add a finding to `self.findings`, located at a line of the program, without an exception.
+        """Append a finding to `self.findings`; no error is raised.
 
-        `cure`: advice for the user. Line 0 means the entire program; operations count from 1.
+        `line`: number of the operation, from 1, in the location of the finding; 0 means the
+        entire program. `cure`: advice for the user.
         """
         location = Location(self._program, line or None)
         self.findings.append(Diagnostic(code, message, location=location, cure=cure))
@@ -271,10 +273,10 @@ def type_program(
 
 
 def format_operation(operation: Operation) -> str:
-    """Format an operation for messages, such as `s = ReduceScatter(sum, g, 0)`.
+    """Format an operation for messages, such as `s = ReduceScatter(g, sum, 0)`.
 
-    In parentheses are the operands, then all attributes that are not None, in the order of
-    `ATTRIBUTES`, without names.
+    In parentheses are the operands (names or numbers), then the values of all attributes
+    that are not None, in the order of `ATTRIBUTES`. Names of attributes are omitted.
     """
     attributes = (getattr(operation, attribute) for attribute in ATTRIBUTES)
     inputs = [f"{value}" for value in (*operation.operands, *attributes) if value is not None]

@@ -21,12 +21,12 @@ RowCounts: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np
 
 
 def all_reduce(x: Value, reduction: str = "sum", axes: Axes = None) -> Value:
-    """Reduce a local or partial tensor over all ranks along the axes; the result is replicated.
+    """Reduce a local or partial tensor over all ranks along axes; the result is replicated.
 
-    A partial tensor is one of which every rank has a term of the reduction; its reduction must be
-    that of the operation. `axes`: one name or several, None for the only axis of the mesh. Raises
-    `InputError` for a tensor of another layout, bool elements, and unknown axes, and `ValueError`
-    for an unknown reduction.
+    A partial tensor is one of which every rank has a term of a reduction, which must be
+    `reduction`. `axes`: one name or several; None is possible only for a program with one
+    axis. Raise `InputError` for another layout on these axes, for bool elements, and for
+    unknown or repeated axes. Raise `ValueError` for an unknown reduction.
     """
     attributes = {"reduction": Reduction(reduction), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.ALL_REDUCE, (x,), **attributes)
@@ -35,12 +35,13 @@ def all_reduce(x: Value, reduction: str = "sum", axes: Axes = None) -> Value:
 def reduce_scatter(
     x: Value, dimension: int = 0, reduction: str = "sum", axes: Axes = None
 ) -> Value:
-    """Reduce a local or partial tensor: rank i receives block i of the result along `dimension`.
+    """Reduce a local or partial tensor; rank i gets block i of the result along `dimension`.
 
-    A partial tensor is one of which every rank has a term of the reduction. `dimension` counts from
-    0. `axes`: one name or several, None for the only axis of the mesh. Raises `InputError` for a
-    tensor of another layout, bool elements, a dimension that does not exist or has size 1, and
-    unknown axes, and `ValueError` for an unknown reduction.
+    A partial tensor is one of which every rank has a term of a reduction, which must be
+    `reduction`. The result is sliced and has the same shape. `dimension` counts from 0.
+    `axes`: as for `all_reduce`. Raise `InputError` for another layout on these axes, bool
+    elements, a dimension that does not exist or has size 1, and unknown or repeated axes.
+    Raise `ValueError` for an unknown reduction.
     """
     attributes = {"reduction": Reduction(reduction), "dimension": dimension}
     return x.builder.apply(Kind.REDUCE_SCATTER, (x,), **attributes, axes=_name_axes(axes))
@@ -63,12 +64,14 @@ def broadcast(x: Value, root: int = 0, axes: Axes = None) -> Value:
 
 
 def reduce(x: Value, root: int = 0, reduction: str = "sum", axes: Axes = None) -> Value:
-    """Reduce over all ranks along the axis; only the root has the result.
+    """Reduce over all ranks along one axis; only the rank `root` has the result.
 
-    `root`: position on the axis, from 0. Only a Broadcast from this root, a Send, and an Update of
-    a state on the root may read the result. `axes`: one name, None for the only axis of the mesh.
-    Raises `InputError` for a tensor of another layout than local or partial (every rank has a
-    term), bool elements, and unknown or several axes, and `ValueError` for an unknown reduction.
+    The tensor must be local, replicated (each rank then contributes it), or partial with
+    the same reduction (every rank has a term). `root`: position on the axis, from 0; its
+    range is checked only for a number of ranks. Only a Broadcast from this root, a Send,
+    and an Update of a state on the root may read the result. `axes`: one name; None is
+    possible only for a program with one axis. Raise `InputError` for another layout, bool
+    elements, and unknown or several axes. Raise `ValueError` for an unknown reduction.
     """
     attributes = {"root": root, "reduction": Reduction(reduction), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.REDUCE, (x,), **attributes)
@@ -84,25 +87,27 @@ def all_to_all(x: Value, dimension: int, axes: Axes = None) -> Value:
 
 
 def all_to_all_v(x: Value, counts: RowCounts, axes: Axes = None) -> Value:
-    """Exchange rows of a local tensor by counts: row i, column j of the table is from i to j.
+    """Exchange rows of a local tensor; rank i sends `counts[i][j]` rows to rank j.
 
-    A row is a position of the first dimension. Rank i sends its first rows to rank 0, the following
-    ones to rank 1, and so on, and receives rows in the order of their senders. The result is local;
-    it has as many rows as the rank that receives the most, and zeros after those that a rank
-    receives. `counts`: n rows of n integers, or an integer array [n, n]. Raises `InputError` for
-    invalid counts, as a row of another length, a tensor of another layout, and one with fewer rows
-    than a rank sends.
+    A row is a position of the first dimension, whose size must be a number. Rank i sends
+    its first rows to rank 0, the following ones to rank 1, and so on, and receives rows in
+    the order of their senders. The result is local. It has as many rows as the rank that
+    receives the most, with zeros after the received rows. `counts`: n rows of n integers,
+    or an integer array [n, n]. `axes`: as for `all_reduce`. Raise `InputError` for invalid
+    counts (such as a row of another length, or only zeros), for another layout, and for
+    fewer rows than a rank sends.
     """
     attributes = {"counts": _flatten_counts(Kind.ALL_TO_ALL_V, counts), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.ALL_TO_ALL_V, (x,), **attributes)
 
 
 def all_gather_v(x: Value, counts: RowCounts, axes: Axes = None) -> Value:
-    """Collect the first `counts[i]` rows of every rank i; the result is replicated.
+    """Collect the first `counts[i]` rows of every rank i, by rank; the result is replicated.
 
-    A row is a position of the first dimension. `counts`: integers, also as an array. Raises
-    `InputError` for invalid counts, a tensor that is not local, and one with fewer rows than a rank
-    sends.
+    A row is a position of the first dimension, whose size must be a number. The tensor must
+    be local. `counts`: integers, also as an array. `axes`: as for `all_reduce`. Raise
+    `InputError` for invalid counts (such as only zeros), for another layout, and for fewer
+    rows than a rank sends.
     """
     attributes = {"counts": _flatten_counts(Kind.ALL_GATHER_V, counts), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.ALL_GATHER_V, (x,), **attributes)
@@ -111,12 +116,13 @@ def all_gather_v(x: Value, counts: RowCounts, axes: Axes = None) -> Value:
 def reduce_scatter_v(
     x: Value, counts: RowCounts, reduction: str = "sum", axes: Axes = None
 ) -> Value:
-    """Reduce a local or partial tensor; rank i receives the next `counts[i]` rows of the result.
+    """Reduce a local or partial tensor; rank i gets the next `counts[i]` rows of the result.
 
-    A row is a position of the first dimension, whose size must be the sum of the counts. The result
-    is local; it has as many rows as the largest count, and zeros after those that a rank receives.
-    `counts`: integers, also as an array. Raises `InputError` for invalid counts, a tensor of
-    another layout or size, and bool elements, and `ValueError` for an unknown reduction.
+    A row is a position of the first dimension, whose size must be a number, the sum of the
+    counts. The result is local. It has as many rows as the largest count, with zeros after
+    the received rows. `counts`: integers, also as an array. `axes`: as for `all_reduce`.
+    Raise `InputError` for invalid counts, another layout or size, and bool elements. Raise
+    `ValueError` for an unknown reduction.
     """
     flat = _flatten_counts(Kind.REDUCE_SCATTER_V, counts)
     attributes = {"counts": flat, "reduction": Reduction(reduction)}
@@ -124,10 +130,10 @@ def reduce_scatter_v(
 
 
 def _flatten_counts(kind: Kind, counts: RowCounts) -> tuple[int, ...]:
-    """Check the counts of an uneven collective and return them row by row.
+    """Check the counts of an uneven collective and return them row by row, as integers.
 
-    Raises `InputError` (`invalid-counts`) as `UnitCounts.from_table`; the message begins with the
-    kind.
+    Raise `InputError` (`invalid-counts`) as `UnitCounts.from_table` does, for example for a
+    negative count or only zeros; the message begins with the kind.
     """
     # Imported here: programs without counts need no numpy.
     from hub_core.model import UnitCounts
@@ -293,9 +299,11 @@ def largest(x: Value) -> Value:
 def row_reduce(x: Value, dimension: int, reduction: str = "sum") -> Value:
     """Reduce along one dimension, whose size becomes 1, by `sum`, `prod`, `min` or `max`.
 
-    If x is sliced along the dimension, the result is partial: each rank has the term of its slice,
-    and `all_reduce` completes it. Raises `ValueError` for an unknown reduction, and `InputError`
-    for bool elements, the reduction `replace`, and a dimension that does not exist.
+    If x is sliced along the dimension, or partial with the same reduction, the result is
+    partial: each rank has a term, and `all_reduce` completes it. Otherwise the layout
+    remains. `dimension` counts from 0. Raise `ValueError` for an unknown reduction. Raise
+    `InputError` for bool elements, the reduction `replace`, a dimension that does not
+    exist, and a partial tensor of another reduction.
     """
     attributes = {"reduction": Reduction(reduction), "dimension": dimension}
     return x.builder.apply(Kind.ROW_REDUCE, (x,), **attributes)
@@ -335,11 +343,13 @@ def scatter(indices: Value, values: Value, *shape: Size) -> Value:
 
 
 def top_k(x: Value, count: int, dimension: int) -> tuple[Value, Value]:
-    """Find the `count` largest elements along one dimension, largest first; return both results.
+    """Find the `count` largest elements along one dimension; return (values, positions).
 
-    They are the values and their positions (int64), each from a separate operation. The first one
-    of equal elements comes first. Raises `InputError` for bool elements, a dimension that does not
-    exist, a slice along it, and a count below 1 or above its size.
+    Both have the size `count` along the dimension, with the largest element first. Of equal
+    elements, the one with the lowest position is first. Positions are int64. Each of the
+    two results is a separate operation. Raise `InputError` for bool elements, a dimension
+    that does not exist, a slice along it, a partial tensor, and a count below 1 or above
+    the size (unless the size is a symbol).
     """
     attributes = {"dimension": dimension, "count": count}
     values = x.builder.apply(Kind.TOP_VALUES, (x,), **attributes)

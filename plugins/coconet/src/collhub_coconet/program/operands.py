@@ -76,9 +76,9 @@ class Operands:
         self.mesh = mesh
 
     def tensor(self, position: int) -> TensorType:
-        """Return the type of the operand at a position.
+        """Return the type of the operand at a position, counted from 0.
 
-        Raises `TypingMistakeError` if it is a number.
+        Raise `TypingMistakeError` (`operand`) if the operand is a number.
         """
         tensor = self.all[position]
         if tensor is None:
@@ -91,9 +91,9 @@ class Operands:
         return str(self.operation.operands[position])
 
     def check_float(self, position: int) -> None:
-        """Check that the operand at a position is a tensor of floats; otherwise raise.
+        """Raise `TypingMistakeError` unless the operand at a position is a tensor of floats.
 
-        Raises `TypingMistakeError`: `element-type` for other elements, `operand` for a number.
+        The code is `element-type` for a tensor of other elements, and `operand` for a number.
         """
         element = self.tensor(position).element
         if not element.is_float:
@@ -101,9 +101,9 @@ class Operands:
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def check_index(self, position: int) -> None:
-        """Check that the operand at a position is a tensor of integers; bool is refused.
+        """Raise `TypingMistakeError` unless the operand at a position is a tensor of integers.
 
-        Raises `TypingMistakeError`: `element-type` for other elements, `operand` for a number.
+        The code is `element-type` for a tensor of floats or bool, and `operand` for a number.
         """
         element = self.tensor(position).element
         if element.is_float or element is ElementType.BOOL:
@@ -117,9 +117,9 @@ class Operands:
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def check_same_group(self) -> None:
-        """Check that all tensors among the operands are on one group of ranks.
+        """Raise `TypingMistakeError` (`group`) if the operands are on different groups of ranks.
 
-        Numbers do not count. Raises `TypingMistakeError` (`group`) otherwise.
+        Operands that are numbers are ignored.
         """
         groups = {tensor.group for tensor in self.tensors}
         if len(groups) > 1:

@@ -147,7 +147,9 @@ def list_restrictions(
 def format_passes(candidate: Candidate) -> str:
     """Format the passes that produce a program as arguments of `collhub transform`.
 
-    The passes are in the order of their application. Empty for the original program.
+    Each pass is `--pass NAME`, followed by `-O KEY=VALUE` for each of its parameters. The
+    passes are in the order of their application, separated by blanks; values are not
+    quoted. The text is empty for the original program.
     """
     words = []
     for step in candidate.steps:
@@ -168,7 +170,11 @@ def _format_seconds(seconds: float) -> str:
 
 
 def describe_parts(classes: Sequence[PartClass]) -> Iterator[str]:
-    """Yield one line about the division of a program into parts; none for a single part."""
+    """Yield one line with the number of separately searched parts and of decisions, if any.
+
+    `classes`: classes of equal parts; each class is one decision. A program with only one
+    part has no line.
+    """
     num_parts = sum(len(part.copies) for part in classes)
     if num_parts > 1:
         yield (

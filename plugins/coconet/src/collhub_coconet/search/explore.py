@@ -152,7 +152,8 @@ class Exploration:
     def pareto_front(self, size_index: int) -> list[Candidate]:
         """Return the Pareto front of time and memory at one size, the fastest candidate first.
 
-        Each further candidate needs less memory than all before it.
+        Each further candidate is slower and needs less peak memory than all before it. Of
+        candidates with equal time and memory, only the first one by `sort_key` is included.
         """
         front: list[Candidate] = []
         for candidate in sorted(self.candidates, key=lambda program: program.sort_key(size_index)):
@@ -349,8 +350,9 @@ class _Search:
 def find_rewrites(task: tuple[Program, AllowedKinds]) -> list[tuple[Rewrite, str]]:
     """Return the legal rewrites that may improve a program, each with the hash of its result.
 
-    `task`: the program and the kinds of transformations that may be applied. Different rewrites may
-    have the same hash.
+    `task`: the program, and the kinds of transformations that may be applied. The order is
+    that of `legal_rewrites`; rewrites that cannot make a program faster or smaller
+    (`_can_help`) are left out. Different rewrites may have the same hash.
     """
     program, kinds = task
     return [
@@ -384,9 +386,11 @@ def _can_help(program: Program, record: LegalityRecord) -> bool:
 
 
 def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
-    """Return timings, peak memory in bytes, and number of unevenly sliced values of a program.
+    """Return times, peak memory of a rank in bytes, and number of unevenly sliced values.
 
-    `task`: program, sizes, and cost model. Each result has one entry per size, in order.
+    `task`: program, sizes, and cost model. Each of the three results has one entry per
+    size, in the order of the sizes. A value is sliced unevenly if the number of ranks does
+    not divide its sliced dimension.
     """
     program, bindings, cost_model = task
     timings = tuple(cost_model.timing(program, binding) for binding in bindings)

@@ -124,11 +124,13 @@ class HubAlgorithms:
         return _rebuild, (*arguments, self._fastest)
 
     def find_fastest(self, demand: Demand) -> tuple[float, Means]:
-        """Return time in s, and algorithm and protocol, of the fastest collective in isolation.
+        """Return (time in s, algorithm and protocol) of the fastest collective in isolation.
 
-        Isolation means that only this algorithm runs on the network of its ranks, in one chunk. Of
-        equally fast algorithms the first one by name is returned. The result is cached. Raises
-        `InputError` (`algorithm-does-not-fit`) if the hub has no algorithm for the collective.
+        Isolation means that only this algorithm runs on the network of its ranks, in one chunk.
+        Of equally fast algorithms the first one by name is returned, with the first of its
+        fastest protocols. Omitted algorithms (`omissions`) do not count; one that is omitted as
+        proven may be up to 1 % faster. The result is cached. Raise `InputError`
+        (`algorithm-does-not-fit`) if the hub has no algorithm for the collective.
         """
         if demand not in self._fastest:
             best = self.list_offers(demand)[0]
@@ -246,9 +248,10 @@ class HubAlgorithms:
                 yield OfferedAlgorithm(name, algorithm, seconds)
 
     def _prove_bound_s(self, call: Call, demand: Demand, protocol: Protocol) -> float:
-        """Return the best lower bound of the hub for a collective with this protocol, in s.
+        """Return the hub's best lower bound for the time of a collective in s; 0 without one.
 
-        0 if the hub has none.
+        The bound is for the network of the collective's ranks with the rates of `protocol`.
+        Errors of `find_network` and of the bounds are not caught.
         """
         network = self.find_network(demand.members, protocol.name)
         (bound,) = best_bounds(

@@ -264,9 +264,10 @@ class _Groups:
         self._parent = {name: name for name in names}
 
     def find(self, name: str) -> str:
-        """Return the representative of the set that contains a name; shortens the paths to it.
+        """Return the representative of the set that contains a name.
 
-        Raises `KeyError` for an unknown name.
+        It is a name of the set, equal for all of them until `unite` is called. Paths to it are
+        shortened for later calls. Raise `KeyError` for an unknown name.
         """
         root = name
         while self._parent[root] != root:
@@ -283,7 +284,11 @@ class _Groups:
         self._parent[self.find(second)] = self.find(first)
 
     def list_groups(self) -> list[list[str]]:
-        """List the names of every set; sets and names are in the order of insertion."""
+        """Return the names of every set; each name is in exactly one list.
+
+        Sets are in the order of their first names, and names in the order in which they were
+        given to the constructor.
+        """
         groups: dict[str, list[str]] = {}
         for name in self._parent:
             groups.setdefault(self.find(name), []).append(name)
@@ -508,9 +513,9 @@ def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
 def _find_waits(operations: Iterable[Operation], members: list[list[str]]) -> dict[int, set[int]]:
     """Return, for each set of operations, the other sets whose values it reads.
 
-    Sets are given by their index in `members`; every index has an entry, which may be empty. Every
-    operation must be in a set (else `KeyError`). Values that no set contains, such as arguments,
-    are ignored.
+    `members`: names of the operations of each set. Sets are given by their index in
+    `members`; every index has an entry, which may be empty. Values of no set, such as
+    arguments, are ignored. Raise `KeyError` for an operation that is in no set.
     """
     node_of = {name: index for index, group in enumerate(members) for name in group}
     waits: dict[int, set[int]] = {index: set() for index in range(len(members))}
@@ -521,9 +526,10 @@ def _find_waits(operations: Iterable[Operation], members: list[list[str]]) -> di
 
 
 def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
-    """Return the nodes that are in a cycle, or wait directly or indirectly for one.
+    """Return the nodes that are in a cycle, or wait directly or indirectly for such a node.
 
-    `waits`: nodes that a node waits for. Empty if there is no cycle.
+    `waits`: for every node, the nodes for which it waits; it is not changed. The result is
+    empty if there is no cycle.
     """
     blocked = set(waits)
     while ready := {node for node in blocked if not waits[node] & blocked}:
@@ -762,8 +768,8 @@ def _describe(operation: Operation) -> str:
 def _describe_attributes(kind: Kind, *values: object) -> str:
     """Return `kind=...` and `name=value` of all attributes that are not None, except the seed.
 
-    The texts are joined by blanks. `values`: one per entry of `ATTRIBUTES`, in its order; raises
-    `ValueError` for another number.
+    The texts are joined by blanks, in the order of `ATTRIBUTES`. `values`: one per entry of
+    `ATTRIBUTES`; `ValueError` is raised for another number. Results are cached.
     """
     attributes = [
         f"{name}={value}"
@@ -778,7 +784,10 @@ def _hash(text: str) -> str:
 
 
 def _identity(part: Program, position: int = 0) -> Copy:
-    """Return a copy, number `position`, that maps all names and seeds of a part to themselves."""
+    """Return the copy of a part that maps all of its names and seeds to themselves.
+
+    `position`: position of the part's first operation in the order of the parts (`Copy`).
+    """
     seeds = {entry.seed: entry.seed for entry in part.operations if entry.seed is not None}
     return Copy({name: name for name in part.types}, seeds, position)
 
@@ -786,8 +795,9 @@ def _identity(part: Program, position: int = 0) -> Copy:
 def _name_values(result: Program, copy: Copy, taken: dict[str, int]) -> dict[str, str]:
     """Return the names of all values of a rewritten copy, by their name in the rewritten part.
 
-    Values of the original part have their name in the copy. New values get a free name, which is
-    added to `taken`.
+    `result`: the rewritten part. Values of the original part, also arguments, have their
+    name in `copy`. New values get a free name (`_choose_free_name`), which is added to
+    `taken`.
     """
     names = {}
     for name in result.types:

@@ -250,7 +250,9 @@ def _search_part(
 def _collect_algorithms(topology: Topology, options: SearchOptions) -> HubAlgorithms:
     """Collect the algorithms of the hub for the network, and those that the user names.
 
-    Raises `HubError` for a name that is neither a synthesizer nor an algorithm in a file.
+    The names are in the option `algorithms`, separated by `+`; empty names are ignored.
+    Raise `HubError` for a name that is neither a synthesizer nor a file with an algorithm.
+    No algorithm is synthesized here.
     """
     named = tuple(filter(None, (options.algorithms or "").split("+")))
     hub = HubAlgorithms(topology, named=named, work=options.work)
@@ -312,7 +314,7 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
 def _read_network(options: SearchOptions) -> Topology:
     """Read the network of the option `topology`.
 
-    Raises `UsageError` if the option is missing, and the errors of `read_topology`.
+    Raise `UsageError` if the option is None, and the errors of `read_topology`.
     """
     if options.topology is None:
         message = "option topology, the network to search for, is missing"
@@ -349,7 +351,10 @@ def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
 
 
 def _find_axis_sizes(bound: BoundProgram) -> dict[str, int]:
-    """Return the ranks along every axis by name; empty for a mesh of a single axis."""
+    """Return the number of ranks along every axis of the mesh, by name in the mesh's order.
+
+    The result is {} for a program without a mesh or with a single axis.
+    """
     names = bound.program.mesh
     return dict(zip(names, bound.binding.axis_sizes, strict=True)) if len(names) > 1 else {}
 
@@ -393,7 +398,7 @@ def _lower_fastest(
     known: dict[int, Costs] = {}
 
     def find_costs(program: Program) -> Costs:
-        """Return the costs of a program at the problem size of the search.
+        """Return the costs of a program at the sizes and ranks of `bound`.
 
         They are cached by the identity of the program object, so the object must remain alive.
         """
@@ -417,9 +422,11 @@ def _lower_fastest(
 
 
 def _record_part_step(step: PartStep, effect: Costs) -> dict[str, JsonValue]:
-    """Build the record of a step of equal parts, with the parameters of the first part.
+    """Build the history record of a transformation that was applied to equal parts.
 
-    `effect`: of the step on one part; the recorded effect is that on all parts.
+    The parameters are those of the first part. `effect`: change of the costs by the step in
+    one part; the record has this change times the number of parts. For several parts, a
+    note with their number is added.
     """
     record = step.rewrite.record
     if step.count > 1:

@@ -182,11 +182,13 @@ class Simulation:
     def estimate(
         self, program: Program, binding: Binding, counts: Sequence[int] = CHUNKS
     ) -> Timing | str:
-        """Simulate a program with the algorithms fastest in isolation, in the best chunk count.
+        """Simulate a program with one chunk count for all collectives; return the fastest result.
 
-        All collectives have the same chunk count, one of `counts`, and each the algorithm and
-        protocol that are fastest in isolation. Returns the time in s with the choices, or, if the
-        choices or the network do not fit, the reason as text. Raises `HubError` for other errors.
+        Each of `counts` is simulated in order; of equal times the first counts. Each collective
+        has the algorithm and protocol that are fastest in isolation. Reductions to a scalar,
+        and collectives with too many steps, keep 1 chunk. Return the time in s with the
+        choices. If the network or all counts do not fit, return the reason as text instead.
+        Raise `HubError` for other errors.
         """
         try:
             choice = self._start(program, binding)
@@ -195,12 +197,13 @@ class Simulation:
         return self._try_chunks(program, binding, choice, counts)
 
     def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
-        """Improve a time by choosing algorithm, protocol and chunk count per collective by name.
+        """Improve a time by choosing algorithm, protocol and chunk count for each collective.
 
         `timing`: the start, in which equal collectives have equal choices. The result is never
-        slower. `timing` is returned unchanged if no two collectives are equal, since their choices
-        are separate already, or if there are more than `_MAX_REFINED`. Raises `HubError` for a
-        network with fewer NPUs than ranks.
+        slower. `timing` itself is returned if no two collectives are equal, since their choices
+        are separate already, or if there are more than `_MAX_REFINED` collectives. Alternatives
+        that do not fit are skipped. Raise `InputError` for a network with fewer NPUs than
+        ranks, and `HubError` for other errors of the simulation.
         """
         choice = self._start(program, binding)
         names = list(choice.demands)
@@ -266,10 +269,11 @@ class Simulation:
     def simulate_means(
         self, program: Program, binding: Binding, means: Mapping[str, Means]
     ) -> float | str:
-        """Simulate a program with the given means of its communications by name.
+        """Simulate a program with the given algorithm, protocol and chunks of its communications.
 
-        Returns the time in s, or the reason as text if means or network do not fit. Raises
-        `HubError` for other errors.
+        `means`: by name of the communication, one for each. Return the time in s, or the reason
+        as text if the means or the network do not fit. Raise `HubError` for other errors, and
+        `StopIteration` for an unknown algorithm or protocol.
         """
         try:
             choice = self._start(program, binding)
