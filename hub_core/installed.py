@@ -191,15 +191,16 @@ def _find_archived(entry: str) -> Iterator[Distribution]:
     """Yield the distributions in a zip archive on the search path, in the archive's order.
 
     They are the folders `*.dist-info` and `*.egg-info` at the top of the archive. Yields no
-    items if `entry` does not exist or is no archive. Raises `BadZipFile` for a damaged
-    archive.
+    items if `entry` does not exist, or is no archive or a damaged one, which Python's own
+    import ignores too.
     """
     # Imported here: archives are rare, and the package takes long to import.
     import zipfile
 
-    if not zipfile.is_zipfile(entry):
+    try:
+        root = zipfile.Path(entry)
+    except (OSError, zipfile.BadZipFile):
         return
-    root = zipfile.Path(entry)
     for folder in root.iterdir():
         if folder.name.endswith((".dist-info", ".egg-info")):
             # A path in an archive has the methods of `Path` that are used here.

@@ -109,11 +109,12 @@ class Batch:
     def fail(self, error: WireError) -> TraceError:
         """Convert an error at a position of the common buffer to a `TraceError` with file and byte.
 
-        A position in the spare bytes after the last file counts as part of the last file.
+        A position on the boundary of two files is the end of the first one. A position in the
+        spare bytes after the last file counts as part of the last file.
         """
-        # The spare bytes count as part of the last file.
-        file = int(np.searchsorted(self._bases, error.position, side="right")) - 1
-        return located(error, self._names[min(file, len(self._names) - 1)], -int(self._bases[file]))
+        # No node starts at the first byte of a file, because the metadata precede the nodes.
+        file = max(int(np.searchsorted(self._bases[:-1], error.position, side="left")) - 1, 0)
+        return located(error, self._names[file], -int(self._bases[file]))
 
     def bytes_of(self, file: int) -> tuple[str, Int64Array]:
         """Return the name of a file, and the first byte of each of its nodes (int64).

@@ -175,7 +175,8 @@ def stable_order_by(first: Int64Array, second: Int64Array) -> Int64Array:
     """
     span = int(second.max(initial=0)) + 1
     fits = (
-        int(second.min(initial=0)) >= 0 and int(np.abs(first).max(initial=0)) < _MAX_INT64 // span
+        int(second.min(initial=0)) >= 0
+        and max(int(first.max(initial=0)), -int(first.min(initial=0))) < _MAX_INT64 // span
     )
     if not fits:
         return np.lexsort((second, first))

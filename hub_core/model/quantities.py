@@ -125,40 +125,48 @@ def parse_time(text: str) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes in the largest of B, KiB, MiB, GiB, TiB that is not above it.
+    """Format a number of bytes in the smallest of B, KiB, MiB, GiB, TiB with a number below 1024.
 
-    A value below 1 KiB is rounded to an integer: `512 B`. A multiple of a larger unit is
-    printed exactly: `3 MiB`; any other value with four significant digits, without trailing
-    zeros: `1.5 MiB`.
+    A number of B is rounded to an integer: `512 B`. A multiple of a larger unit is printed
+    exactly: `3 MiB`; any other value with four significant digits, without trailing zeros:
+    `1.5 MiB`. The rounded number selects the unit: 1048575 bytes are `1 MiB`. Numbers of TiB
+    are not limited.
     """
-    for unit, size in reversed(_BINARY.items()):
-        if count >= size:
-            value = count / size
-            return f"{value:.0f} {unit}" if value == int(value) else f"{value:.4g} {unit}"
-    return f"{count:.0f} B"
+    number, unit = f"{count:.0f}", "B"
+    for larger, size in _BINARY.items():
+        if float(number) < 1024:
+            break
+        value = count / size
+        number, unit = f"{value:.0f}" if value == int(value) else f"{value:.4g}", larger
+    return f"{number} {unit}"
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
     """Format a bandwidth in bytes/s with four significant digits, such as `50 GB/s`.
 
-    The unit is the largest decimal one (steps of 1000) that is not above the value, at least B/s.
-    Trailing zeros are omitted.
+    The unit is the smallest of B/s, KB/s, MB/s, GB/s and TB/s with which the rounded number is
+    below 1000, else TB/s. Trailing zeros are omitted.
     """
-    for unit, size in reversed(_DECIMAL.items()):
-        if bytes_per_s >= size:
-            return f"{bytes_per_s / size:.4g} {unit}/s"
-    return f"{bytes_per_s:.4g} B/s"
+    number, unit = f"{bytes_per_s:.4g}", "B"
+    for larger, size in _DECIMAL.items():
+        if float(number) < 1000:
+            break
+        number, unit = f"{bytes_per_s / size:.4g}", larger
+    return f"{number} {unit}/s"
 
 
 def format_time(nanoseconds: float) -> str:
-    """Format a time in the largest of the units s, ms and us that is not above it: `1.50 us`.
+    """Format a time in the smallest of ns, us and ms with a number below 1000, else in s.
 
-    The number has two decimals. Times below 1 us are in whole ns.
+    A number of ns is rounded to an integer, any other number to two decimals: `1.50 us`. The
+    rounded number selects the unit: 999999.9 ns are `1.00 ms`.
     """
-    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if nanoseconds >= factor:
-            return f"{nanoseconds / factor:.2f} {unit}"
-    return f"{nanoseconds:.0f} ns"
+    number, unit = f"{nanoseconds:.0f}", "ns"
+    for larger, factor in (("us", 1e3), ("ms", 1e6), ("s", 1e9)):
+        if float(number) < 1000:
+            break
+        number, unit = f"{nanoseconds / factor:.2f}", larger
+    return f"{number} {unit}"
 
 
 def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tuple[int, ...]:

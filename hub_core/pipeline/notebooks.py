@@ -74,7 +74,7 @@ def describe(model: object) -> str:
     Texts of the table are escaped. Raises `AssertionError` for a model of another type.
     """
     if isinstance(model, Algorithm):
-        return _join(_list_algorithm_facts(model), _draw_bytes(model))
+        return _join(_list_algorithm_facts(model), _draw_sent_units(model))
     if isinstance(model, Workload):
         return _join(_list_workload_facts(model), _draw_nodes(model))
     if isinstance(model, Topology):
@@ -239,7 +239,7 @@ def _draw(subject: ReportSubject) -> str:
     return f'<img alt="picture of {name}" style="max-width:100%" src="{source}">'
 
 
-def _draw_bytes(algorithm: Algorithm) -> str:
+def _draw_sent_units(algorithm: Algorithm) -> str:
     """Return an SVG of the units that each rank sends to every other rank.
 
     Rows are senders, columns are receivers. "" for more than `_MAX_CELLS` ranks.

@@ -309,7 +309,7 @@ def _replace_first_part(source: Source, content: bytes) -> Source:
 
     Its other parts are kept; findings that a reader reports are discarded.
     """
-    first = replace(source.parts[0], load=lambda: content, size=len(content))
+    first = replace(source.parts[0], load=lambda: content, size=len(content), open=None)
     return Source(source.name, (first, *source.parts[1:]), report=lambda diagnostic: None)
 
 

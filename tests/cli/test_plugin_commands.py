@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hub_core.cli.commands.offer_scaffolds import SCAFFOLDS
 from hub_core.cli.main import main
 from hub_core.model.diagnostics import ExitCode
 
@@ -162,8 +163,14 @@ def test_new_plugin_does_not_overwrite(collhub: Collhub, tmp_path: Path) -> None
     (tmp_path / "mine").write_text("mine")
     code, _, err = collhub("plugins", "new", "steps", "--directory", tmp_path)
     assert code == ExitCode.USAGE
-    assert "is not empty" in err
+    assert "is not empty; choose an empty or new folder with --directory [output-exists]" in err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_help_of_new_plugins_lists_every_kind_of_offer(collhub: Collhub) -> None:
+    _, out, _ = collhub("plugins", "new", "--help")
+    kinds = "".join(out.split())
+    assert [kind for kind in SCAFFOLDS if f"{kind}," not in kinds and f"{kind}." not in kinds] == []
 
 
 def test_new_plugin_is_named_throughout(collhub: Collhub, tmp_path: Path) -> None:

@@ -24,6 +24,11 @@ def test_two_keys_are_in_the_order_of_lexsort(count: int, least: int, first: int
     assert np.array_equal(stable_order_by(one, two), np.lexsort((two, one)))
 
 
+def test_the_lowest_integer_is_ordered_as_by_lexsort() -> None:
+    one, two = np.array([-(1 << 63), -1]), np.array([0, 1])
+    assert np.array_equal(stable_order_by(one, two), np.lexsort((two, one)))
+
+
 @pytest.mark.parametrize("bits", [44, 45, 62])
 def test_long_keys_keep_their_order_with_and_without_room_for_positions(bits: int) -> None:
     # 2^18 keys have positions of 18 bits, so that keys of 45 bits are the longest that join them.

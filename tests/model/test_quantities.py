@@ -132,6 +132,8 @@ def test_wrong_time_is_refused(text):
         (1024, "1 KiB"),
         (1536, "1.5 KiB"),
         (1 << 30, "1 GiB"),
+        ((1 << 20) - 1, "1 MiB"),
+        (1 << 50, "1024 TiB"),
     ],
 )
 def test_bytes_are_written_with_a_binary_unit(count, text):
@@ -140,7 +142,14 @@ def test_bytes_are_written_with_a_binary_unit(count, text):
 
 @pytest.mark.parametrize(
     ("nanoseconds", "text"),
-    [(0, "0 ns"), (999, "999 ns"), (1000, "1.00 us"), (41181, "41.18 us"), (3e9, "3.00 s")],
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1000, "1.00 us"),
+        (41181, "41.18 us"),
+        (999999.9, "1.00 ms"),
+        (3e9, "3.00 s"),
+    ],
 )
 def test_time_is_written_in_a_fitting_unit(nanoseconds, text):
     assert format_time(nanoseconds) == text
@@ -154,6 +163,7 @@ def test_time_is_written_in_a_fitting_unit(nanoseconds, text):
         (12.5e6, "12.5 MB/s"),
         (1.2e12, "1.2 TB/s"),
         (999, "999 B/s"),
+        (999999999, "1 GB/s"),
     ],
 )
 def test_bandwidth_is_written_with_a_decimal_unit(rate, text):

@@ -69,6 +69,9 @@ def write_plugin(
         message = f"the name {plain!r} is taken: {reason}"
         raise UsageError(message, cure="choose another name", code="plugin-name")
     folder = Path(directory if directory is not None else f"collhub-{plain.replace('_', '-')}")
+    if folder.is_dir() and any(folder.iterdir()):
+        cure = "choose an empty or new folder with --directory"
+        raise UsageError(f"the folder {folder} is not empty", cure=cure, code="output-exists")
     target = destination(folder, Format("plugin", "", (), layout=Layout.FOLDER), force=False)
     return folder, target.put(_generate_files(plain, offers))
 

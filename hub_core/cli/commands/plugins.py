@@ -27,7 +27,7 @@ from hub_core.cli.reports.installation_records import (
 from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError
 from hub_core.plugin_api import Option
-from hub_core.plugin_api.offers import kind_of
+from hub_core.plugin_api.offers import OFFER_KINDS, kind_of
 from hub_core.registry.compatibility import options_of
 from hub_core.registry.plugins import PluginState
 
@@ -174,9 +174,8 @@ def enable(session: Session, name: str) -> int:
     default="reader,writer",
     show_default=True,
     metavar="KIND,...",
-    help="What it offers: reader, synthesizer, writer, simulator, executor, report-writer, "
-    "selection-writer, topology-reader, topology-writer, topology-builder, pass, check, command, "
-    "engine.",
+    help="Kinds of offers of the plugin: "
+    f"{', '.join(kind.noun.replace(' ', '-') for kind in OFFER_KINDS)}.",
 )
 @click.pass_obj
 def new(session: Session, name: str, directory: str | None, offers: str) -> int:
