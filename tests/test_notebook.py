@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import hub_core
-from hub_core.plugin_api import BandwidthComparison, BandwidthSeries
+from hub_core.model import PluginError
+from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, InteractivePage
 from hub_core.testing import ring_all_reduce
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "docs" / "notebook.ipynb"
@@ -100,3 +101,11 @@ def test_a_comparison_is_viewed_with_its_bandwidths() -> None:
     bound = BandwidthSeries("bound", (3e9, 4e9))
     view = BandwidthComparison("all-reduce on ring:4", (1024, 2048), series, bound).view()
     assert "&quot;rates&quot;:[3000000000.0,4000000000.0]" in view._repr_html_()
+
+
+@pytest.mark.needs_plugins
+def test_report_of_a_missing_suffix_is_not_rendered_in_another_format() -> None:
+    pytest.importorskip("collhub_viewer", reason="it is the only writer of pages")
+    page = InteractivePage("ring", ())
+    with pytest.raises(PluginError, match=r"no plugin shows a .* as \.svg; see"):
+        hub_core.render_report(page, registry=hub_core.run_registry(), suffix=".svg")

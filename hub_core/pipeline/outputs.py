@@ -199,16 +199,19 @@ def write_report(
 def render_report(subject: ReportSubject, *, registry: Registry, suffix: str = "") -> bytes:
     """Return the content of the report on a subject, by the first writer for its kind.
 
-    With `suffix`, such as `.svg`, by the first one with it or, if none has it, the only writer.
-    Options have their defaults. Several artifacts are concatenated. Raises `HubError` if no writer
-    or several without the suffix are installed, and if the writer fails.
+    `suffix`: the writer must have it, such as `.svg`; "" for any. Options have their defaults.
+    Several artifacts are concatenated. Raises `HubError` without such a writer, and if it fails.
     """
-    able = [
-        one
-        for one in registry.all(ReportWriter)
-        if one.offer.shows is subject.shows and (not suffix or suffix in one.offer.format.suffixes)
-    ]
-    writer = able[0] if able else _find_report_writer(subject.shows, suffix, None, registry)
+    for writer in registry.all(ReportWriter):
+        suffixes = ("", *writer.offer.format.suffixes)
+        if writer.offer.shows is subject.shows and suffix in suffixes:
+            break
+    else:
+        message, cure = (
+            f"no plugin shows a {subject.shows} as {suffix or 'a file'}",
+            "see 'collhub plugins list'",
+        )
+        raise PluginError(message, cure=cure, code="not-available")
     result = call(writer, WriteResult, subject, bound_options(writer, None))
     return b"".join(content.data for content in _check_artifacts(writer, result))
 
