@@ -512,6 +512,10 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "measurements": {
         "wrong-results": ("plugins/study/tests/machines/test_measurement_readers.py", "FAILED"),
+        "contradicting-bandwidth": (
+            "plugins/study/tests/machines/test_measurement_readers.py",
+            "test_a_time_that_contradicts_its_bandwidth_gives_a_note",
+        ),
         "few-repeats": ("plugins/study/tests/machines/test_calibrate.py", "have fewer than"),
         "waits": ("plugins/study/tests/machines/test_framework_results.py", "[waits]"),
         "mixed-versions": (

@@ -207,11 +207,8 @@ def render_report(subject: ReportSubject, *, registry: Registry, suffix: str = "
         if writer.offer.shows is subject.shows and suffix in suffixes:
             break
     else:
-        message, cure = (
-            f"no plugin shows a {subject.shows} as {suffix or 'a file'}",
-            "see 'collhub plugins list'",
-        )
-        raise PluginError(message, cure=cure, code="not-available")
+        message = f"no plugin shows a {subject.shows} as {suffix or 'a file'}"
+        raise PluginError(message, cure="see 'collhub plugins list'", code="not-available")
     result = call(writer, WriteResult, subject, bound_options(writer, None))
     return b"".join(content.data for content in _check_artifacts(writer, result))
 
