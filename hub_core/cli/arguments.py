@@ -190,10 +190,7 @@ def number_option(
 
 
 def timeout_option(function: Function) -> Function:
-    """Add `--timeout SECONDS` to a command that searches; it gets the limit as `budget`.
-
-    The time starts when the command line is parsed.
-    """
+    """Add `--timeout SECONDS`, counted from parsing, to a search; it gets the limit as `budget`."""
     return click.option(
         "--timeout",
         "budget",
@@ -227,10 +224,9 @@ def source_argument(function: Function) -> Function:
 
 
 def explain_program_arguments(function: Function) -> None:
-    """Append a paragraph on the arguments of a program IN to the docstring of `function`.
+    """Append a paragraph on the arguments of a program IN to the docstring of `function`, its help.
 
-    The docstring is the help text of the command. It is dedented first; a missing one counts
-    as empty.
+    The docstring is dedented first; a missing one counts as empty.
     """
     text = "If IN is a program, its arguments follow after --, as in `program.py -- 8 2`."
     function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{text}"

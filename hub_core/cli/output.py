@@ -28,9 +28,8 @@ _HANGING = 4
 def print_line(line: str = "") -> None:
     """Print one line of data on standard output; `coloured_line` colours a verdict in it.
 
-    Control characters are escaped. A line that is wider than the terminal is wrapped between words
-    and not coloured; its continuation lines are indented by 4 more than the line. Without a
-    terminal, lines are not wrapped.
+    Control characters are escaped. A line wider than the terminal is wrapped between words, not
+    coloured, and continued with 4 more spaces. Without a terminal, lines are not wrapped.
     """
     text = one_line(line)
     room = _get_terminal_width()
@@ -47,10 +46,9 @@ def print_line(line: str = "") -> None:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document on standard output.
+    """Print one JSON document on standard output, in ASCII with an indentation of two spaces.
 
-    The keys keep their order; the text is ASCII with an indentation of two spaces. Raises
-    `ValueError` for NaN and infinity.
+    The keys keep their order. Raises `ValueError` for NaN and infinity.
     """
     # Imported here: most commands print text.
     import json
@@ -98,8 +96,7 @@ def print_table(
 def folded_ranks(cells: Mapping[int, Sequence[str]]) -> list[tuple[str, ...]]:
     """Merge the ranks with equal rows: return one row per distinct row, by first appearance.
 
-    `cells`: by rank, the cells of its row. The result has a new first cell with the ranks of
-    the row, in the order of `cells`: `0-7`, or `0,1,4`.
+    `cells`: by rank, the cells of its row. A new first cell has the ranks in order: `0-7`, `0,1,4`.
     """
     ranks: dict[tuple[str, ...], list[int]] = {}
     for rank, row in cells.items():
@@ -119,9 +116,8 @@ def print_fields(fields: Mapping[str, str]) -> None:
 def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
     """Print names and values on standard output in two columns; no lines without pairs.
 
-    The first column is as wide as the longest name; the values begin two characters after it.
-    `room`: characters per line, to which values are wrapped, but never to fewer than
-    `_NARROWEST_COLUMN` (12) per value; None: values are not wrapped.
+    Values begin two characters after the longest name. `room`: characters per line, to which values
+    are wrapped, but never to fewer than `_NARROWEST_COLUMN` (12) per value; None: no wrapping.
     """
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
@@ -171,8 +167,7 @@ def _print_message(message: str, rule: str = "") -> None:
 def print_traceback(error: BaseException) -> None:
     """Print the traceback of an error on standard error, chained exceptions included.
 
-    A message is printed as one line, because it may contain text of a file: its line breaks
-    become spaces.
+    A message is printed as one line, with spaces for line breaks: it may contain text of a file.
     """
     # Imported here: it takes longer than most of the start.
     import traceback
@@ -188,9 +183,8 @@ def print_traceback(error: BaseException) -> None:
 def one_line(text: str) -> str:
     r"""Return `text` without characters that could break the line or control the terminal.
 
-    A line feed or tab becomes a space. Every other character that is not printable
-    (Unicode's categories "Other" and "Separator", except the space) becomes a Python
-    escape, such as `\r`.
+    A line feed or tab becomes a space, every other unprintable character (Unicode's categories
+    "Other" and "Separator", except the space) a Python escape, such as `\r`.
     """
     if text.isprintable():
         return text
@@ -208,9 +202,8 @@ def one_line(text: str) -> str:
 def progress(what: str) -> Iterator[None]:
     """Context manager: show `what` and the elapsed seconds on stderr while the body runs.
 
-    The line appears after 1 s and is erased after the body, also after an exception.
-    Nothing is shown if stderr is not a terminal. A background thread prints the line; it
-    has ended when the context is left.
+    The line appears after 1 s and is erased after the body, also after an exception. A background
+    thread prints it until then. Nothing is shown if stderr is not a terminal.
     """
     if not sys.stderr.isatty():
         yield
@@ -273,9 +266,8 @@ def _show_elapsed_time(what: str, done: threading.Event) -> None:
 def _show_over(line: str, width: int) -> int:
     """Replace the current line on standard error by `line`; return the new number of characters.
 
-    `width`: characters of the line shown so far; they are overwritten by spaces if the new line
-    is shorter. A line that does not fit the terminal is truncated, because a wrapped line could
-    not be overwritten. Unprintable characters are escaped.
+    `width`: number of characters shown so far; spaces overwrite the rest of them. A line wider than
+    the terminal is truncated, as it could not be overwritten. Unprintable characters are escaped.
     """
     max_width = (_get_terminal_width(sys.stderr) or len(line) + 1) - 1
     # Names from files may contain line breaks.
@@ -293,9 +285,8 @@ def _erase_line(width: int) -> None:
 def _get_terminal_width(stream: TextIO | None = None) -> int | None:
     """Return the width of the terminal in characters; None if `stream` is not a terminal.
 
-    `stream` is only tested; by default it is standard output. The width is the environment
-    variable COLUMNS if that is a positive integer, else the width of the terminal of standard
-    output, else 80.
+    `stream`, by default standard output, is only tested. The width is COLUMNS of the environment,
+    if it is a positive integer, else that of the terminal of standard output, else 80.
     """
     if not (stream or sys.stdout).isatty():
         return None
@@ -343,9 +334,8 @@ def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None
 def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
     """Split a text at spaces into words between which a line may be wrapped; no word is empty.
 
-    A space between a digit and a letter, `µ` or `%` does not split ("5 ms", "8 ranks"); the
-    word has a no-break space (`_TIE`) there, which the caller replaces. `at_hyphens`: also
-    split after a hyphen between two letters (A to Z, a to z).
+    A space between a digit and a letter, `µ` or `%` ("5 ms") becomes a no-break space (`_TIE`),
+    which the caller replaces. `at_hyphens`: also split after a hyphen between ASCII letters.
     """
     # Imported here: most output is not wrapped.
     import re
@@ -359,8 +349,7 @@ def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
 def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
     """Yield the printed lines of one row of a table, each with one cell per column.
 
-    Cells are wrapped to the widths of their columns (at least 1); shorter cells are continued by
-    "". A row whose cells all fit is yielded unchanged.
+    Cells are wrapped to the widths of their columns (at least 1), shorter cells continued by "".
     """
     if all(len(cell) <= width for cell, width in zip(row, widths, strict=True)):
         yield tuple(row)
@@ -397,10 +386,9 @@ def _wrap_text(text: str, width: int) -> list[str]:
 def _split_long_word(word: str, width: int) -> list[str]:
     """Split a long word, such as a path, into parts of at most `width` characters.
 
-    The word is split after every hyphen between two ASCII letters. Parts that are still too
-    long are split after every punctuation character such as `/`, `,`, `_` or `-`, and if
-    these parts are too long, after every `width` characters. The concatenated parts are the
-    word. Short adjacent parts are not merged.
+    It is split after every hyphen between two ASCII letters. Longer parts are split after every
+    punctuation character such as `/`, `,`, `_` or `-`, and if parts are still too long, after every
+    `width` characters. The concatenated parts are the word. Short adjacent parts are not merged.
     """
     import re
 

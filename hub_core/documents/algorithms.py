@@ -19,6 +19,7 @@ from hub_core.documents.strict_json import (
     TYPE_NAMES,
     JsonObject,
     describe_other_version,
+    empty_arrays,
     is_too_deep,
     json_document,
     parse_json_object,
@@ -110,10 +111,8 @@ def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
 def _format_document(algorithm: Algorithm) -> str:
     """Return the JSON document of an algorithm as ASCII text, with a final line break.
 
-    Members are in a fixed order; the columns of steps are the last member. Extensions keep
-    the order of their members; if this order is equal too, equal contents give equal text.
-    Raises `InputError` (`not-json`) for extensions that JSON cannot represent, such as a
-    NaN.
+    The order of members is fixed, with the columns of steps last; extensions keep their order.
+    Raises `InputError` (`not-json`) for extensions that JSON cannot represent, such as a NaN.
     """
     header = {
         "schema": SCHEMA,
@@ -129,14 +128,13 @@ def _format_document(algorithm: Algorithm) -> str:
 def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
     """Convert a collective to the member `collective` of the document.
 
-    - Always present: `kind`, `num_ranks`, `unit_count`, `root` (null without a root),
-      `in_place`, `out_of_place` and `reduce_op`.
-    - `contract`, only for a custom collective with a contract (the results that it
-      requires): `input_units`, `output_units` and `defined`, each a list by rank, and
-      `expected`. This is null if the contract has no rows, else an object of the lists
-      `rank`, `offset`, `source_rank` and `source_unit`.
-    - `counts`, only for an uneven collective: a list of units by rank, or a list of such
-      lists for counts per pair of ranks.
+    - Always present: `kind`, `num_ranks`, `unit_count`, `root` (null without a root), `in_place`,
+      `out_of_place` and `reduce_op`.
+    - `contract`, only for a custom collective with a contract (its required results): the lists by
+      rank `input_units`, `output_units` and `defined`; and `expected`, null without rows, else an
+      object of the lists `rank`, `offset`, `source_rank` and `source_unit`.
+    - `counts`, only for an uneven collective: a list of units by rank, or a list of such lists for
+      counts per pair of ranks.
     """
     document: dict[str, JsonValue] = {"kind": str(collective.kind)}
     document |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
@@ -157,12 +155,11 @@ def _to_lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
-    """Yield (name, values) of the columns that the document contains.
+    """Yield (name, values) of the columns that the document contains, ordered as `COLUMN_DTYPES`.
 
-    The order is that of `COLUMN_DTYPES`. These are the columns `rank` and `kind`, and
-    columns with a value other than the default. Kinds and buffers are given by name. The
-    lists of parents follow, one list of rows per step: `data`, then `control`, each only if
-    such dependencies occur.
+    These are `rank`, `kind`, and columns with a value other than the default. Kinds and buffers are
+    given by name. The lists of parents follow, one list of rows per step: `data`, then `control`,
+    each only if such dependencies occur.
     """
     for name in COLUMN_DTYPES:
         column = getattr(steps, name)
@@ -188,7 +185,7 @@ class _Document:
         if is_too_deep(extensions):
             self._fail(f"values are nested deeper than {MAX_DEPTH} levels", "$.extensions")
         location = Location(file)
-        violations = schema_violations(_empty_arrays(self._root, "$"), _SCHEMA_FILE)
+        violations = schema_violations(empty_arrays(self._root, _ARRAYS), _SCHEMA_FILE)
         if violations:
             raise InputError(
                 [violation.finding(location, "invalid-json") for violation in violations]
@@ -197,9 +194,8 @@ class _Document:
     def algorithm(self) -> Algorithm:
         """Build the algorithm of a document whose members already satisfy the schema.
 
-        Arrays are checked first; the first defects of all arrays are raised in one `InputError`.
-        After that the first defect that the model finds, such as cyclic dependencies, is raised as
-        `InputError`. Both name the file.
+        Raises `InputError` that names the file: for the first defects of all arrays together, else
+        for the first defect that the model finds, such as cyclic dependencies.
         """
         root = self._root
         collective = root["collective"]
@@ -244,11 +240,10 @@ class _Document:
         raise InputError(f"{path}: {message}", location=location, cure=cure, code="invalid-json")
 
     def _check_name(self) -> None:
-        """Raise `InputError` unless the member `schema` is `collhub/algorithm-1`.
+        """Raise `InputError` at `$.schema` unless the member `schema` is `collhub/algorithm-1`.
 
-        The error is at `$.schema`. If the text begins with `collhub/algorithm-`, it is another
-        version, and the cure is to upgrade collhub. Otherwise, also without the member, the
-        cure is to name the format with `--from`.
+        The cure is to upgrade collhub for a text that begins with `collhub/algorithm-` (another
+        version), else, also without the member, to name the format with `--from`.
         """
         name = self._root.get("schema")
         if name == SCHEMA:
@@ -399,19 +394,3 @@ class _Document:
             self._add_fault(f"expected {TYPE_NAMES[expected]}, got {actual}", f"{path}[{row}]")
             return False
         return True
-
-
-def _empty_arrays(value: object, path: str) -> object:
-    """Return a copy of the document with empty columns and extensions; `value` is not changed.
-
-    The schema validator is too slow for long lists, so these are checked separately. Lists
-    at the JSON paths `_ARRAYS` become `[]`, and an object at `$.extensions` becomes `{}`;
-    all other values are kept. `path`: JSON path of `value`, `$` for the document.
-    """
-    if isinstance(value, list):
-        return [] if path in _ARRAYS else value
-    if not isinstance(value, dict):
-        return value
-    if path == "$.extensions":
-        return {}
-    return {key: _empty_arrays(inner, f"{path}.{key}") for key, inner in value.items()}

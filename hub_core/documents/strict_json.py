@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, cast
 
@@ -220,6 +220,22 @@ def schema_violations(document: object, schema_file: str) -> list[SchemaViolatio
         _convert_error(error) for error in sorted(errors, key=_get_sort_key)
     )
     return list(itertools.islice(violations, _MAX_VIOLATIONS))
+
+
+def empty_arrays(value: object, arrays: Container[str], path: str = "$") -> object:
+    """Return a copy of a document with empty columns and extensions; `value` is not changed.
+
+    The schema validator is too slow for long lists, so these are checked separately. Lists at the
+    JSON paths `arrays` become `[]`, and an object at `$.extensions` becomes `{}`; all other values
+    are kept. `path`: JSON path of `value`.
+    """
+    if isinstance(value, list):
+        return [] if path in arrays else value
+    if not isinstance(value, dict):
+        return value
+    if path == "$.extensions":
+        return {}
+    return {key: empty_arrays(inner, arrays, f"{path}.{key}") for key, inner in value.items()}
 
 
 def find_other_version(name: str) -> str | None:

@@ -65,10 +65,7 @@ def read(source: Source, options: NoOptions) -> Topology:
 
 
 def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Return the JSON document of a topology as one artifact.
-
-    It is formatted by `topology_to_json` when its content is read.
-    """
+    """Return the document of a topology as one artifact, formatted when it is read."""
     del options
     return WriteResult([Artifact("", partial(topology_to_json, topology))])
 
@@ -77,12 +74,11 @@ def topology_to_json(topology: Topology) -> bytes:
     """Return the JSON document of a topology in ASCII: members sorted by name, one line per link.
 
     Equal topologies give equal bytes. `schema`, `name`, `npus` and `links` are always present,
-    other members only if they are not empty. `npus` and `switches` are lists of names, or
-    counts if the nodes have no names. A link has `from`, `to` (node numbers),
-    `bandwidth_bytes_per_s` and `latency_s`, and `plane` only in networks of several planes.
-    Dimensions have kind, size and the same two units. `groups`: node numbers by name of the
-    group. `multicast`, `reduce`: lists of node numbers. `measured_switches`: `switches` and
-    `bytes_per_s`. Whole numbers have no fraction.
+    other members only if they are not empty. `npus` and `switches` are lists of names, or counts if
+    the nodes have no names. A link has `from`, `to` (node numbers), `bandwidth_bytes_per_s` and
+    `latency_s`, and `plane` only in networks of several planes. Dimensions have kind, size and the
+    same two units. `groups`: node numbers by name of the group. `multicast`, `reduce`: lists of
+    node numbers. `measured_switches`: `switches` and `bytes_per_s`. Whole numbers have no fraction.
     """
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _format_compact(SCHEMA), "name": _format_compact(topology.name)}
@@ -141,10 +137,9 @@ def _format_compact(value: object) -> str:
 
 
 def _format_lines(values: Iterable[JsonObject]) -> str:
-    """Return a JSON list as text, with one object per line; `[]` without objects.
+    """Return a JSON list as text, with one object per line, indented by 4; `[]` without objects.
 
-    The members of each object are sorted by name, and its line is indented by 4. The
-    closing bracket is indented by 2.
+    The members of each object are sorted by name. The closing bracket is indented by 2.
     """
     rows = ",\n    ".join(map(_format_compact, values))
     return f"[\n    {rows}\n  ]" if rows else "[]"
@@ -162,10 +157,9 @@ class _Nodes:
     def number(self, value: object, limit: int) -> int:
         """Return the number of the node that `value` gives, either as a number or as a name.
 
-        `limit`: number of allowed nodes; the result is in 0..limit-1. Raises `InputError`
-        without a location for an unknown name, for a value that is neither a text nor an
-        integer (a boolean is no integer), and for a node outside this range, also if it is
-        given by name.
+        The result is in 0..`limit`-1. Raises `InputError` without a location for an unknown name,
+        for a value that is neither text nor integer (booleans are none), and for a node out of this
+        range.
         """
         node = self.numbers.get(value) if isinstance(value, str) else value
         if node is None and isinstance(value, str):
@@ -227,9 +221,8 @@ def _build_topology(file: str, root: JsonObject, links: list[object] | None) -> 
 def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tuple[int, ...]:
     """Return the nodes listed under `key`, ascending and without repetition.
 
-    `true` means all switches; `false`, like a missing key, means none. A list may have
-    numbers and names of any nodes: NPUs are not refused here. Raises `InputError`
-    (`invalid-topology`) with the JSON path `$.key` for a node that does not exist.
+    `true` means all switches; `false` or no key means none. NPUs in a list are not refused here.
+    Raises `InputError` (`invalid-topology`) with the JSON path `$.key` for an unknown node.
     """
     listed = root.get(key, False)
     if isinstance(listed, bool):
@@ -243,10 +236,9 @@ def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tupl
 def _read_measured_switches(file: str, root: JsonObject, nodes: _Nodes) -> MeasuredSwitches | None:
     """Return the switches that multicast and reduce at a measured rate, None without the member.
 
-    The member `measured_switches` of `root` must match the schema. The switches are node numbers in
-    ascending order, without repetitions. The rate is in bytes/s; rates above `_MAX_CONSTANT` become
-    `_MAX_CONSTANT`. Raises `InputError` with the JSON path for an entry that is no node of the
-    topology.
+    The member `measured_switches` of `root` must match the schema. Node numbers are ascending and
+    not repeated; the rate is in bytes/s, at most `_MAX_CONSTANT`, which replaces higher rates.
+    Raises `InputError` with the JSON path for an entry that is no node of the topology.
     """
     entry = root.get("measured_switches")
     if entry is None:
@@ -281,17 +273,16 @@ def _build_at(
 def _read_nodes(file: str, root: JsonObject) -> _Nodes:
     """Read NPUs and switches of a topology document; NPUs are numbered first, from 0.
 
-    `root` must match the schema. `npus` and `switches` are counts or lists of names;
-    missing switches are 0. The result has the number of NPUs, the number of all nodes, all
-    names in the order of the nodes, and the node number by name.
+    `root` must match the schema. `npus` and `switches` are counts or lists of names; missing
+    switches are 0. The result has the number of NPUs, the number of all nodes, all names in the
+    order of the nodes, and the node number by name (of equal names, that of the last node).
 
-    - If only one of both is a list, nodes of the other get default names: the number of an
-      NPU (`"3"`), or `switch K` with K from 0.
+    - If only one of both is a list, nodes of the other get default names: the number of an NPU
+      (`"3"`), or `switch K` with K from 0.
     - If neither is a list, `names` is () and no node can be given by name.
-    - Of equal names, `numbers` has the last node.
 
-    Raises `InputError` (`invalid-topology`) at `$.npus` for more than `MAX_NODES` (2^20)
-    NPUs. The number of switches is not checked.
+    Raises `InputError` (`invalid-topology`) at `$.npus` for more than `MAX_NODES` (2^20) NPUs. The
+    number of switches is not checked.
     """
     npus, switches = root["npus"], root.get("switches", 0)
     npu_count = len(npus) if isinstance(npus, list) else npus
@@ -364,11 +355,10 @@ def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
 def _read_constants(entry: JsonObject) -> tuple[float, float]:
     """Return (bandwidth in bytes/s, latency in s) of a link or dimension.
 
-    The bandwidth is the member `bandwidth` (text with a unit) or `bandwidth_bytes_per_s`
-    (number); the latency is `latency` or `latency_s`. Raises `InputError` without a
-    location if both or none of two such members are present, for a wrong type, for a
-    bandwidth outside ]0, 1e18[, and for a latency outside [0, 1e18[. Raises `UsageError`
-    for a text that is no quantity.
+    The bandwidth is the member `bandwidth` (text with a unit) or `bandwidth_bytes_per_s` (number);
+    the latency is `latency` or `latency_s`. Raises `InputError` without a location if both or none
+    of two such members are present, for a wrong type, for a bandwidth outside ]0, 1e18[, and for a
+    latency outside [0, 1e18[. Raises `UsageError` for a text that is no quantity.
     """
     bandwidth = _read_quantity(entry, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
     latency = _read_quantity(entry, "latency", "latency_s", parse_time)

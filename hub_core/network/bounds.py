@@ -13,13 +13,18 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network.cuts import beginnings_rate, leaving_rate, orders, partitions
+from hub_core.network.cuts import (
+    EXAMINED_SETS,
+    beginnings_rate,
+    leaving_rate,
+    orders,
+    partitions,
+    slowest_blocks,
+)
 from hub_core.network.links import whole_ps
 from hub_core.network.routes import Traffic, dependent_pairs
 from hub_core.network.topology import Topology
 
-# Sets of each partition and order whose latencies are examined.
-_EXAMINED_SETS = 2
 # Ranks times links up to which distances between all ranks are computed (below 0.1 CPU s).
 _MAX_DISTANCE_WORK = 1 << 19
 # Sending ranks of an uneven collective from which latencies are examined.
@@ -41,9 +46,8 @@ def lower_bound_ns(
 ) -> float | None:
     """Return a lower bound on the time of any algorithm for one size, rounded down to ns.
 
-    See `lower_bounds_ps` for the bound and the arguments. It is infinite if the network lacks a
-    necessary path, 0 for a single rank, and None for custom collectives. Raise `InputError`
-    (`topology-too-small`) for fewer NPUs than ranks.
+    `lower_bounds_ps` documents the bound, the arguments and the errors. Infinite if the network
+    lacks a necessary path, 0 for a single rank, None for custom collectives.
     """
     bounds_ps = lower_bounds_ps(collective, topology, (collective_bytes,), npus)
     if bounds_ps is None or not math.isfinite(bounds_ps[0]):
@@ -57,7 +61,7 @@ def lower_bounds_ps(
     sizes: Sequence[int],
     npus: Sequence[int] | None = None,
 ) -> tuple[float, ...] | None:
-    """Compute lower bounds on the time of any algorithm in whole ps, one per size in bytes.
+    """Compute lower bounds on the time of any algorithm in integer ps, one per size in bytes.
 
     Rank r runs on NPU `npus[r]`, by default on NPU r; all other NPUs only forward. Raises
     `InputError` (`topology-too-small`) for fewer NPUs than ranks. Otherwise None for custom
@@ -68,16 +72,15 @@ def lower_bounds_ps(
       divided by the bandwidth of the links out of the set
     - bytes that all blocks of a partition must send (receive), divided by the bandwidth of all
       links out of (into) them (all-reduce: 2 (blocks - 1) S, Patarasuk and Yuan, JPDC 2009)
-    - if every byte has one destination, and the network is small (`_distance_ns`): the sum of bytes
+    - if every byte has one destination and the network is small: `_distance_ns`, the sum of bytes
       times distance over all pairs of ranks, divided by the bandwidth of all links
     - the minimum latency of a path from a rank to one that depends on it (`_latency_ns`)
 
-    A link counts only during the time in which data from a rank (the root, if only it has data) can
-    have arrived at it and can still reach a rank (the root, if only it needs data). Switches
-    multicast and reduce if the topology declares it. The bound holds if messages share links, and
-    for exact times: a simulator that truncates message times to integer ns, such as ASTRA-sim, may
-    be faster by 1 ns per message and link. Takes about 20 passes over the links, and one per hop to
-    the NPU that is farthest from the root.
+    A link counts only while data from a rank (the root, if only it has data) can have arrived at it
+    and can still reach a rank (the root, if only it needs data). Switches multicast and reduce if
+    the topology declares it. The bound holds if messages share links. A simulator that truncates
+    message times to integer ns, such as ASTRA-sim, may be faster by 1 ns per message and link.
+    Takes about 20 passes over the links, and one per hop to the NPU farthest from the root.
     """
     n = collective.num_ranks
     if n > topology.num_npus:
@@ -138,8 +141,7 @@ def distance_bounds_ps(
 def _links(collective: Collective, topology: Topology, npus: Sequence[int] | None) -> _Links:
     """Return the links of a network for a collective whose rank r runs on NPU `npus[r]`.
 
-    With `npus` None, rank r runs on NPU r. The results for the last four different
-    arguments are cached, so that their bounds are computed once.
+    With `npus` None, rank r runs on NPU r. The results for the last four arguments are cached.
     """
     ranks = range(collective.num_ranks) if npus is None else npus
     return _create_links(collective, topology, tuple(ranks))
@@ -147,9 +149,7 @@ def _links(collective: Collective, topology: Topology, npus: Sequence[int] | Non
 
 @lru_cache(maxsize=4)
 def _create_links(collective: Collective, topology: Topology, npus: tuple[int, ...]) -> _Links:
-    """Create the links; the last four are cached, since all algorithms of a collective and a
-    network ask for the same bounds.
-    """
+    """Create the links; the last four are cached, because many algorithms need the same bounds."""
     return _Links(topology, np.asarray(npus, np.int64), collective, {})
 
 
@@ -188,9 +188,8 @@ class _Links:
     def bound_ns(self, traffic: Traffic) -> float:
         """Return the largest lower bound in ns on the time of any algorithm for this traffic.
 
-        The bounds are those by latency, by distances, by all partitions of the nodes and by all
-        orders of the nodes. The result is infinite if a necessary path is missing. It is not
-        rounded.
+        The bounds are those by latency, by distances, and by all partitions and all orders of the
+        nodes. The result is not rounded, and infinite if a necessary path is missing.
         """
         bounds = [self._latency_ns, self._distance_ns(traffic)]
         for label in self._partitions:
@@ -220,8 +219,7 @@ class _Links:
         """Return the minimum latency in ns of a path over each link from a sender to a receiver.
 
         float64[links], the link included; infinite without a path. All ranks send and receive, but
-        only the root sends in a broadcast or scatter, and only the root receives in a reduce or
-        gather.
+        only the root sends in a broadcast or scatter, or receives in a reduce or gather.
         """
         topology, latency = self.topology, self.topology.latency_ns
         traits, root = self.collective.kind.traits, self.collective.root or 0
@@ -235,8 +233,8 @@ class _Links:
         """Yield bounds in ns for a partition: of its slowest blocks, and of all blocks together.
 
         A block must send its traffic over the links that leave it, and receive over those that
-        enter it. Only the blocks of `_slowest` are examined: sending ones, then receiving ones. The
-        last two bounds are for all blocks together, sending and receiving, over the links between
+        enter it. Only `slowest_blocks` are examined: sending ones, then receiving ones. The last
+        two bounds are for all blocks together, sending and receiving, over the links between
         blocks. Links that leave (enter) blocks without a rank do not count. Multicasting switches
         add up the needs of the blocks to send instead, reducing ones those to receive. `label`:
         block of every node from 0; `NO_BLOCK` (negative) for a switch in no block.
@@ -250,9 +248,10 @@ class _Links:
         entering = leaving_rate(last, begins, rate, count)
         crosses = begins != last
         needs = traffic.leaving(sets), traffic.leaving(complements)
-        for block in self._slowest(needs[0], leaving, begins, crosses):
+        delay_ns = np.where(crosses, self._delay_ns, np.inf)
+        for block in slowest_blocks(needs[0], leaving, begins, delay_ns):
             yield self._fill_ns(crosses & (begins == block), needs[0][block])
-        for block in self._slowest(needs[1], entering, last, crosses):
+        for block in slowest_blocks(needs[1], entering, last, delay_ns):
             yield self._fill_ns(crosses & (last == block), needs[1][block])
         between = traffic.between(sets)
         sent = float(needs[0].sum()) if topology.multicast else between
@@ -261,29 +260,6 @@ class _Links:
         has_rank = np.append(sets.ranks > 0, False)
         yield self._fill_ns(crosses & has_rank[begins], sent)
         yield self._fill_ns(crosses & has_rank[last], received)
-
-    def _slowest(
-        self, needs: Float64Array, rates: Float64Array, nearest: Int64Array, crosses: BoolArray
-    ) -> list[int]:
-        """Return the blocks with the longest times, then those with the longest delays.
-
-        At most `_EXAMINED_SETS` of each kind, the longest first; a block of both kinds once. The
-        time (s) of a block is needs / rates (infinite for a rate of 0), without latencies. Its
-        delay is the sum of the finite `_delay_ns` of the links of `crosses` whose block in
-        `nearest` it is. Of blocks with equal times and delays (rounded to 1 ps) only the first
-        counts. Blocks without needs are omitted.
-        """
-        with np.errstate(divide="ignore", invalid="ignore"):
-            times = np.where(needs > 0, needs / rates, 0.0)
-        # In a regular network all blocks are equal: one is examined instead of thousands.
-        usable = crosses & (nearest >= 0) & np.isfinite(self._delay_ns)
-        delays = np.bincount(nearest[usable], self._delay_ns[usable], len(needs))
-        keys = np.stack([np.round(times, 12), np.round(delays, 3)])
-        _, first = np.unique(keys, axis=1, return_index=True)
-        needed = first[needs[first] > 0]
-        by_time = needed[np.argsort(-times[needed], kind="stable")][:_EXAMINED_SETS]
-        by_delay = needed[np.argsort(-delays[needed], kind="stable")][:_EXAMINED_SETS]
-        return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))
 
     def _order_ns(self, position: Int64Array, traffic: Traffic) -> Iterator[float]:
         """Yield lower bounds in ns for the slowest prefixes of an order of nodes, then complements.
@@ -301,15 +277,15 @@ class _Links:
             rates = beginnings_rate(low, high, topology.bandwidth_bytes_per_s, count)
             with np.errstate(divide="ignore", invalid="ignore"):
                 times = np.where(needs > 0, needs / rates, 0.0)
-            for end in np.argsort(-times, kind="stable")[:_EXAMINED_SETS].tolist():
+            for end in np.argsort(-times, kind="stable")[:EXAMINED_SETS].tolist():
                 yield self._fill_ns((low <= end) & (high > end), float(needs[end]))
 
     def _fill_ns(self, mask: BoolArray, need: float) -> float:
         """Return the minimum time in ns for the links of `mask` to carry `need` bytes together.
 
-        Each link is available from its delay (`_delay_ns`) on, and then carries its bandwidth. 0
-        for a need of 0 or less; infinite if no link can be used (links with an infinite delay
-        cannot).
+        Each link is available from its delay (`_delay_ns`) on, and then carries its bandwidth. The
+        result is 0 for a need of 0 or less, and infinite if no link can be used (links with an
+        infinite delay cannot).
         """
         if need <= 0:
             return 0.0
@@ -353,9 +329,8 @@ class _Links:
     def _uneven_latency_ns(self) -> float:
         """Return the longest latency (ns) of the fastest paths from senders to their receivers.
 
-        A sender is a rank whose data another rank needs; only the first `_EXAMINED_SENDERS`
-        (64) are examined. The result is 0 if there are no senders, and infinite if a receiver
-        cannot be reached.
+        A sender is a rank whose data another rank needs; the first `_EXAMINED_SENDERS` (64) count.
+        The result is 0 without senders, and infinite if a receiver cannot be reached.
         """
         sends = dependent_pairs(self.collective)
         arcs, nodes = self.topology.arcs(), np.arange(self.topology.num_nodes)
@@ -369,12 +344,10 @@ class _Links:
     def _distance_ns(self, traffic: Traffic) -> float:
         """Return a lower bound in ns from the distance that every byte must travel.
 
-        All links together must carry the sum of bytes times distance over all pairs of ranks;
-        divided by the sum of bandwidth times length of the links, this is a bound. It is
-        computed for links of length 1 and of length 1 / bandwidth, and the larger result is
-        returned, infinite without a path for some bytes. Latencies are ignored. Returns 0 if
-        the kind of collective is not in `UNICAST` (all-to-all, gather, scatter, all-to-all-v),
-        and if ranks times links exceed `_MAX_DISTANCE_WORK` (2^19).
+        It is the sum of bytes times distance over all pairs of ranks, divided by the sum of
+        bandwidth times length of all links: the larger result for links of length 1 and of length 1
+        / bandwidth, infinite without a path for some bytes. Latencies are ignored. 0 if the kind of
+        collective is not in `UNICAST`, and if ranks times links exceed `_MAX_DISTANCE_WORK`.
         """
         times = (
             _byte_lengths(distance, traffic) / capacity
@@ -386,9 +359,8 @@ class _Links:
     def _plain_distances(self) -> list[tuple[Float64Array, float]]:
         """Results of `distances` for links of length 1, then of length 1e9 / bandwidth (s/GB).
 
-        Each is (total distance per rank, float64[ranks]; capacity of all links). Empty if the
-        kind of collective is not in `UNICAST`, so that bytes may have several destinations, and
-        if ranks times links exceed `_MAX_DISTANCE_WORK`.
+        Each is (total distance per rank, float64[ranks]; capacity of all links). Empty if the kind
+        of collective is not in `UNICAST`, and if ranks times links exceed `_MAX_DISTANCE_WORK`.
         """
         topology = self.topology
         is_small = len(self.members) * topology.num_links <= _MAX_DISTANCE_WORK

@@ -16,6 +16,9 @@ from hub_core.network.topology import DimensionKind, Topology
 
 NO_BLOCK = -1
 
+# Sets of each partition and order whose latencies are examined.
+EXAMINED_SETS = 2
+
 # Maximum number of bandwidths at which a network is cut, evenly chosen from the distinct ones.
 _MAX_THRESHOLDS = 12
 
@@ -115,6 +118,30 @@ def beginnings_rate(
     steps -= np.bincount(ends[forward], rate[forward], count)
     # Rounding errors of the sums must not give negative rates.
     return np.maximum(np.cumsum(steps)[: count - 1], 0.0)
+
+
+def slowest_blocks(
+    needs: Float64Array, rates: Float64Array, nearest: Int64Array, delay_ns: Float64Array
+) -> list[int]:
+    """Return the blocks of a partition with the longest times, then those with the longest delays.
+
+    At most `EXAMINED_SETS` of each kind, the longest first; a block of both kinds once. The time
+    (s) of a block is its entry of `needs` (bytes) by that of `rates` (bytes/s), infinite for a rate
+    of 0. Its delay is the sum of the finite `delay_ns` of the links whose block in `nearest` it is;
+    `NO_BLOCK` there omits a link. Of blocks with equal times and delays (rounded to 1 ps) only the
+    first counts. Blocks without needs are omitted.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = np.where(needs > 0, needs / rates, 0.0)
+    # In a regular network all blocks are equal: one is examined instead of thousands.
+    usable = (nearest >= 0) & np.isfinite(delay_ns)
+    delays = np.bincount(nearest[usable], delay_ns[usable], len(needs))
+    keys = np.stack([np.round(times, 12), np.round(delays, 3)])
+    _, first = np.unique(keys, axis=1, return_index=True)
+    needed = first[needs[first] > 0]
+    by_time = needed[np.argsort(-times[needed], kind="stable")][:EXAMINED_SETS]
+    by_delay = needed[np.argsort(-delays[needed], kind="stable")][:EXAMINED_SETS]
+    return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))
 
 
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:

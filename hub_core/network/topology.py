@@ -131,10 +131,9 @@ class Topology(NotebookDisplay):
     def _links_defect(self) -> str | None:
         """Return a text about the first defect of NPUs and links, or None.
 
-        Checked in this order: at least one NPU, and no more NPUs than nodes; columns of equal
-        length; links between different nodes that exist; bandwidths that are positive and finite;
-        latencies that are not negative and finite; bandwidths within 1e-3 to 1e21 bytes/s;
-        latencies of at most 1e18 s.
+        In this order: at least one NPU, and no more NPUs than nodes; columns of equal length; links
+        between different nodes that exist; bandwidths positive and finite; latencies finite and not
+        negative; bandwidths within 1e-3 to 1e21 bytes/s; latencies of at most 1e18 s.
         """
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"
@@ -172,10 +171,9 @@ class Topology(NotebookDisplay):
         return None
 
     def _names_defect(self) -> str | None:
-        """Return a text about the first defect of the node names, or None.
+        """Return a text about the first defect of the node names, or None; () means no names.
 
-        Names may be missing altogether. Otherwise, the first defect is a number of names other than
-        the number of nodes, then a name of two nodes (the first such name).
+        First a number of names other than the number of nodes, then the first repeated name.
         """
         names = self.node_names
         if names and len(names) != self.num_nodes:
@@ -220,10 +218,9 @@ class Topology(NotebookDisplay):
     def differences(self, other: Topology) -> list[str]:
         """Return the names of the fields in which two networks differ; [] if they are equal.
 
-        The names are in a fixed order; one of two names for the links is the last. `links`: at
-        least one link differs (nodes, plane, bandwidth or latency); `link_order`: equal links in
-        another order. Latencies are compared after rounding to 1e-6 ns, bandwidths exactly. `name`
-        and `measured_switches` are not compared.
+        The order is fixed, links last. `links`: a link differs (nodes, plane, bandwidth or
+        latency); `link_order`: equal links in another order. Latencies are rounded to 1e-6 ns,
+        bandwidths compared exactly. `name` and `measured_switches` are not compared.
         """
         plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
         names = (*plain, "multicast", "reduction")
@@ -237,8 +234,7 @@ class Topology(NotebookDisplay):
     def _rows(self) -> Float64Array:
         """Return the links as one table: float64[5, links].
 
-        The rows of the table are source, destination, plane, bandwidth in bytes/s, and latency in
-        ns as rounded by `latency_ns`.
+        Its rows: source, destination, plane, bandwidth in bytes/s, latency in ns as `latency_ns`.
         """
         keys = (self.source, self.destination, self.plane)
         return np.stack([*keys, self.bandwidth_bytes_per_s, self.latency_ns])
@@ -311,10 +307,9 @@ class Topology(NotebookDisplay):
     def on_plane(self, plane: int) -> Topology:
         """Return the network of one plane: only its links, in link order and with plane number 0.
 
-        Nodes keep their numbers; switches above the last node that these links use are removed. The
-        name gets `, plane P`. Groups remain, dimensions are dropped. If the topology has only plane
-        0, `on_plane(0)` returns the topology itself. A number without links gives NPUs without
-        links.
+        Nodes keep their numbers; switches above the last node of these links are removed. The name
+        gets `, plane P`. Groups remain, dimensions are dropped. With only plane 0, `on_plane(0)`
+        returns the topology itself. A number without links gives NPUs without links.
         """
         if self.num_planes == 1 and plane == 0:
             return self
@@ -361,10 +356,9 @@ class Topology(NotebookDisplay):
             yield Link(*row)
 
     def node_name(self, node: int) -> str:
-        """Return the name of a node, from `node_names` if the topology has names.
+        """Return the name of a node from `node_names`, if the topology has names.
 
-        Without names, it is the number of an NPU, and `switch K` for a switch, where K counts
-        the switches from 0.
+        Otherwise, the number of an NPU, and `switch K` for a switch, with K from 0.
         """
         if self.node_names:
             return self.node_names[node]

@@ -108,10 +108,9 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
 def open_rank_files(paths: Sequence[str], report: Report) -> Input:
     """Open files as the rank files of one job, independently of their names.
 
-    The ranks are not determined here: the reader finds them in the contents. The first of
-    `paths` (at least one) gives the name and the head of the input. Raise `InputError` for
-    a file that does not exist or cannot be examined, and if the first file cannot be read,
-    is empty or begins with 4096 zero bytes.
+    The reader finds the ranks in the contents. The first of `paths` (at least one) gives the name
+    and the head. Raise `InputError` for a file that does not exist or cannot be examined, and if
+    the first file cannot be read, is empty or begins with 4096 zero bytes.
     """
     parts = tuple(create_part(Path(path)) for path in paths)
     return _create_input(Source(paths[0], parts, report), read_head(Path(paths[0])), Layout.PREFIX)
@@ -157,10 +156,7 @@ def content_of(opened: Input, format: Format) -> Source:
 
 
 def are_one_set(paths: Sequence[str], formats: Sequence[Format]) -> bool:
-    """Return whether the files are exactly the rank files of one set, also by their content.
-
-    Raises `InputError` if the content of the first file decides (`_is_set`) and cannot be read.
-    """
+    """Return whether names and content show exactly one set of rank files; errors: `_is_set`."""
     members = _find_set(Path(paths[0]), formats)
     is_whole = {member.file for member in members} == set(map(Path, paths))
     return is_whole and (not members or _is_set(members[0], formats))
@@ -179,12 +175,11 @@ def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
 
 
 def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the entries `PREFIX.<rank><suffix>` in the folder of `prefix`, by rank.
+    """Return the entries `PREFIX.<rank><suffix>` in the folder of `prefix`, by rank, then path.
 
-    Entries of equal rank are ordered by path. `suffixes`: permitted suffixes of the format.
-    A prefix such as `rank` may also precede the rank without a point, as in `rank0.et`.
-    Missing ranks are not detected. The result is [] if there are no such entries, or if the
-    folder is missing or unreadable.
+    `suffixes`: permitted suffixes of the format. A prefix such as `rank` may also precede the rank
+    without a point, as in `rank0.et`. Missing ranks are not detected. [] without such entries, and
+    if the folder is missing or unreadable.
     """
     members = _find_members(prefix.parent, suffixes)
     return [member.file for member in members if member.prefix == prefix.name]
@@ -286,8 +281,7 @@ def _open_single(path: Path, report: Report) -> Input:
 def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
     """Create the input of a source; `head`: its first bytes as stored.
 
-    If they are the start of a gzip archive, the input is marked as compressed and gets the
-    decompressed head, which may be empty.
+    The head of a gzip archive is decompressed, may then be empty, and the input is marked as gzip.
     """
     if is_gzip(head):
         return Input(source, decompress_head(head), layout, is_gzip=True)
@@ -297,10 +291,9 @@ def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
 def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
     """Return the first 4096 bytes of the file in a folder that identifies a folder format.
 
-    Only formats that are folders and have a signature count. The first `MAX_MARKERS` files, by
-    name, directly in the folder and with a suffix of such a format are examined; the first one with
-    the signature of any of these formats is used. None if there is none, or if a file or the folder
-    cannot be read.
+    The first `MAX_MARKERS` files, by name, directly in the folder and with a suffix of a folder
+    format with a signature are examined; the first with the signature of any such format is used.
+    None if there is none, or if a file or the folder cannot be read.
     """
     markers = [f for f in formats if f.layout is Layout.FOLDER and f.signature]
     suffixes = tuple({suffix for format in markers for suffix in format.suffixes})
@@ -344,9 +337,8 @@ def _find_enclosing_folder(prefix: Path, formats: Sequence[Format], report: Repo
 def has_signature(head: bytes, format: Format) -> bool:
     """Return whether the signature of a format occurs in the first bytes of a file.
 
-    The signature is a regular expression, which is searched anywhere in `head`, after a
-    UTF-8 byte order mark at its start. The result is False for a format without a
-    signature.
+    The signature is a regular expression, which is searched anywhere in `head`, after a UTF-8 byte
+    order mark at its start. The result is False for a format without a signature.
     """
     start = head.removeprefix(codecs.BOM_UTF8)
     return bool(format.signature) and re.search(format.signature, start) is not None
@@ -379,12 +371,11 @@ def _create_empty_folder_error(path: Path, missing: str) -> InputError:
 
 
 def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
-    """Create a source of one part from a pipe.
+    """Create a source of one part from a pipe; loading it again returns the same bytes.
 
-    The head, at most 4096 bytes, is read now, and the rest when the part is loaded for the
-    first time; later loads return the same bytes. `is_ours`: close the file after the rest is
-    read, and on errors of the first read, but not if loading fails. Raises `InputError` for an
-    empty stream, one that begins with 4096 zero bytes, and one whose head cannot be read.
+    The head, at most 4096 bytes, is read now, and the rest when the part is first loaded.
+    `is_ours`: close the file after that, and on errors of the first read, but not if loading fails.
+    Raises `InputError` for a stream that is empty, begins with 4096 zero bytes, or cannot be read.
     Loading raises it for a stream that is too long; its errors of reading are not converted.
     """
     try:

@@ -106,10 +106,9 @@ class SearchBudget:
 
     @property
     def reason(self) -> str:
-        """Description of the limit that is reached; "" if none is.
+        """Description of the limit that is reached, that of work first; "" if none is.
 
-        The limit of work comes first: it is reached if the counted work is at least the limit. The
-        limit of time is reached if no time is left.
+        The limits are reached at the permitted work or more, and when no time is left.
         """
         if self.work is not None and self.done >= self.work:
             return f"the work limit was reached ({self._work_limit})"
@@ -118,21 +117,16 @@ class SearchBudget:
         return ""
 
     def count(self, work: int) -> None:
-        """Add work, in steps, to that of this search and of all searches that contain it.
-
-        Limits are not checked.
-        """
+        """Add work, in steps, to this and all containing searches; limits are not checked."""
         self.done += work
         if self._parent is not None:
             self._parent.count(work)
 
     def check(self) -> None:
-        """Raise `BudgetReached` at the first check after a limit is reached.
+        """Raise `BudgetReached` at the first check after a limit is reached, and set `is_reached`.
 
-        Later checks of this budget raise no exception, so that the search can finish and return
-        its result. `is_reached` is set before the exception is raised. The limit of work does
-        not apply while the counted work is 0, so that a limit of 0 permits a first result. The
-        limit of time always applies.
+        Later checks raise no exception, so that the search can finish and return its result. The
+        limit of work, unlike that of time, does not apply while the counted work is 0.
         """
         # A limit of work never prevents the first simulation: with a limit of 0 there is one
         # result.
@@ -154,11 +148,10 @@ class SearchBudget:
     def simulated(self, steps: int, simulate: Callable[[], T], *, is_checked: bool = True) -> T:
         """Check the limits, count a simulation of `steps` steps, and return its result.
 
-        `simulate` runs the simulation. It counts as `steps` plus 500, also if it fails. A
-        simulation inside another one of the same outermost search is neither checked nor
-        counted again. With `is_checked` False, it is counted without a check. Raises
-        `BudgetReached` before the simulation, without counting it, if a limit is reached; only
-        once per budget, as in `check`.
+        `simulate` runs the simulation, which counts as `steps` plus 500, also if it fails. Inside
+        another simulation of the same outermost search it is neither checked nor counted. With
+        `is_checked` False it is counted without a check. Raises `BudgetReached` as `check`,
+        uncounted.
         """
         outermost = self._get_outermost()
         if outermost._is_simulating:
@@ -202,10 +195,9 @@ def _rebuild_budget(
 ) -> SearchBudget:
     """Create the copy of a budget in another process, with the same remaining limits.
 
-    `work`: remaining steps of work, None for no limit. `left_s`: seconds from now to the
-    time limit, None for no limit. `timeout_s`, `work_limit`: the original limits, only for
-    messages. The copy has counted no work, has no record of ended searches, and is not part
-    of another search.
+    `work`: remaining steps of work, None for no limit. `left_s`: seconds from now to the time
+    limit, None for no limit. `timeout_s`, `work_limit`: the original limits, only for messages. The
+    copy has counted no work, has no record of ended searches, and is not part of another search.
     """
     budget = SearchBudget(work, left_s)
     budget.timeout_s, budget._work_limit = timeout_s, work_limit

@@ -71,10 +71,9 @@ def discover(
       the environment of the process: DISABLED
     - `admission`, which is called right before an import, returns a reason: BROKEN
 
-    Raise `UsageError` (`unknown-plugin`) for a name in `disabled` that no plugin or
-    distribution has, also if `use_plugins` is False. Unknown names in the variable are
-    ignored. Ctrl-C during an import raises a `KeyboardInterrupt` whose text names the
-    plugin.
+    Raise `UsageError` (`unknown-plugin`) for a name in `disabled` that no plugin or distribution
+    has, also if `use_plugins` is False. Unknown names in the variable are ignored. Ctrl-C during an
+    import raises a `KeyboardInterrupt` whose text names the plugin.
     """
     candidates = _sort_candidates()
     _check_names(disabled, candidates)
@@ -352,11 +351,10 @@ def _create_manager() -> pluggy.PluginManager:
 def _collect_offers(module: object, name: str, manager: pluggy.PluginManager) -> tuple[Offer, ...]:
     """Call every hook of one plugin, and return its offers in the order of `HOOKS`.
 
-    Offers of one hook are in the order in which it returns them; a hook that the plugin
-    does not define is skipped. The plugin is registered with `manager` only during the
-    call, also if it fails; `manager` must have no other plugin. Raise `PluginError` for
-    invalid offers and for hooks without `@hookimpl`, pluggy's error for an unknown hook,
-    and any exception of a hook.
+    Offers of one hook are in the order in which it returns them; a hook that the plugin does not
+    define is skipped. The plugin is registered with `manager` only during the call, also if it
+    fails; `manager` must have no other plugin. Raise `PluginError` for invalid offers and for hooks
+    without `@hookimpl`, pluggy's error for an unknown hook, and any exception of a hook.
     """
     manager.register(_select_functions(module), name)
     try:

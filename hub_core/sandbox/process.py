@@ -141,11 +141,10 @@ def run_program(
 def _create_program_error(name: str, report: Report) -> HubError:
     """Create the error that the report of a program's process describes.
 
-    It is a `UsageError` with a fixed cure if the report has the code `several-programs`
-    (the file defines several programs and none was selected). Otherwise it is an
-    `InputError` with the message, code (default `program-failed`) and cure (default "") of
-    the report. The location is the file `name` with the line of the report, without a line
-    if that is 0 or less, which means unknown.
+    The code `several-programs` (the file defines several programs and none was selected) gives a
+    `UsageError` with a fixed cure. Any other gives an `InputError` with the message, code (default
+    `program-failed`) and cure (default "") of the report. The location is the file `name` and the
+    line of the report, which is omitted if it is 0 or less (unknown).
     """
     place = Location(name, report["line"] if report["line"] > 0 else None)
     code = report.get("code", "program-failed")
@@ -289,9 +288,8 @@ class _Exchange:
         """Write to or read from a pipe as much as is possible without waiting, at most 1 MiB.
 
         `pipe`: standard input of the process, to which the job is written, or its standard output,
-        from which the report is read. A finished pipe, also an input that the process has closed,
-        is removed from the selector. If the report becomes longer than `MAX_REPORT_BYTES` (256
-        MiB), it is discarded, and `is_too_long` is set.
+        from which the report is read. A pipe that is finished or closed by the process leaves the
+        selector. A report above `MAX_REPORT_BYTES` is discarded; `is_too_long` is set.
         """
         process = self._process
         assert process.stdin is not None
@@ -327,9 +325,8 @@ class _Exchange:
 def _stop_process(process: subprocess.Popen[bytes]) -> None:
     """Stop the process and all processes that it started, and wait until it has ended.
 
-    If it still runs, it gets SIGTERM and 5 s to stop its processes, because it also knows
-    the ones that have left its process group. Then its process group is killed by SIGKILL,
-    even if the process itself has already ended. A missing group is no error.
+    If it still runs, it gets SIGTERM and 5 s to stop its processes, also those outside its process
+    group. Then the group is killed by SIGKILL, even if the process has ended. It may be missing.
     """
     if process.poll() is None:
         # It also knows processes that have left its group.

@@ -26,13 +26,11 @@ _IN, _OUT, _TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
 def all_samples(num_ranks: int = 4) -> dict[str, Algorithm]:
     """Build the correct sample algorithms for `num_ranks` ranks (2 or more), by name.
 
-    A name is that of the building function with hyphens, such as `ring-all-reduce`. The
-    recursive halving and doubling all-reduce is included only if `num_ranks` is a power of
-    two, and is then the last one. Every kind of collective is covered except the uneven
-    kinds, which have a table of counts. Every standard kind has a sample that supports
-    calls in place and a sample that supports calls out of place; the custom sample supports
-    only calls out of place. With 1 rank some samples are incorrect. Raise `InputError` for
-    0 ranks.
+    A name is that of the building function with hyphens, such as `ring-all-reduce`. Recursive
+    halving and doubling, only for a power of two, is the last one. Every kind is covered except the
+    uneven kinds, which have a table of counts. Every standard kind has a sample for calls in place
+    and one for calls out of place; the custom sample supports only calls out of place. With 1 rank
+    some samples are incorrect. Raise `InputError` for 0 ranks.
     """
     builders = [*_BUILDERS]
     is_power_of_two = num_ranks & (num_ranks - 1) == 0
@@ -83,12 +81,11 @@ def _build_ring_edges(
     round_index: Int64Array,
     num_ranks: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the data dependencies of `ring_all_reduce` as (parent rows, child rows).
+    """Return the data dependencies of `ring_all_reduce` as (parent rows, child rows), SENDs first.
 
-    `sends`, `round_index`: per row of its step table, whether it is a SEND, and the round
-    from 0. A SEND of round 1 or later depends on the receive in the preceding row, whose
-    unit it forwards. A receive of the second half depends on the earlier SEND that read the
-    unit that it overwrites. The dependencies of SENDs come first.
+    `sends`, `round_index`: per row, whether it is a SEND, and its round from 0. A SEND of round 1
+    or later depends on the receive in the preceding row, whose unit it forwards; a receive of the
+    second half on the earlier SEND that read the unit that it overwrites.
     """
     forwarding = np.flatnonzero(sends & (round_index > 0))
     # The RECV of round k >= n - 1 overwrites the unit that the SEND of round k - (n - 1) read,
@@ -102,9 +99,8 @@ def _build_ring_edges(
 def ring_all_gather(num_ranks: int) -> Algorithm:
     """Build a ring all-gather for calls in place and out of place, with one unit per rank.
 
-    Each rank copies its unit to OUTPUT and sends it to the next rank (mod n). In n - 2
-    further rounds it forwards the unit that it received in the last round. A single rank
-    only copies.
+    Each rank copies its unit to OUTPUT and sends it to the next rank (mod n). In n - 2 further
+    rounds it forwards the unit that it received in the last round. A single rank only copies.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
@@ -119,10 +115,9 @@ def ring_all_gather(num_ranks: int) -> Algorithm:
 def ring_reduce_scatter(num_ranks: int) -> Algorithm:
     """Build a ring reduce-scatter for calls in place and out of place, one unit per rank.
 
-    Unit u starts at rank u + 1 and moves to the next rank (mod n) n - 1 times; each
-    receiver adds its contribution. It is complete at rank u. Partial sums are in SCRATCH,
-    with one unit for each hop except the last (n - 2 units). There must be at least two
-    ranks; a single rank gets no steps.
+    Unit u starts at rank u + 1 and moves to the next rank (mod n) n - 1 times; each receiver adds
+    its contribution; rank u has the sum. Partial sums are in SCRATCH, with one unit for each hop
+    except the last (n - 2 units). A single rank gets no steps, which is incorrect.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for hop in range(n - 1):
@@ -139,10 +134,9 @@ def ring_reduce_scatter(num_ranks: int) -> Algorithm:
 def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
     """Build an in-place all-reduce by recursive halving and doubling, with one unit per rank.
 
-    In the first half, ranks exchange and reduce blocks at the distances n / 2, n / 4, ...,
-    1; a block has as many units as the distance. In the second half they exchange complete
-    blocks at the distances 1, 2, ..., n / 2. The number of ranks must be a power of two,
-    which is not checked; a single rank gets no steps. Source: Thakur et al., IJHPCA 2005.
+    First, ranks exchange and reduce blocks at the distances n / 2, n / 4, ..., 1, of as many units
+    as the distance; then complete blocks at the distances 1, 2, ..., n / 2. `num_ranks` must be a
+    power of two, which is not checked. Source: Thakur et al., IJHPCA 2005.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     distances = _list_doubling_distances(n)
@@ -157,10 +151,9 @@ def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
 def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: bool) -> None:
     """Add an exchange of OUTPUT blocks between each rank and its partner, rank XOR `distance`.
 
-    Blocks have `distance` units and start at multiples of it; a rank's block contains the
-    unit with the rank's number. With `add` (halving), a rank sends its partner's block, and
-    the partner adds it to this block of its OUTPUT. Otherwise (doubling) it sends its own
-    block, which replaces that of the partner. All sends are added before all receives.
+    A block has `distance` units, starts at a multiple of it, and is the rank's if it contains the
+    unit with its number. With `add` (halving), a rank sends its partner's block, which the partner
+    adds; otherwise (doubling) its own, which replaces that of the partner. Sends are added first.
     """
     blocks = []
     for rank in range(num_ranks):
@@ -177,9 +170,8 @@ def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: boo
 def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
     """Build an all-pairs all-reduce for both modes, one unit per rank.
 
-    Rank r sends INPUT unit u to rank u, into unit r of SCRATCH. Rank u adds its own unit u and
-    these in OUTPUT, and sends the sum to all. In place, a result overwrites a unit that was sent
-    before; only the messages order these two accesses.
+    Rank r sends INPUT unit u to rank u, into SCRATCH unit r. Rank u adds its own unit u and these
+    in OUTPUT, and sends the sum to all. In place, only the messages order sends before overwrites.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))
@@ -199,8 +191,7 @@ def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
 def direct_all_to_all(num_ranks: int) -> Algorithm:
     """Build an out-of-place all-to-all: one unit and one message per ordered pair of ranks.
 
-    A rank copies its own unit, then sends to the other ranks in the order of their distance
-    upwards from it (mod n), so that all ranks start with different receivers.
+    A rank copies its own unit, then sends to the ranks at distance 1, 2, ... after it (mod n).
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
@@ -235,9 +226,8 @@ def uneven_all_to_all(num_ranks: int) -> Algorithm:
 def uneven_all_gather(num_ranks: int) -> Algorithm:
     """Build an out-of-place all-gather-v in which rank r contributes r units.
 
-    Each rank except 0, which contributes no units, copies its units to OUTPUT and sends
-    them directly to every other rank in one message, first to the next rank (mod n). Raise
-    `InputError` for fewer than two ranks, because there would be no units.
+    Each rank except 0 copies its units to OUTPUT and sends them directly to every other rank in one
+    message, first to the next (mod n). Raise `InputError` for fewer than two ranks (no units).
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     counts = UnitCounts.from_table(np.arange(n), is_per_pair=False)
@@ -273,9 +263,8 @@ def staged_all_to_all(num_ranks: int) -> Algorithm:
 def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
     """Build a binomial-tree broadcast of two units for calls in place and out of place.
 
-    First the root copies INPUT to OUTPUT. In the round with distance d (1, 2, 4, ... below
-    n), each of the d ranks that have the data sends both units in one message to the rank d
-    places after it, if that has no data yet. Ranks are counted from the root (mod n).
+    First the root copies INPUT to OUTPUT. In round d (1, 2, 4, ... below n), each of the d ranks
+    with the data sends it as one message to the rank d after it (mod n), if that has no data yet.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)
@@ -288,12 +277,11 @@ def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a binomial-tree reduce of two units for both modes.
+    """Build a binomial-tree reduce of two units for both modes; two ranks or more.
 
-    Position p is rank (root + p) mod n. Each power of two d below n, the largest first, is a
-    round: for each p below d, position p + d (if below n) sends its partial sum of both units
-    to position p. Partial sums are in INPUT before the first addition, then in OUTPUT at the
-    root and in SCRATCH (two units) at other ranks. There must be two or more ranks.
+    Position p is rank (root + p) mod n. Each power of two d below n, the largest first, is a round:
+    for p below d, position p + d (if below n) sends its partial sum to position p. Partial sums are
+    in INPUT at first, then in OUTPUT at the root and in SCRATCH (two units) elsewhere.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     # Location of the partial sum, by distance from the root; initially the rank's input.
@@ -311,20 +299,16 @@ def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def _list_doubling_distances(num_ranks: int) -> list[int]:
-    """Return the powers of two that are less than `num_ranks`, in ascending order.
-
-    The result is [1, 2, 4] for 5 to 8 ranks, and [] for 1 rank.
-    """
+    """Return the powers of two below `num_ranks`, ascending; [1, 2, 4] for 5 to 8, [] for 1."""
     rounds = (num_ranks - 1).bit_length()
     return [1 << number for number in range(rounds)]
 
 
 def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a gather with one unit per rank, in which every rank sends its unit to the root.
+    """Build a gather for both modes, in which every rank sends its one unit to the root.
 
-    Unit r of the root's OUTPUT is the unit of rank r; the root copies its own unit. The
-    algorithm supports calls in place and out of place. Raise `InputError` (`rank-range`) if
-    `root` is not a rank.
+    Unit r of the root's OUTPUT is that of rank r; the root copies its own. Raise `InputError`
+    (`rank-range`) if `root` is not a rank.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, root))
@@ -335,11 +319,10 @@ def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a scatter in which the root sends each rank one unit.
+    """Build a scatter for both modes, in which the root sends each rank one unit.
 
-    Unit r of the root's INPUT is sent to OUTPUT of rank r; the root copies its own unit.
-    The algorithm supports calls in place and out of place. Raise `InputError`
-    (`rank-range`) if `root` is not a rank.
+    Unit r of the root's INPUT is sent to OUTPUT of rank r; the root copies its own. Raise
+    `InputError` (`rank-range`) if `root` is not a rank.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, root), (_OUT, 0))
@@ -352,9 +335,8 @@ def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
 def weighted_broadcast(num_ranks: int) -> Algorithm:
     """Build a broadcast of four units from rank 0, for calls in place and out of place.
 
-    Rank 0 copies INPUT to OUTPUT. Then units 0 to 2 are passed upwards around the ring on
-    channel 0, and unit 3 downwards on channel 1. In both directions, they reach all other
-    ranks by one message per hop (n - 1 hops).
+    Rank 0 copies INPUT to OUTPUT. Units 0 to 2 then pass upwards around the ring on channel 0, unit
+    3 downwards on channel 1, to all other ranks (n - 1 hops, with one message each).
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(0, (_IN, 0), (_OUT, 0), count=4)
@@ -368,10 +350,9 @@ def weighted_broadcast(num_ranks: int) -> Algorithm:
 
 
 def shift_to_next(num_ranks: int) -> Algorithm:
-    """Build an out-of-place custom collective with two units per rank.
+    """Build an out-of-place custom collective: INPUT (two units) moves to the next rank's OUTPUT.
 
-    Every rank except the last sends its INPUT in one message to the OUTPUT of the next
-    rank, and the postcondition requires this content. OUTPUT of rank 0 has no condition.
+    The last rank sends no message; OUTPUT of rank 0 has no postcondition.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n - 1):
@@ -385,9 +366,8 @@ def shift_to_next(num_ranks: int) -> Algorithm:
 def flooding_exchange(messages: int, count: int = 1) -> Algorithm:
     """Build a custom collective in which two ranks send all `messages`, then receive them.
 
-    Every message has `count` units, which is also the size of INPUT and OUTPUT, so each
-    message overwrites the data of the last one. There is no postcondition. A control
-    dependency of each step on the preceding step of its rank enforces the order. If a
+    A message has `count` units, as INPUT and OUTPUT, so each overwrites the last one. There is no
+    postcondition. Each step has a control dependency on the preceding step of its rank. If a
     connection can buffer fewer messages, both ranks deadlock.
     """
     steps = CustomSteps(2, count)

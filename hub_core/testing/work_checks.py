@@ -295,8 +295,7 @@ def _compute_expected_units(
 
     A unit has `ELEMENTS_PER_UNIT` float32 values. They are the sum of the units of `build_inputs`
     that contribute to it, with repetitions; a source of all ranks (negative source rank) counts
-    once per rank. The order of the keys is that of their first row in `contract`. Units without a
-    contribution are missing.
+    once per rank. Keys are in the order of `contract`. Units without a contribution are missing.
     """
     inputs = build_inputs(algorithm)
     expected: dict[_OutputUnit, _Values] = {}
@@ -327,8 +326,7 @@ def _slice_of_unit(unit: int) -> slice:
 def _find_pass_problem(result: object) -> str | None:
     """Return the problem of the result of a pass over algorithms as text; None if it is valid.
 
-    A valid result is a tuple of two: an `Algorithm` that passes verification, and a
-    `PassReport`.
+    A valid result is a tuple of two: an `Algorithm` that passes verification, and a `PassReport`.
     """
     pair = result if isinstance(result, tuple) else ()
     if len(pair) != 2 or not isinstance(pair[1], PassReport):

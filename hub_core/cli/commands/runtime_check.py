@@ -45,9 +45,8 @@ class RuntimeVerdict:
     def record(self) -> Record:
         """Return the verdict as an item of `RuntimeVerdictsReport`.
 
-        `self.runtime` is split at the first `@` into name and version; the version is None without
-        `@` or with nothing after it. `is_accepted` (the runtime loads the file) is the fact of this
-        name in the report of the check; if the fact is missing, it equals `ok`.
+        `self.runtime` is split at the first `@` into name and version, None if empty or missing.
+        `is_accepted` (the runtime loads the file) is that fact of the report; without it, `ok`.
         """
         from hub_core.cli.reports.algorithm_records import RuntimeInput, UsedCall
         from hub_core.reports import list_findings
@@ -113,9 +112,8 @@ class VersionVerdict:
         - `loads`: the runtime uses the file.
         - `not applicable`: the runtime does not read files of this format.
         - `never used: CODE`: the runtime loads the file, but uses it for no call.
-        - `refused: CODE`: the runtime does not load the file.
-
-        CODE is that of the first error; without an error, `: CODE` is omitted.
+        - `refused: CODE`: the runtime does not load the file. `: CODE`, with the code of the first
+          error, is omitted if there is no error.
         """
         if self.ok:
             return "loads"
@@ -140,9 +138,8 @@ class AllRuntimesVerdict:
     def diagnostics(self) -> list[Diagnostic]:
         """The first error of each runtime, in the order of verdicts; empty if any uses the file.
 
-        If at least one verdict is applicable (its runtime reads the format), only applicable
-        verdicts are searched. The versions of a runtime are searched in order. A runtime without
-        errors has no entry.
+        If any verdict is applicable (its runtime reads the format), only such verdicts are
+        searched, by version. A runtime without errors has no entry.
         """
         if self.ok:
             return []
@@ -261,12 +258,11 @@ def check_file(session: Session, source: str, runtime: str, options: Assignments
 
 
 def _describe_outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
-    """Return one line that states whether the runtime uses the file.
+    """Return one line: whether the runtime uses the file.
 
-    If the check succeeded and `is_alone` is False (there are several files), it is "RUNTIME uses
-    it". Otherwise it is the verdict text of the check, if it has one. Without one, the line states
-    that the runtime uses the file for the listed calls (success), that it loads the file but uses
-    it for no call (the fact `is_accepted` is true), or that it refuses the file.
+    If the check succeeded for one of several files (not `is_alone`), "RUNTIME uses it". Otherwise
+    the verdict text of the check, if it has one. Otherwise: it uses the file for the listed calls
+    (success), loads it but uses it for no call (the fact `is_accepted`), or refuses it.
     """
     if report.ok and not is_alone:
         return f"{runtime} uses it"
@@ -390,10 +386,7 @@ def check_tuner_file(session: Session, source: str, tuner_format: str) -> TunerV
 
 
 def _read(source: str) -> bytes:
-    """Return the content of a file of at most 16 MiB.
-
-    Raises `InputError` if it cannot be opened (`unreadable-input`) or is larger (`too-large`).
-    """
+    """Return the content of a file; `InputError` if unreadable or above 16 MiB (`too-large`)."""
     try:
         with open(source, "rb") as stream:
             content = stream.read(_MAX_BYTES + 1)

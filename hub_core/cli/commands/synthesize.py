@@ -206,11 +206,10 @@ def synthesize(
 
 
 def _run_for_groups(session: Session) -> int:
-    """Run the command `groups` with the options of the current command line, and return DONE.
+    """Run the command `groups` with the common options of the current command line; return DONE.
 
-    Options that both commands have are passed on, all others are ignored. Raises `UsageError` for
-    the first of `--root`, `--ranks`, `--relays` and `--write-ranks` that is given. Raises
-    `HubError` if no plugin provides the command `groups`, and the errors of that command.
+    Raises `UsageError` for the first of `--root`, `--ranks`, `--relays` and `--write-ranks` that is
+    given, `HubError` if no plugin provides `groups`, and the errors of that command.
     """
     context = click.get_current_context()
     for name in ("root", "ranks", "relays", "write_ranks"):
@@ -228,10 +227,9 @@ def _run_for_groups(session: Session) -> int:
 
 
 def _check_options(request: SynthesisArguments, out: str | None, output: OutputRequest) -> None:
-    """Raise `UsageError` for options that have no meaning in this combination.
+    """Raise `UsageError` for the first option that has no meaning in this combination.
 
-    These are, in this order, `--root` for a collective without root, `--relays` without `--ranks`,
-    and `--to` without `-o`; only the first one found is reported.
+    Order: `--root` for kinds without root, `--relays` without `--ranks`, `--to` without `-o`.
     """
     kind = CollectiveKind(request.collective)
     if request.root is not None and not kind.traits.is_rooted:
@@ -250,9 +248,8 @@ def _add_ranks(
 ) -> Assignments:
     """Return the options of the writer, with the option `ranks` if only some ranks are written.
 
-    `ranks`: the ranks of `--write-ranks`; for None (all), `options` are returned unchanged.
-    Otherwise the text of `ranks` replaces any given option `ranks` in a copy. Raises `UsageError`
-    if the writer has no option `ranks`: its format needs all ranks.
+    `ranks`: those of `--write-ranks`; None (all) returns `options` unchanged. Otherwise, in a copy,
+    they replace any given option `ranks`. Raises `UsageError` for a writer without this option.
     """
     if ranks is None:
         return options
@@ -333,8 +330,7 @@ def _create_simulation(
 ) -> Callable[[Algorithm], SimulationResult]:
     """Return a function that simulates an algorithm on `topology` for `request.size` bytes.
 
-    The simulator and its options are `timing.backend` and `timing.options`. The function, not
-    its creation, raises `HubError` if they are invalid or the simulation fails.
+    It has the simulator and options in `timing`; calls raise `HubError` if these or the run fail.
     """
     from hub_core.pipeline.simulation import simulate
 

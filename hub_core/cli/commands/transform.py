@@ -166,9 +166,8 @@ def _measure_gain(
     largest value. The printed ratio is the time before by the time after, which counts as at least
     1 ns.
 
-    Raises `UsageError` if one of both is an algorithm, because only workloads can be run, and if
-    files of the format cannot be run. Raises other `HubError`s if a run fails, and for an option
-    that the writer refuses.
+    Raises `UsageError` if one of both is an algorithm (only workloads can be run), and if files of
+    the format cannot be run; other `HubError`s if a run fails or the writer refuses an option.
     """
     from hub_core.cli.reports.algorithm_records import MeasuredRun
     from hub_core.model import Workload, format_time
@@ -300,9 +299,8 @@ def _find_search(
 ) -> PassStep:
     """Return the only installed pass that searches for models of the kind of IN, for `--search`.
 
-    The kind is workload or algorithm. The options of the returned step are `topology` and, if
-    `size` is not None, `sizes`, as given. Raises `click.UsageError` if `topology` is None, and then
-    if no or several such passes are installed; the message lists them by name.
+    The options of the step are `topology` and, if `size` is not None, `sizes`. Raises
+    `click.UsageError` without `topology`, and unless exactly one such pass is installed.
     """
     from hub_core.plugin_api import Subject
 
@@ -326,14 +324,13 @@ def _choose_target(
 ) -> ChosenOutput | None:
     """Return path and writer of the result; None without an output (`out` is None).
 
-    The writer is selected by `--to`, else by the suffix of the path. It is a writer of
-    workloads if the input is a workload. If `out` has a final `/`, the result gets the name
-    of the input in this folder, unless the format itself is a folder. Nothing is written.
+    The writer is selected by `--to`, else by the suffix of the path. It is a writer of workloads if
+    the input is a workload. With a final `/` in `out`, the result gets the name of the input in
+    this folder, unless the format itself is a folder. Nothing is written.
 
-    Raise `UsageError` if no writer or several writers fit the suffix, if standard output
-    cannot be used, and if the output would replace the input without `--force`
-    (`output-is-input`). Raise `HubError` if no writer or several writers have the name in
-    `--to`.
+    Raise `UsageError` if no writer or several writers fit the suffix, if standard output cannot be
+    used, and if the output would replace the input without `--force` (`output-is-input`). Raise
+    `HubError` if no writer or several writers have the name in `--to`.
     """
     if out is None:
         return None
@@ -387,12 +384,11 @@ def _run_search(
     shared: Mapping[str, Assignments],
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
-    """Run the pass `name`, a search, with parallel workers, and show its progress.
+    """Run the pass `name`, a search, with parallel workers; return the result and the changes.
 
-    Return the result and the descriptions of the changes. `options`: options of the pass.
-    `shared`: options by component; only those of the engine that starts the workers are used.
-    `budget`: limits of the search; the pass records there the limits that ended it early. The
-    workers are stopped at the end. Raise `HubError` if the engine or the pass fails.
+    Progress is shown; changes are texts. `options`: of the pass. `shared`: by component; only those
+    of the engine that starts the workers are used. `budget`: limits, which also records those that
+    ended the search. The workers are stopped at the end. Raise `HubError` if engine or pass fails.
     """
     from hub_core.pipeline.calls import transform as run_pass
 
