@@ -337,10 +337,12 @@ class Binding:
         return count
 
     def elements_of_rank(self, kind: TensorType) -> int:
-        """Return the number of elements of a tensor on one rank.
+        """Return the number of elements that one rank stores of a tensor.
 
-        For a sliced tensor it is that of the longest block: the sliced dimensions are divided by
-        their ranks, rounded up. Raises `InputError` (`symbol`) for a symbol without a number.
+        For a sliced tensor these are the elements of the longest block: each axis that slices a
+        dimension divides its size by the ranks of the axis, rounded up, in the order of the
+        axes. Any other layout counts the complete tensor, also a root. Raise `InputError`
+        (`symbol`) for a symbol without a number.
         """
         if not kind.layout.axes and not kind.layout.is_sliced:
             return self.elements(kind.shape)
@@ -374,10 +376,10 @@ Ranges = Mapping[str, tuple[int, int]]
 def parse_ranges(text: str) -> Ranges:
     """Return (smallest, largest) size by symbol, from text such as `B=8,N=1024..1048576`.
 
-    `B=8` is the range 8..8. Sizes are integers from 0 to 2^63 - 1 in digits. Blanks
-    around symbols and sizes are ignored, empty entries are skipped, and the last entry of a
-    repeated symbol is used. Raises `UsageError` for any other entry, and for a range whose end
-    is below its start.
+    `B=8` is the range 8..8. Sizes are integers from 0 to 2^63 - 1 in ASCII digits. Blanks
+    around symbols and sizes are ignored. Empty entries (as in `B=8,,N=4`) are skipped; the
+    empty text gives {}. Of a repeated symbol the last entry is used. Raise `UsageError` for
+    any other entry, also one of blanks only, and for a range whose end is below its start.
     """
     ranges = {}
     for part in filter(None, text.split(",")):

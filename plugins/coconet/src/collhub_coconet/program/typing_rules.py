@@ -111,10 +111,11 @@ def type_uneven_communication(operands: Operands) -> TensorType:
 
 
 def type_send(operands: Operands) -> TensorType:
-    """Return the type of a Send: that of the operand, in the group `offset` groups further on.
+    """Return the type of a Send: that of its operand, with the group number increased by `offset`.
 
-    Raises `TypingMistakeError` (`group`) for a missing offset or an offset of 0, and for a group
-    below 0; there is no upper limit.
+    The layout may be any and is unchanged. Raise `TypingMistakeError` (`group`) if the
+    offset is missing or 0, and if the new group is below 0; there is no upper limit. Raise
+    it (`operand`) if the operand is a number.
     """
     operand = operands.tensor(0)
     offset = operands.operation.offset or 0
@@ -178,8 +179,10 @@ def type_float_function(operands: Operands) -> TensorType:
 def type_cast(operands: Operands) -> TensorType:
     """Return the type of the operand with the element type of the Cast.
 
-    Shape, layout and group remain. Raises `TypingMistakeError` for a partial operand (each rank has
-    a term of a sum), unless both types are floats, and for a value on a root only.
+    Without an element type in the Cast it is unchanged. Shape, layout and group remain.
+    Raise `TypingMistakeError` for a number, for a value on a root only, and for a partial
+    operand (the tensor is the sum or another reduction of the ranks' values) unless both
+    element types are floats.
     """
     result = operands.type_like()
     element = operands.operation.element or result.element
@@ -207,9 +210,11 @@ def type_dropout(operands: Operands) -> TensorType:
 def type_scalar_reduction(operands: Operands) -> TensorType:
     """Return the type of a reduction to a scalar (Norm, Sum, Max): shape (), same element type.
 
-    A reduction of slices includes the all-reduce of a scalar, so that its result is replicated.
-    Raises `TypingMistakeError` for bool, for a norm of elements that are no floats, and for a
-    layout without a rule, such as a partial operand of a norm.
+    The layout follows from the table of rules. A replicated or local operand keeps its
+    layout. A sliced one gives a replicated scalar, because the reduction includes the
+    all-reduce of the ranks' results. A partial sum is permitted for Sum only, a partial
+    maximum for Max only. Raise `TypingMistakeError` for other layouts, for a number, for
+    bool, and for a Norm of integers.
     """
     operand = operands.tensor(0)
     if operands.operation.kind is Kind.NORM:
@@ -222,10 +227,12 @@ def type_scalar_reduction(operands: Operands) -> TensorType:
 
 
 def type_update(operands: Operands) -> TensorType:
-    """Return the type of an Update: state and value must have equal types, which the result has.
+    """Return the type of an Update, which is that of both operands: the state and its new value.
 
-    Raises `TypingMistakeError` otherwise, for example for a sliced value of a replicated state,
-    which needs an AllGather.
+    Element type, shape, layout and group must be equal. Raise `TypingMistakeError` for the
+    first of these faults: an operand is a number (`operand`), the layouts differ
+    (`layout`), anything else differs (`shape`). For example, a sliced value of a replicated
+    state needs an AllGather. Whether the first operand is a state is not checked.
     """
     state, value = operands.tensor(0), operands.tensor(1)
     if value == state:

@@ -33,7 +33,8 @@ COLLECTIVE_KINDS = {
 def compute_byte_counts(program: Program, binding: Binding, operation: Operation) -> UnitCounts:
     """Return the counts of an uneven collective in bytes: rows times the bytes of a row.
 
-    Raises `InputError` (`size`) if the counts sum to more than 2^62 bytes.
+    Raise `InputError` (`size`) if the counts sum to more than 2^62 bytes, and in the cases
+    of `read_counts` and `count_row_bytes`.
     """
     row_bytes = count_row_bytes(program, binding, operation)
     counts = read_counts(operation)
@@ -56,10 +57,12 @@ def count_row_bytes(program: Program, binding: Binding, operation: Operation) ->
 
 
 def read_counts(operation: Operation) -> UnitCounts:
-    """Return the counts of an uneven collective in rows.
+    """Return the counts of an uneven collective in rows, per pair of ranks or per rank.
 
-    Raises `InputError` (`invalid-counts`) for negative or missing counts, for a sum of 0, and for a
-    number of counts per pair that is no square.
+    An AllToAllV has n * n counts, row by row: first the rows that rank 0 sends to ranks 0,
+    1, ... The other kinds have one count per rank. Raise `InputError` (`invalid-counts`)
+    for missing or negative counts, for a sum of 0 or above 2^62, and for an AllToAllV whose
+    number of counts is no square. Raise `AssertionError` for an operation of another kind.
     """
     assert operation.kind in UNEVEN_COLLECTIVES
     kind, values = COLLECTIVE_KINDS[operation.kind], operation.counts or ()
@@ -74,10 +77,11 @@ def read_counts(operation: Operation) -> UnitCounts:
 
 
 def select_chunk(counts: UnitCounts, chunk: int, chunks: int) -> UnitCounts | None:
-    """Return the counts of the rows of chunk k = `chunk` of n = `chunks`.
+    """Return the counts of one of `chunks` chunks of an uneven collective; None if it has no rows.
 
-    Of a part of c rows these are the rows from c * k // n to c * (k + 1) // n (exclusive). None if
-    the chunk has no rows.
+    Each count c is divided separately: with k = `chunk`, from 0, and n = `chunks`, the
+    chunk has the rows from c * k // n to c * (k + 1) // n (exclusive), counted from the
+    start of the part.
     """
     # Imported here: programs without counts need no numpy.
     import numpy as np
@@ -97,10 +101,19 @@ RowBlocks = tuple[tuple[tuple[int, int], ...], ...]
 
 
 def list_row_blocks(operation: Operation) -> tuple[RowBlocks, RowBlocks]:
-    """Return the blocks of the operand and of the result of an uneven collective.
+    """Return the blocks of rows of the operand and of the result of an uneven collective, by rank.
 
-    A block has the rows that one rank sends to another one, or that it contributes to all or
-    receives of all. The blocks of a rank are in the order of rows; some have no rows.
+    A block is (first row, number of rows); blocks with 0 rows are included. The blocks of a
+    rank are, in order:
+
+    - AllToAllV: in the operand the rows for each receiver, in the result those from each
+      sender.
+    - AllGatherV: in the operand one block, the rank's rows; in the result the rows of each
+      rank.
+    - ReduceScatterV: in the operand the rows of each rank; in the result one block, the
+      rank's.
+
+    Raise `InputError` in the cases of `read_counts`.
     """
     counts = read_counts(operation)
     table, (sent, received) = counts.table, counts.first_units()
@@ -118,9 +131,11 @@ def _pair_rows(first: Int64Array, count: Int64Array) -> tuple[tuple[int, int], .
 
 
 def count_rows(operation: Operation, counts: UnitCounts) -> tuple[int, int]:
-    """Return the rows that an operand needs and that a result has, as the maximum over ranks.
+    """Return the rows that an operand needs and that a result has, each the maximum over the ranks.
 
-    An AllGatherV has the rows of all ranks as result, a ReduceScatterV needs them as operand.
+    - AllToAllV: the largest sum of the counts of a sender, and of a receiver.
+    - AllGatherV: the largest count, and the sum of all counts.
+    - ReduceScatterV: the sum of all counts, and the largest count.
     """
     table = counts.table
     match operation.kind:

@@ -199,10 +199,12 @@ class _BoundCalculation:
         return FormulaTimes(self.rates).find_fastest(demand)[0]
 
     def _compute_contraction_s(self, operation: Operation) -> float:
-        """Return the time of a contraction in s, with its launch; 0 for other computations.
+        """Return the time of a matrix product or convolution in s, with one launch.
 
-        Other computations may be fused into a collective and be hidden by it. The time is divided
-        by the ranks if a reorder can move the contraction onto slices.
+        It is the longer of arithmetic and memory traffic. It is divided by the ranks of a
+        group, without the launch, if transformations may move the operation onto slices
+        (`self.movable`). Return 0 for all other operations, because they may be fused into a
+        collective and be hidden by it.
         """
         if operation.kind not in CONTRACTIONS:
             return 0.0
@@ -309,10 +311,12 @@ class _BoundCalculation:
         return bytes_by_group
 
     def _stays_replicated(self, output: str) -> bool:
-        """Check whether an output is replicated in every reachable program.
+        """Return whether an output is replicated now and in every reachable program.
 
-        False for arguments, for outputs that are not replicated now, and for updates of states that
-        may become slices.
+        False for an argument, and for a value that is not replicated now or is on a mesh of
+        several axes. For an Update of a state it is True only if the complete state is needed
+        after the program (`whole_after`). Otherwise the state may become a slice, whether or
+        not `as-slice` is still allowed.
         """
         operation = self.program.by_name.get(output)
         if operation is None or self.program.types[output].layout != REPLICATED:

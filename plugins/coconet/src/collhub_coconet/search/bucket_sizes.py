@@ -153,12 +153,12 @@ class _BucketChoice:
         return [] if best is None else [self._choose_chunks(best)]
 
     def _choose_chunks(self, candidate: Candidate) -> Candidate:
-        """Simulate a candidate with further chunk counts at every size, and keep the faster times.
+        """Simulate a candidate with all chunk counts at every size, and keep the faster times.
 
-        Returns a copy with a new timing at each size for which the simulation is faster; the
-        program is unchanged. A size that cannot be simulated keeps its timing. Returns the
-        candidate itself without a simulation, or with more than `MAX_CHUNKED` (64) kernels that
-        communicate.
+        Return a copy of the candidate with a new timing (time and chosen means) at each size
+        for which the simulation is faster; the program is unchanged. A size keeps its timing if
+        the time is equal or if it cannot be simulated. Return the candidate itself if times are
+        by formula, or if more than `MAX_CHUNKED` (64) of its kernels communicate.
         """
         kernels = candidate.program.kernels()
         count = sum(any(entry.is_communication for entry in kernel) for kernel in kernels)
@@ -172,9 +172,13 @@ class _BucketChoice:
         return replace(candidate, timings=tuple(timings))
 
     def _fuse_equal_computations(self, steps: Sequence[PartStep]) -> list[PartStep]:
-        """Return the steps, followed by steps that fuse the computations of equal tensors.
+        """Return `steps`, followed by one step for each fusion of computations of equal parts.
 
-        Groups that cannot be fused are skipped. Multi-tensor optimizers fuse in the same way.
+        Parts are equal if they differ only in names, such as the updates of several tensors; a
+        fused kernel computes one operation of all of them, as multi-tensor optimizers do. The
+        fusions are those of `_list_equal_computations` for the program after the last of
+        `steps`, each applied to the program of the step before. Refused fusions are skipped.
+        `steps` must not be empty and is not changed.
         """
         extended = list(steps)
         for members in _list_equal_computations(self._classes, steps[-1].rewrite.program):
@@ -275,12 +279,13 @@ class _BucketChoice:
 def _list_part_steps(
     classes: Sequence[PartClass], steps: Sequence[Sequence[Rewrite]]
 ) -> list[PartStep]:
-    """List the steps of all classes, ordered by split, reorder, as-slice and fuse.
+    """List the steps of all classes of equal parts, ordered by split, reorder, as-slice and fuse.
 
-    In this order they can be applied to the entire program. `steps`: per class, in the order of
-    application; steps of one kind keep the order of the classes. Each result has the program of its
-    part before the step, and the number of copies of the part. Raises `ValueError` for a step of
-    another kind.
+    In this order they can be applied to the entire program. `steps`: per class, in the
+    order of application. Steps of one kind are in the order of the classes, and within a
+    class in their order. Each result has a step, the program of the part before it, and the
+    number of copies of the part. Raise `ValueError` for a step of another kind, and for
+    another number of lists than classes.
     """
     listed = []
     for part, entries in zip(classes, steps, strict=True):

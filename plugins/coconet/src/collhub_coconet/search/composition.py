@@ -210,9 +210,11 @@ def _simulate(
     bindings: Sequence[Binding],
     simulation: Simulation,
 ) -> list[float] | str:
-    """Simulate a whole program at every size with the means of the selected candidates.
+    """Simulate the program at every size with the means of the selected candidates.
 
-    Returns the seconds by size, or the reason as text at the first size that cannot be simulated.
+    `whole`: the entire program, assembled from the candidates of `selection`. Return the
+    seconds in the order of `bindings`. If a size cannot be simulated, return the reason as
+    text at once.
     """
     times = []
     for size_index, binding in enumerate(bindings):

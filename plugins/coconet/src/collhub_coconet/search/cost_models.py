@@ -143,8 +143,10 @@ class _TimeCalculation:
     def compute_minimum_seconds(self) -> float:
         """Return a lower bound, in s, of the time of the kernels in any arrangement of chains.
 
-        It is the time of the busiest resource, because kernels of one resource never overlap, plus
-        the time of all kernels with a reduction to a scalar, which cannot be in a chain.
+        It is the time of the busiest resource (`_find_resource`), because kernels of one
+        resource never overlap, plus the time of all kernels with a reduction to a scalar, which
+        cannot be in a chain. It is 0 without kernels. As a side effect, means are stored in
+        `self.choices`, those of stages under the name "".
         """
         unchained_s, busy = 0.0, dict[str, float]()
         for kernel in self.program.kernels():
@@ -263,11 +265,11 @@ class _TimeCalculation:
         return seconds
 
     def _compute_overlapped_s(self, name: str, times_s: list[float], overhead_s: float) -> float:
-        """Return the time in s of parts that overlap, in the fastest chunk count.
+        """Return the time in s of parts that overlap in chunks, for the fastest chunk count.
 
         With k chunks it is the time of the longest part, plus 1/k of the other parts, plus
-        `overhead_s` for every chunk after the first. The best k of `CHUNK_COUNTS` is stored in
-        `self.choices[name]`.
+        `overhead_s` for every chunk after the first. The best k of `CHUNK_COUNTS`, of equal
+        ones the smallest, is stored in `self.choices[name]`. Raise `ValueError` without parts.
         """
         longest_s = max(times_s)
         remaining_s = sum(times_s) - max(times_s)

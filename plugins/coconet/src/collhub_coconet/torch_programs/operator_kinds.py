@@ -123,10 +123,12 @@ def _add_binary(kind: Kind) -> Expansion:
 
 
 def _add_sum(kind: Kind) -> Expansion:
-    """Return the expansion of `self + alpha * other`, or of the difference if `kind` is Subtract.
+    """Return the expansion of `self + alpha * other`, or of the difference if `kind` is SUBTRACT.
 
-    A missing `alpha` is 1; then there is no multiplication. The second operand may be called
-    `other`, `scalar` or `scalars`.
+    An expansion adds the operations of a node and returns the name of its result. The
+    second operand is the first present argument of `other`, `scalar` and `scalars`. If
+    `alpha` is missing or 1, no Multiply is added. The expansion raises `TypingMistakeError`
+    for a missing argument, and for operands that do not fit.
     """
 
     def expand(build: Builder) -> str:
@@ -163,7 +165,11 @@ def _square(build: Builder) -> str:
 
 
 def _apply_sigmoid(build: Builder) -> str:
-    """Add 1 / (1 + exp(x * -1)) for the operand `self`, as PyTorch computes it; return its name."""
+    """Add the sigmoid 1 / (1 + exp(x * -1)), and return the name of the result.
+
+    x is the operand `self`. The operations have the order of PyTorch. Raise
+    `TypingMistakeError` if x has no float elements or a layout without a rule.
+    """
     power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, build.operand("self"), -1.0))
     return build.finish(Kind.DIVIDE, 1.0, build.add(Kind.ADD, power, 1.0))
 
@@ -256,10 +262,11 @@ def _select(build: Builder) -> str:
 
 
 def _cast(build: Builder) -> str:
-    """Add a Cast to the element type `dtype`, and return the name of its result.
+    """Add a Cast of the operand `self` to the element type `dtype`; return the name of its result.
 
-    Without `dtype`, or if the language lacks the type, raises the exception of a refusal, so
-    that the caller adds an opaque operation instead.
+    Raise `TypingMistakeError` without `dtype`, for a type that the language does not have,
+    and for an operand that cannot be cast. The caller then adds an opaque operation
+    instead.
     """
     element = build.argument("dtype")
     if not isinstance(element, ElementName) or element.name not in list(ElementType):
@@ -277,8 +284,10 @@ def _interpolate(build: Builder) -> str:
 def _add_product(kind: Kind) -> Expansion:
     """Return the expansion of `self + value * (tensor1 * tensor2)`.
 
-    With `kind` Divide it is the quotient of the tensors instead of the product. The factor may be
-    called `value` or `scalars`; its default is 1, for which no multiplication is added.
+    An expansion adds the operations of a node and returns the name of its result. `kind`:
+    MULTIPLY, or DIVIDE for the quotient of the tensors. The factor may be called `value` or
+    `scalars`; if it is missing or 1, no Multiply is added for it. The expansion raises
+    `TypingMistakeError` for a missing argument, and for operands that do not fit.
     """
 
     def expand(build: Builder) -> str:
@@ -311,8 +320,10 @@ def _multiply_any(build: Builder) -> str:
 def _add_scaled_product(kind: Kind, *factors: str) -> Expansion:
     """Return the expansion of `beta * self + alpha * (product of the two factors)`.
 
-    `kind`: of the product; `factors`: names of its two operands. A missing alpha or beta is 1, for
-    which no multiplication is added. As in PyTorch, `self` is not read if beta is 0.
+    An expansion adds the operations of a node and returns the name of its result. `kind`:
+    of the product; `factors`: names of the arguments with its two operands. For an alpha or
+    beta that is missing or 1, no Multiply is added. As in PyTorch, `self` is not read if
+    beta is 0: the result is then the scaled product, without a sum.
     """
 
     def expand(build: Builder) -> str:
@@ -388,8 +399,10 @@ def _reshape(build: Builder) -> str:
 def _find_dimensions(build: Builder, rank: int) -> list[int]:
     """Return the dimensions of the argument `dim`, ascending from 0, each once.
 
-    `dim` is a number or a tuple; negative ones count from the end. All `rank` dimensions if it is
-    absent or has no number; empty for a scalar.
+    `dim` is a number or a tuple of numbers; other values are ignored. Negative numbers
+    count from the end. Numbers outside of the `rank` dimensions are not detected: they are
+    taken modulo `rank`. Without any number, also for an empty tuple, all dimensions are
+    returned. The list is empty for a scalar (`rank` 0).
     """
     value = build.argument("dim")
     numbers = value if isinstance(value, tuple) else (value,)
@@ -398,12 +411,14 @@ def _find_dimensions(build: Builder, rank: int) -> list[int]:
 
 
 def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
-    """Reduce along the dimensions of `dim` (all without it), and return the name of the result.
+    """Reduce x along the dimensions of `dim`, and return the name of the result.
 
-    One RowReduce is added per dimension; a Reshape then removes the dimensions, unless `keepdim` is
-    true. If an axis of the mesh slices a reduced dimension, the result is partial: each rank has a
-    term. Refused (`TypingMistakeError`) if a remaining sliced dimension has no counterpart in the
-    result.
+    Without `dim`, all dimensions are reduced (`_find_dimensions`). One RowReduce is added
+    per dimension, in ascending order; each leaves a size of 1. A Reshape then removes these
+    dimensions, unless `keepdim` is true. If an axis of the mesh slices a reduced dimension,
+    the result is partial: each rank has the reduction of its block. Raise
+    `TypingMistakeError` if x is a number, and if a remaining sliced dimension has no
+    counterpart in the result.
     """
     name = x
     for dimension in _find_dimensions(build, len(build.shape(x))):
@@ -451,8 +466,11 @@ def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
 def _average(build: Builder) -> str:
     """Add a mean: a sum, divided by the number of elements that one rank adds; return its name.
 
-    It is along the dimensions of `dim`, or of all elements without `dim`. Refused
-    (`TypingMistakeError`) are another element type, and a mean of all elements of a sliced operand.
+    It is along the dimensions of `dim`, or of all elements if `dim` is missing or empty. If
+    an axis of the mesh slices a reduced dimension, the result is a partial sum: each rank
+    has the mean of its block as its term. Raise `TypingMistakeError` if the argument
+    `dtype` is present, for a mean of all elements of a sliced operand, and for elements
+    that are no floats.
     """
     x = build.operand("self")
     if build.argument("dtype") is not None:
@@ -531,10 +549,11 @@ def _differentiate_gelu(build: Builder) -> str:
 
 
 def _find_dimension(build: Builder, rank: int) -> int:
-    """Return the argument `dim`, counted from 0; 0 if it is absent.
+    """Return the dimension in the argument `dim`, counted from 0; 0 if it is absent.
 
-    A negative number counts from the end. `rank`: number of dimensions; a larger `dim` is not
-    detected. Refused (`TypingMistakeError`) for a scalar, and if `dim` is no number.
+    `rank`: number of dimensions. A negative number counts from the end. A number outside of
+    the dimensions is not detected: it is taken modulo `rank`. Raise `TypingMistakeError`
+    (so that the node becomes opaque) for a scalar, and if `dim` is no integer.
     """
     value = build.argument("dim")
     if not rank or not (value is None or type(value) is int):
@@ -576,10 +595,12 @@ def _add_parts(build: Builder) -> tuple[str | None, ...]:
 
 
 def _unbind(build: Builder) -> tuple[str | None, ...]:
-    """Add a Part of one position per result, without its dimension; return their names.
+    """Add one slice of `self` per result, each without the dimension `dim`; return their names.
 
-    The dimension is the argument `dim`, default 0; result i has position i. The name of an unused
-    result is None, and no operation is added for it. Refused (`TypingMistakeError`) for a scalar.
+    Result i has position i of the dimension (default 0), by a Part and a Reshape
+    (`_select_position`). For a result that is not used, no operation is added and its name
+    is None. Raise `TypingMistakeError` for a scalar, and if the operand is sliced along the
+    dimension.
     """
     x = build.operand("self")
     dimension = _find_dimension(build, len(build.shape(x)))
@@ -594,8 +615,9 @@ def _select_position(
 ) -> str:
     """Add a Part of one position of a dimension, and a Reshape that removes the dimension.
 
-    `start`: the position, from 0; `output`: number of the result of the node. Returns the name of
-    the Reshape. Raises `TypingMistakeError` if x is sliced along the dimension.
+    `start`: the position, from 0. `output`: number of the result of the node that the
+    Reshape computes. Return the name of the Reshape. Raise `TypingMistakeError` if x is a
+    number, does not have the dimension, or is sliced along it.
     """
     part = build.add(Kind.PART, x, dimension=dimension, start=start, count=1)
     shape = build.shape(part)
@@ -648,10 +670,11 @@ def _cut(build: Builder) -> str:
 
 
 def _join(build: Builder) -> str:
-    """Add a Concat of the values in the argument `tensors`, and return its name.
+    """Add a Concat of the values in the argument `tensors`, in their order, and return its name.
 
-    The dimension is the argument `dim`, default 0. Refused (`TypingMistakeError`) for no tensor,
-    scalars, and tensors that do not fit or are sliced along the dimension.
+    The dimension is the argument `dim`, default 0 (`_find_dimension`). Raise
+    `TypingMistakeError` for an empty list, for scalars, and for tensors that do not fit or
+    are sliced along the dimension. The node then becomes opaque.
     """
     tensors = build.list_operands("tensors")
     dimension = _find_dimension(build, len(build.shape(tensors[0])) if tensors else 0)
@@ -659,11 +682,11 @@ def _join(build: Builder) -> str:
 
 
 def _stack(build: Builder) -> str:
-    """Add a Concat along a new dimension, which each operand gets by a Reshape; return its name.
+    """Add a Concat of the values in `tensors` along a new dimension, and return its name.
 
-    The operands are the argument `tensors`; all get the shape of the first one with a size of 1 at
-    the position `dim`, default 0. Refused (`TypingMistakeError`) for no tensor, and for tensors
-    that do not fit.
+    A Reshape first gives each operand the shape of the first one with an additional size of
+    1 at the position `dim` (default 0; a negative number counts from the end of the new
+    shape). Raise `TypingMistakeError` for an empty list, and for tensors that do not fit.
     """
     tensors = build.list_operands("tensors")
     shape = build.shape(tensors[0]) if tensors else ()
@@ -674,11 +697,12 @@ def _stack(build: Builder) -> str:
 
 
 def _look_up(build: Builder) -> str:
-    """Add a Gather of the rows of an embedding, and return its name.
+    """Add a Gather of rows of an embedding table, and return its name.
 
-    The operands are `weight` (the table) and `indices`. Refused (`TypingMistakeError`) for a table
-    of which each rank has a block of rows: indices of the graph count within the block, those of a
-    Gather in the complete table.
+    The operands are `weight` (the table) and `indices`. Raise `TypingMistakeError` for a
+    table of which each rank has a block of rows: indices of the graph count within the
+    block, and indices of a Gather count in the complete table. The node then becomes
+    opaque.
     """
     if build.is_sliced(build.operand("weight"), 0):
         raise _refuse("a table in blocks of rows")
@@ -704,11 +728,12 @@ def _add_rows(build: Builder) -> str:
 
 
 def _drop_nothing(build: Builder) -> str | tuple[str | None, ...]:
-    """Return the operand of a Dropout that has no effect: its rate is 0, or it is not in training.
+    """Return the names of the results of a Dropout that has no effect, without a new operation.
 
-    All other Dropouts, and one whose mask is used, are refused (`TypingMistakeError`), because the
-    random numbers of PyTorch cannot be repeated. If the operator has several results, the names of
-    all but the first are None.
+    The first result is the operand `input` itself; the names of all further results are
+    None. Dropout has no effect if its rate `p` is 0, or if `train` is False. All other
+    Dropouts, and one whose mask is used, raise `TypingMistakeError`, because the random
+    numbers of PyTorch cannot be repeated. So does an operand that is a number.
     """
     x = build.operand("input")
     rate, is_training = build.argument("p"), build.argument("train")
@@ -720,9 +745,11 @@ def _drop_nothing(build: Builder) -> str | tuple[str | None, ...]:
 
 
 def _compare_or_equal(kind: Kind) -> Expansion:
-    """Return the expansion of a comparison by `kind` that also holds for equal operands.
+    """Return the expansion of "less or equal" or "greater or equal", for `kind` LESS or GREATER.
 
-    The operands are `self` and `other`. It is false where an operand is NaN.
+    The expansion adds the comparison by `kind`, an Equal, and a Select of both, and returns
+    the name of the Select. The operands are `self` and `other`. The result is false where
+    an operand is NaN.
     """
 
     def expand(build: Builder) -> str:
@@ -734,9 +761,9 @@ def _compare_or_equal(kind: Kind) -> Expansion:
 
 
 def _differ(build: Builder) -> str:
-    """Add the comparison that is true for different operands; return its name.
+    """Add the comparison that is true where `self` and `other` differ; return its name.
 
-    The operands are `self` and `other`. It is also true where one of them is NaN.
+    It is an Equal whose result is compared with 0. It is also true where an operand is NaN.
     """
     same = build.add(Kind.EQUAL, build.operand("self"), build.operand("other"))
     return build.finish(Kind.EQUAL, same, 0)
@@ -749,8 +776,8 @@ def _negate_truth(build: Builder) -> str:
 def _combine_truths(is_and: bool) -> Expansion:
     """Return the expansion of the logical `and` (`is_and`) or `or` of two bool operands.
 
-    The operands are `self` and `other`. Other element types are refused (`TypingMistakeError`),
-    because a Select needs a bool condition.
+    The expansion adds one Select of `self` and `other`, and returns its name. It raises
+    `TypingMistakeError` for other element types, because a Select needs a bool condition.
     """
 
     def expand(build: Builder) -> str:

@@ -20,9 +20,9 @@ from hub_core.plugin_api import Source, decompressed
 def read_archive(source: Source, options: CapturedOptions) -> Workload:
     """Read the graph of a `.pt2` archive as the workload of a typed program.
 
-    Raises `UsageError` for several archives and invalid options, and `InputError` for an archive
-    that `torch.export.save` did not write and for graphs outside of the language; see `read_export`
-    and `type_graph`.
+    Raise `UsageError` unless the source has exactly one archive, and for invalid options.
+    Raise `InputError` for an archive that `torch.export.save` did not write
+    (`read_export`), and for graphs that cannot be typed (`type_graph`).
     """
     if len(source.parts) != 1:
         raise UsageError(f"{source.name}: one archive was expected, {len(source.parts)} were given")
@@ -42,11 +42,12 @@ def read_document(source: Source, options: CapturedOptions) -> Workload:
 
 
 def read_hlo(source: Source, options: CapturedHloOptions) -> Workload:
-    """Read the HLO text of a compiled program, such as JAX writes it, as a typed program.
+    """Read the HLO text of a compiled program, such as that of JAX, as a typed program.
 
-    The text may be compressed. `options.trip_count`: trips of loops whose number is unknown. Raises
-    `UsageError` for several files; `InputError` with the line for damaged text and for modules with
-    messages between devices, and for graphs that `type_graph` refuses.
+    The text may be compressed. `options.trip_count`: trips of loops whose number is
+    unknown. Raise `UsageError` unless the source has exactly one file, and for invalid
+    options. Raise `InputError` with the line for damaged text and for modules with messages
+    between devices, and for graphs that `type_graph` refuses.
     """
     # Imported here, because other formats of this plugin do not need the reader of HLO.
     from collhub_hlo_modules import StatementReader, build_graph, read_module
@@ -63,7 +64,10 @@ def read_hlo(source: Source, options: CapturedHloOptions) -> Workload:
 def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Workload:
     """Type a captured graph with the choices of the options, and lower the program to a workload.
 
-    Raises `UsageError` for invalid options, and `InputError` for a graph that has no types.
+    Parameters are replicated if the option `parameters` is `replicated`, otherwise local (a
+    value per rank), unless `placements` names them. `source`: of the graph; it is recorded.
+    Raise `UsageError` for `placements`, `mesh` or `groups` that cannot be parsed, and
+    `InputError` for a graph that cannot be typed.
     """
     choices = TypingChoices(
         options.num_ranks,
@@ -79,9 +83,11 @@ def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Wo
 def parse_placements(text: str) -> Mapping[str, str]:
     """Return placements as texts by name, from `w=R,x=S(0)`, or `x=(S(0),R)` for two axes.
 
-    A placement is `R` (replicated), `L` (local), `S(d)` (sliced along dimension d), or one of
-    these per axis in parentheses. Empty for empty text; empty entries are ignored; the last
-    entry of a name counts. Raises `UsageError` for any other entry.
+    A placement is `R` (replicated), `L` (local), `S(d)` (sliced along dimension d), or one
+    of these per axis in parentheses. The number of axes is not compared with a mesh. Blanks
+    around names and placements are removed. Empty text gives {}, empty entries between
+    commas are skipped, and of a repeated name the last entry is used. Raise `UsageError`
+    for any other entry, also one of blanks only.
     """
     placements = {}
     for part in filter(None, _COMMA_OUTSIDE_BRACKETS.split(text)):
