@@ -81,10 +81,11 @@ class Checker:
             self._add("mesh", "two axes of the mesh have one name", "name every axis once", 0)
 
     def add_argument(self, argument: Argument) -> None:
-        """Check an argument; record its type even if it is invalid, so that readers are checked.
+        """Check an argument, and record its type and whether it is a state.
 
-        The first violation is added to `self.findings`; nothing is raised. A repeated name replaces
-        the type of the earlier argument.
+        Both are recorded even if the argument is invalid, so that operations that read it are
+        checked. The first violation (see `_check_argument`) is added to `self.findings`; no
+        error is raised. A repeated name is a violation, and replaces the earlier type.
         """
         text = f"argument {argument.name}"
         try:
@@ -255,12 +256,14 @@ def type_program(
     outputs: Sequence[str],
     mesh: Sequence[str] = (),
 ) -> dict[str, TensorType]:
-    """Return the types of all arguments and operations of a program, by name.
+    """Return the types of all arguments, then of all operations, of a program, by name.
 
-    `program`: its name, for messages; `sizes`: bounds of every symbol; `mesh`: names of the axes.
-    Operations are checked in order and numbered from 1 in messages. Raises one `InputError` with
-    the first mistake of each argument, of each operation that does not read an ill-typed one, and
-    of the outputs.
+    `program`: its name, for messages; `sizes`: (minimum, maximum) of every symbol; `mesh`:
+    names of the axes. Operations are checked in order and numbered from 1 in messages.
+    Raise one `InputError` with all findings, in this order: every symbol whose bounds are
+    not 1 <= minimum <= maximum; equal names of two axes; the first mistake of each
+    argument; the first mistake of each operation that reads no ill-typed operation; every
+    undefined output.
     """
     checker = Checker(program, sizes, mesh)
     for argument in arguments:

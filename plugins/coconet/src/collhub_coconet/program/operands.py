@@ -151,9 +151,12 @@ class Operands:
         return replace(operand, layout=self.derive_layout(operand.shape, (roles,), roles))
 
     def find_view_axes(self) -> tuple[int, ...]:
-        """Return the positions of the axes on which an opaque view changes the layout.
+        """Return the positions in the mesh, ascending, of the axes that an opaque view names.
 
-        Raises `TypingMistakeError` for an operation that is no view, and for unknown or repeated
+        An opaque view is an opaque operation with the rule TO_BLOCKS or TO_LOCAL; it changes
+        the layout on these axes only. Without names the result is (0,), if the mesh has at most
+        one axis. Raise `TypingMistakeError` (`attribute`) for an operation with another rule,
+        and (`axis`) for an unknown or repeated axis, and for no names on a mesh of several
         axes.
         """
         if self.operation.rule not in (Rule.TO_BLOCKS, Rule.TO_LOCAL):

@@ -73,9 +73,10 @@ def find_ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set
 def find_between(program: Program, members: Iterable[str]) -> list[Operation]:
     """Return the operations on paths that leave a set of operations and enter it again.
 
-    `members`: names of the operations in the set, at least one. An operation is returned if it
-    depends on a member, and a member depends on it; members are not. The order is that of the
-    program.
+    `members`: names of the operations in the set, at least one. An operation is returned if
+    it is no member, depends on a member, and a member depends on it (both also indirectly).
+    The order is that of the program; [] without such operations. Raise `KeyError` for a
+    name that is no operation, such as an argument.
     """
     inside = set(members)
     positions = [program.places[name] for name in inside]
@@ -263,9 +264,13 @@ class Program:
 
     @cached_property
     def _kernels(self) -> list[list[Operation]]:
-        """Kernels in an order that respects all dependencies; each stage is one kernel.
+        """Kernels, as lists of operations, in an order that respects all dependencies.
 
-        Computed once per program. Raises `InputError` (`stage`) if stages wait for each other.
+        Each stage is one kernel, with its operations in program order. Each operation outside
+        the stages is a kernel of its own. Among the kernels that are ready, the one with the
+        earliest first operation in the program is next. Computed once per program. Raises
+        `InputError` (`stage`) if stages wait for each other, and `ValueError` for a stage
+        without members.
         """
         order = order_groups(self.operations, [stage.members for stage in self.stages])
         if order is None:
@@ -286,10 +291,10 @@ class Program:
     def with_stages(self, stages: tuple[Stage, ...], chains: tuple[Chain, ...]) -> Program:
         """Copy the program with other stages and chains, without typing it again.
 
-        The program itself is unchanged. Raises `InputError` for the first of these mistakes: a
-        member of a stage is no operation; two stages share an operation; a member of a chain is
-        neither an operation nor a stage; a bucket (collectives performed as one) is invalid; stages
-        wait for each other.
+        The program itself is unchanged. Raise `InputError` (`stage`) for the first of these
+        mistakes: a member of a stage is no operation; an operation is in two stages, or twice
+        in one; a member of a chain is neither an operation nor a stage; a bucket (collectives
+        performed as one) is invalid; stages wait for each other.
         """
         # A copy of all fields and cached properties except for those of stages: operations and
         # types are the same.

@@ -75,9 +75,19 @@ def type_index(operands: Operands) -> TensorType:
 def type_gather(operands: Operands) -> TensorType:
     """Return the type of a Gather: rows of x[rows, ...] at indices[...], as [indices..., ...].
 
-    The elements are those of x. If x is sliced along its rows, the result is a partial sum, since
-    each rank has zeros for the rows of other ranks. Raises `TypingMistakeError` for a scalar x, for
-    indices that are no integers, and for different groups or layouts without a rule.
+    x is the first operand. The result has its element type and group. The layout on each
+    axis of the mesh, for (x, indices):
+
+    - both replicated: replicated
+    - x sliced along its rows (dimension 0), indices replicated: a partial sum, because each
+      rank has zeros for the rows of other ranks
+    - one sliced along another dimension, the other replicated: sliced along this dimension
+      of the result
+    - x a partial sum, indices replicated: a partial sum
+    - one local, the other local or replicated: local
+
+    Raise `TypingMistakeError` for a number as operand, indices that are no integers,
+    different groups, a scalar x, and any other layouts; checked in this order.
     """
     rows, indices = operands.tensor(0), operands.tensor(1)
     operands.check_index(1)
@@ -225,8 +235,9 @@ def type_concat(operands: Operands) -> TensorType:
 def type_transpose(operands: Operands) -> TensorType:
     """Return the type of a Transpose, which swaps the last two dimensions.
 
-    A slice along one of them becomes one along the other; element type and group remain. Raises
-    `TypingMistakeError` for fewer than two dimensions, a number, and a value on a root only.
+    A slice along one of them becomes one along the other. Other layouts, element type and
+    group remain. Raise `TypingMistakeError` for a number, for fewer than two dimensions,
+    for a slice along a dimension of size 1, and for a value on a root only.
     """
     operand = operands.tensor(0)
     rank = len(operand.shape)
@@ -243,8 +254,11 @@ def type_transpose(operands: Operands) -> TensorType:
 def type_permute(operands: Operands) -> TensorType:
     """Return the type of a Permute: dimension i of the result is dimension `order[i]`.
 
-    Slices follow their dimension. Raises `TypingMistakeError` for an order that does not contain
-    every dimension once (from 0), a number, and a value on a root only.
+    A slice follows its dimension: if the operand is sliced along `order[i]`, the result is
+    sliced along i. Other layouts, element type and group remain. A missing order is the
+    empty one, which a scalar needs. Raise `TypingMistakeError` for a number, for an order
+    that does not contain every dimension exactly once (from 0), for a slice along a
+    dimension of size 1, and for a value on a root only.
     """
     operand, order = operands.tensor(0), operands.operation.order or ()
     rank = len(operand.shape)
@@ -327,11 +341,12 @@ class Axes:
 
 
 def find_axes(kind: Kind, x_rank: int) -> Axes:
-    """Return the dimensions of a contraction by role: rows, contracted and free ones.
+    """Return the dimensions of a contraction of x with w by role; see `Axes`.
 
-    `x_rank`: number of dimensions of the first operand x. In a matrix product, all dimensions of x
-    but the last are rows; in a batch product, only the last but one; in a convolution, only the
-    batch.
+    `x_rank`: number of dimensions of x. A MatMul has x[rows..., sum], w[sum, free] and the
+    result [rows..., free]. A BatchMatMul has x[..., row, sum], w[..., sum, free] and [...,
+    row, free]; its batch dimensions are no rows. Every other kind counts as a Conv: x[row,
+    sum, ...], w[free, sum, ...] and [row, free, ...]; positions are no rows.
     """
     last = x_rank - 1
     if kind is Kind.MATMUL:
@@ -344,17 +359,29 @@ def find_axes(kind: Kind, x_rank: int) -> Axes:
 
 
 def type_contraction(operands: Operands) -> TensorType:
-    """Return the type of a matrix product or convolution.
+    """Return the type of a matrix product or convolution of two operands x and w.
 
     - MatMul: x[..., K], w[K, N] -> [..., N]
-    - BatchMatMul: x[..., M, K], w[..., K, N] -> [..., M, N] with equal batch dimensions. If both
-      are sliced along the same batch dimension, so is the result.
-    - Conv: x[B, C, positions], w[O, C, window] -> [B, O, positions], with zero padding and windows
-      of odd lengths
+    - BatchMatMul: x[..., M, K], w[..., K, N] -> [..., M, N] with equal batch dimensions
+    - Conv: x[B, C, positions], w[O, C, window] -> [B, O, positions], with zero padding and
+      windows of odd lengths
 
-    If both are sliced along the contracted dimension, the result is a partial sum (partial or
-    local). The product of two local operands is local. Two partial operands are refused, since the
-    sum of products is not the product of sums. Raises `TypingMistakeError` for other operands.
+    Element type and group are those of x. The layout on each axis of the mesh, for (x, w):
+
+    - both replicated: replicated
+    - x sliced along a row (a dimension before K of a MatMul, M, or B of a Conv), w
+      replicated: sliced along this dimension
+    - x replicated, w sliced along N or O: sliced along this dimension
+    - both sliced along the contracted dimension (K or C): a partial sum; local in a program
+      without a mesh
+    - both sliced along the same batch dimension of a BatchMatMul: sliced along it
+    - one local, the other local or replicated: local
+    - one a partial sum, the other replicated: a partial sum. Two partial sums are refused,
+      since the sum of products is not the product of sums.
+
+    Raise `TypingMistakeError` for a number, elements that are no floats, different element
+    types, different groups, shapes that do not fit, and other layouts; checked in this
+    order.
     """
     operands.check_float(0)
     operands.check_float(1)
@@ -435,10 +462,10 @@ def _compute_batch_shape(left: TensorType, right: TensorType) -> Shape:
 def _compute_conv_shape(x: TensorType, w: TensorType) -> Shape:
     """Return the shape of a convolution of x [B, C, positions] with w [O, C, window].
 
-    It is [B, O, positions], with the positions of x unchanged. There may be several dimensions of
-    positions, as many as of the window. Raises `TypingMistakeError` for shapes that do not fit,
-    window sizes that are even or no numbers (`shape`), and an x that is sliced along positions
-    (`layout`).
+    It is [B, O, positions], with the positions of x unchanged. x and w need the same number
+    of dimensions, at least three, so there can be several dimensions of positions. Raise
+    `TypingMistakeError` (`shape`) otherwise, for different C, and for window sizes that are
+    even or symbols; and (`layout`) for an x that is sliced along positions on any axis.
     """
     window = w.shape[2:]
     is_fit = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1]

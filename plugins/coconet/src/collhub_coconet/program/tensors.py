@@ -138,8 +138,8 @@ _DIFFERING = frozenset({Placement.LOCAL, Placement.PARTIAL, Placement.ROOT})
 def _format_layout(layout: Layout) -> str:
     """Format a layout: S_d if sliced along dimension d, P(op) if partial, @r on root r.
 
-    A mesh has the layouts of its axes in parentheses. Otherwise the first letter of the placement:
-    L for local, R for replicated.
+    L is local, R replicated. A mesh of several axes has their layouts in parentheses, in
+    its order: (S_0, R).
     """
     match layout.placement:
         case Placement.SLICED:
@@ -279,8 +279,9 @@ class Binding:
         """Return the lists of ranks that differ only in their coordinates on the given axes.
 
         `axes`: positions in the mesh. There is one list for each combination of the other
-        coordinates; ranks are those within a group, from 0, ascending. Without axes, every list has
-        one rank; with all axes there is one list.
+        coordinates. Ranks count from 0 within a group and ascend in each list; lists are in the
+        order of their first ranks. Without axes, every list has one rank; with all axes there
+        is one list.
         """
         by_others: dict[tuple[int, ...], list[int]] = {}
         for rank, coordinates in enumerate(product(*map(range, self.axis_sizes))):

@@ -278,10 +278,12 @@ class _Search:
             self._enqueue(candidate, SEARCHED[first_allowed:])
 
     def _take_parents(self) -> list[tuple[Candidate, AllowedKinds]]:
-        """Take up to `_STATES_PER_ROUND` states from the queue, and count them as expanded.
+        """Take up to `_STATES_PER_ROUND` (8) states from the queue, and count them as expanded.
 
-        Dominated states are removed and counted as pruned, and do not count toward the limit. Empty
-        if no state is left.
+        They are in the order of the queue: lowest mean relative time first, of equal ones the
+        first discovered. Dominated states (`_is_dominated`) are removed and counted as pruned,
+        and do not count toward the limit. The result is [] if all remaining states are
+        dominated or the queue is empty.
         """
         parents: list[tuple[Candidate, AllowedKinds]] = []
         while self.queue and len(parents) < _STATES_PER_ROUND:
@@ -297,9 +299,11 @@ class _Search:
     def _is_dominated(self, state: Candidate, kinds: AllowedKinds) -> bool:
         """Check whether known programs are at least as good as any descendant of a state.
 
-        That holds if at every size some known program (not necessarily the same one) is at most as
-        slow as the bound of the time, and needs at most the bound of the memory. The bounds are the
-        cost model's lower bounds for the state's program under the transformations `kinds`.
+        True if at every size one of the candidates of the result takes at most the lower bound
+        of the time (s), and needs at most the lower bound of the peak memory (bytes). It can be
+        another candidate at each size, also the state itself. The bounds are those of the cost
+        model for the program of the state and all programs that the transformations `kinds` can
+        reach from it.
         """
         for size_index, binding in enumerate(self._bindings):
             bound = self._cost_model.bound(state.program, binding, kinds)
@@ -327,10 +331,11 @@ class _Search:
         return True
 
     def _enqueue(self, candidate: Candidate, kinds: AllowedKinds) -> None:
-        """Add a candidate to the result and to the queue.
+        """Append a candidate to the candidates of the result, and add it to the queue.
 
-        Its priority is its time relative to that of the original program, averaged over the sizes;
-        `kinds` are the transformations that may still be applied to it.
+        Its priority, lowest first, is its time divided by that of the original program (the
+        first candidate), as a mean over the sizes; of equal ones the first added is first.
+        `kinds`: the transformations that may still be applied to it.
         """
         self.result.candidates.append(candidate)
         original = self.result.candidates[0]
@@ -400,9 +405,10 @@ def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
 
 
 def count_uneven_values(program: Program, binding: Binding) -> int:
-    """Count the values whose sliced dimension the number of ranks does not divide.
+    """Count the values whose sliced dimension is no multiple of the number of ranks.
 
-    Arguments and operations count; values that are not sliced do not.
+    Arguments and operations count; values that are not sliced do not. Values with layouts
+    on several axes of a mesh are never counted.
     """
     count = 0
     for tensor in program.types.values():

@@ -363,11 +363,12 @@ class HubAlgorithms:
 
 
 def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
-    """Describe omitted algorithms, one line per reason with their names.
+    """Return lines `omitted for N collectives: NAME, NAME: REASON`, one per reason.
 
-    A name at the start of its reason is removed, so that equal reasons of several algorithms share
-    a line. The number in a line is the largest number of collectives for which one of these
-    algorithms was omitted.
+    N is the largest number of omissions of one of these algorithms for this reason. The
+    name of an algorithm at the start of its reason is removed, so that equal reasons of
+    several algorithms share a line. Lines and names are in the order of their first
+    omission; [] without omissions.
     """
     grouped: dict[str, dict[str, int]] = {}
     for omission in omissions:

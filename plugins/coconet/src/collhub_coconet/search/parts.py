@@ -343,12 +343,13 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
 def _propagate(
     program: Program, scalars: set[str], groups: _Groups, *, is_forward: bool
 ) -> dict[str, str | None]:
-    """Return, for each scalar, the set of operations from which it is computed, if it is only one.
+    """Return, for each scalar, the only set of operations that it is computed from.
 
-    `scalars`: names of scalar operations; `groups`: the sets of all operations. With `is_forward`
-    False, the result is instead the only set that reads the scalar. Both count directly or through
-    other scalars of `scalars`; arguments do not count. A set is given by its representative
-    (`groups.find`); the value is "" for no set and None for several.
+    With `is_forward` False, return the only set of operations that reads the scalar.
+    Dependence is direct or through other scalars of `scalars`; arguments do not count. The
+    value is the representative of the set (`groups.find`), "" if there is no such set, and
+    None for several. `scalars`: names of scalar operations; `groups`: the sets of all
+    operations.
     """
     only: dict[str, str | None] = {}
     for operation in program.operations if is_forward else reversed(program.operations):
@@ -540,10 +541,11 @@ def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
 def _order(program: Program, members: list[list[str]]) -> tuple[list[list[str]], set[str]]:
     """Order sets of operations so that each reads values of earlier sets only.
 
-    Of sets that are ready, the one whose first operation is first in the program comes first.
-    If sets wait for each other, the result is `members` in its order, and the second result
-    has all operations of sets that are in such a cycle or between two cycles; otherwise it is
-    empty.
+    `members`: the sets, which contain every operation once. The first result is the ordered
+    sets, each in program order; of sets that are ready, the one with the earliest first
+    operation in the program is next. The second result is then empty. If sets wait for each
+    other in a cycle, the first result is `members` unchanged, and the second one has all
+    operations of sets that are in a cycle or on a path between two cycles.
     """
     ordered = order_groups(program.operations, [group for group in members if len(group) > 1])
     if ordered is not None:
@@ -806,9 +808,10 @@ def _name_values(result: Program, copy: Copy, taken: dict[str, int]) -> dict[str
 
 
 def _choose_free_name(name: str, taken: dict[str, int]) -> str:
-    """Return a name that is not taken, with a number if necessary, and add it to `taken`.
+    """Return `name`, or NAME_2, NAME_3 ... if it is taken, and add the result to `taken`.
 
-    `taken`: for each used name, the number up to which all of its numbers are used.
+    The first number that gives a free name is used. `taken`: for each used name, the
+    highest number that was tried for it (1: none), which is updated.
     """
     chosen, number = name, taken.get(name, 0)
     while chosen in taken:
@@ -821,9 +824,10 @@ def _choose_free_name(name: str, taken: dict[str, int]) -> str:
 
 
 def _rename(operation: Operation, names: Mapping[str, str], seeds: Mapping[int, int]) -> Operation:
-    """Copy an operation with the names of `names` and, if it has a seed, the seed of `seeds`.
+    """Copy an operation; replace its name and operands by `names`, its seed by `seeds`.
 
-    Every name and seed of the operation must have an entry.
+    Numbers as operands and a seed of None are unchanged. Raise `KeyError` for a name or
+    seed without an entry.
     """
     operands = tuple(
         names[operand] if isinstance(operand, str) else operand for operand in operation.operands

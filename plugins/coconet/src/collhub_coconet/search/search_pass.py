@@ -266,9 +266,11 @@ def _list_omissions(
 ) -> list[Omission]:
     """List the algorithms that were not compared for the collectives of the fastest programs.
 
-    For every size, the collectives are those of the program that is fastest there; Sends do not
-    count. An omission has the name, the collective and the reason. If the algorithms of a
-    collective were compared only in another process, they are compared again here.
+    For every size, the collectives are those of the program that is fastest there; Sends do
+    not count. The result has the entries of `hub.omissions` for them, in its order. If the
+    algorithms of a collective were compared only in another process, they are compared
+    again here, which adds to `hub`. Raise `InputError` for a collective without any
+    algorithm.
     """
     demands: dict[Demand, None] = {}
     for size_index, binding in enumerate(bindings):
@@ -362,8 +364,10 @@ def _find_axis_sizes(bound: BoundProgram) -> dict[str, int]:
 def _build_rates(topology: Topology, options: SearchOptions) -> Rates:
     """Build the rates of a rank: links from the network, compute and memory from the options.
 
-    Bandwidth and latency are those of the slowest link. Tflop/s are converted to operations per
-    second; bandwidths are in bytes per second, times in s.
+    Bandwidth (bytes/s) and latency (s) are those of the NPU whose fastest link is slowest
+    (`find_slowest_link`). `compute_tflops` is converted to operations per second; memory
+    bandwidth (bytes/s) and launch time (s) are unchanged. Raise `InputError` for a network
+    without links.
     """
     bandwidth, latency = find_slowest_link(topology)
     return Rates(

@@ -343,10 +343,12 @@ class _MeansOfProgram:
     link_bytes_per_s: float
 
     def find_initial(self, name: str) -> Means:
-        """Return the algorithm and protocol that are fastest in isolation for a communication.
+        """Return the algorithm and protocol that are fastest in isolation, with one chunk.
 
-        It has one chunk. `name`: of the communication. A Send has the algorithm `direct`, with the
-        first protocol. Raises `InputError` if the hub has no algorithm for the collective.
+        `name`: of the communication, a key of `demands` (otherwise `KeyError`). Of equally fast
+        algorithms the first by name is returned, with its first of equally fast protocols. A
+        Send has the algorithm `direct` and the first of `PROTOCOLS`. Raises `InputError`
+        (`algorithm-does-not-fit`) if the hub has no algorithm for the collective.
         """
         demand = self.demands[name]
         if demand.kind is Kind.SEND:
@@ -356,8 +358,10 @@ class _MeansOfProgram:
     def change_chunks(self, name: str, means: Means, count: int) -> Means:
         """Return the means (algorithm, protocol, chunks) with another chunk count.
 
-        They are returned unchanged for a reduction to a scalar, and if the algorithm, repeated per
-        chunk, would have more than `_MAX_NODES` steps.
+        `means` is returned unchanged for a reduction to a scalar, and if `count` times the
+        steps of the algorithm exceeds `_MAX_NODES` (60 000). A Send has one step. `name`: of
+        the communication. Raises `StopIteration` if the hub has no algorithm of this name for
+        it.
         """
         if name in self.scalars or count * self._count_steps(name, means) > _MAX_NODES:
             return means
@@ -437,9 +441,10 @@ class _MeansOfProgram:
 
 
 def _explain_unfit(error: HubError) -> str:
-    """Return the text of an error if all of its codes say that means do not fit.
+    """Return the message of an error that a choice of algorithm or chunks can cause.
 
-    Otherwise the error is raised again. The codes are `_CODES_OF_UNFIT_MEANS`.
+    These are errors where the codes of all diagnostics are in `_CODES_OF_UNFIT_MEANS`; the
+    message is that of the first one. Otherwise the error is raised again.
     """
     if any(diagnostic.code not in _CODES_OF_UNFIT_MEANS for diagnostic in error.diagnostics):
         raise error
@@ -484,7 +489,11 @@ def simulate_candidates(
     activity = f"simulating {len(candidates)} programs"
 
     def is_limit_reached(num_completed: int) -> bool:
-        """Count one unit of work and report the progress; return whether a limit is reached."""
+        """Count one unit of work in `budget`; return whether its limit of work or time is reached.
+
+        One unit is one program at one size; `num_completed` is the number of units so far.
+        Calls `progress` with their fraction of all units first.
+        """
         progress(num_completed / len(tasks), activity)
         budget.count(1)
         return bool(budget.reason)
@@ -551,14 +560,20 @@ def _refine_fastest(
 def _simulate_task(task: tuple[Simulation, Program, Binding]) -> Timing | str:
     """Return `Simulation.timing` of the program of a task; called in worker processes.
 
-    `task`: simulation, program and sizes. The result is the reason as text if no algorithm fits.
+    `task`: simulation, program, and binding of symbols and ranks. The result is the reason
+    as text if the network does not fit, or no chunk count can be simulated. `HubError` is
+    raised for other defects, also for a collective without any algorithm.
     """
     simulation, program, binding = task
     return simulation.timing(program, binding)
 
 
 def _refine_task(task: tuple[Simulation, Program, Binding, Timing]) -> Timing:
-    """Return `Simulation.refined` of the task's program; called in worker processes."""
+    """Return `Simulation.refined` of the program of a task; called in worker processes.
+
+    `task`: simulation, program, binding of symbols and ranks, and the timing to improve.
+    The result is never slower than this timing.
+    """
     simulation, program, binding, timing = task
     return simulation.refined(program, binding, timing)
 

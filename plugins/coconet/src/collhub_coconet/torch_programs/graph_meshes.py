@@ -167,9 +167,10 @@ def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset
 
 
 def find_group_axes(mesh: GraphMesh, node: GraphNode) -> tuple[int, ...]:
-    """Return the positions of the mesh axes of a collective, ascending.
+    """Return the positions of the mesh axes along which a collective communicates, ascending.
 
-    They are all axes if it names no group, or one that is not in `mesh.axes_of`.
+    They are those of its argument `group_name` in `mesh.axes_of`. Without this argument, or
+    for a name that is no key of `mesh.axes_of`, they are all axes of the mesh.
     """
     name = node.arguments.get("group_name")
     return mesh.axes_of.get(name if isinstance(name, str) else "", tuple(range(len(mesh.sizes))))
@@ -237,10 +238,10 @@ def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tup
 
 
 def _match(graph: CapturedGraph, sizes: Mapping[str, int], names: Sequence[str]) -> tuple[int, ...]:
-    """Return the positions of the named axes in the mesh, ascending.
+    """Return the positions of the named axes in the mesh, ascending; () without names.
 
-    Raises `InputError` (code `axis`) for an axis that the mesh lacks. `sizes`: ranks by axis, in
-    the order of the mesh.
+    `sizes`: ranks by axis, in the order of the mesh. A repeated name gives a repeated
+    position. Raises `InputError` (`axis`) for the first name that the mesh lacks.
     """
     for name in names:
         if name not in sizes:

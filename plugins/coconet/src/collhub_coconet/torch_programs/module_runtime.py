@@ -65,7 +65,10 @@ def _make_groups(group: Group) -> dict[str, Group]:
 
 
 def _find_coordinates(rank: int) -> list[int]:
-    """Return the position of a rank on each axis of `MESH`; the first axis varies slowest."""
+    """Return the position of a rank on each axis of `MESH`; the first axis varies slowest.
+
+    `rank`: within the group that forms the mesh, from 0. The result is [] without a mesh.
+    """
     coordinates = []
     for size in reversed(MESH.values()):
         rank, coordinate = divmod(rank, size)
@@ -74,9 +77,12 @@ def _find_coordinates(rank: int) -> list[int]:
 
 
 def _list_axes(layout: Layout, group: Group) -> list[tuple[int | str, Group]]:
-    """Return (layout, process group of this rank) for every axis of the mesh.
+    """Return (layout, process group of this rank) for every axis of the mesh, in its order.
 
-    A layout that is no list gives one pair, with `group`.
+    `layout`: one entry per axis, a dimension (int) or a placement such as `local` (text).
+    If it is a single entry instead of a list, the result is one pair of it and `group`. The
+    first call with a list creates the process groups (`_make_groups`), so all ranks of
+    `group` must make it.
     """
     if not isinstance(layout, list):
         return [(layout, group)]
@@ -92,9 +98,10 @@ def _name(group: Group) -> str:
 
 
 def _block(x: torch.Tensor, dimension: int, group: Group) -> torch.Tensor:
-    """Return the block of this rank along a dimension of n elements as a contiguous copy.
+    """Return the block of this rank in `group` along a dimension of n elements, contiguous.
 
-    Blocks have ceil(n / p) elements on p ranks; the last ones have fewer, or none.
+    Blocks have ceil(n / p) elements on p ranks; the last ones have fewer, or none. The
+    block shares the memory of `x` if it is contiguous there, and is a copy otherwise.
     """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     length = -(-x.shape[dimension] // ranks)
@@ -105,7 +112,8 @@ def _block(x: torch.Tensor, dimension: int, group: Group) -> torch.Tensor:
 def _pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
     """Append zeros along dimension 0 until `x` has `rows` rows; the result is contiguous.
 
-    `x` has at most `rows` rows.
+    `x` is not changed. A contiguous `x` of `rows` rows is returned itself. Raises
+    `RuntimeError` if `x` has more rows.
     """
     missing = rows - x.shape[0]
     if not missing:
@@ -137,11 +145,11 @@ def _all_reduce(x: torch.Tensor, reduction: str, group: Group) -> _Pending:
 def _all_reduce_bucket(
     tensors: Sequence[torch.Tensor], reduction: str, group: Group
 ) -> list[_Share]:
-    """Start one all-reduce of several tensors of one element type, which are copied into one
-    vector.
+    """Start one all-reduce of several tensors, which are copied into one vector.
 
-    `reduction`: as for PyTorch, such as `sum`. Returns one pending result per tensor, in order
-    and in its shape; the tensors are not changed.
+    The tensors must have one element type; there must be at least one. `reduction`: as for
+    PyTorch, such as `sum`. Returns one pending result per tensor, in order and in its
+    shape. The tensors are not changed.
     """
     flat = torch.cat([x.reshape(-1) for x in tensors])
     result = torch.ops._c10d_functional.all_reduce(flat, reduction, _name(group))
@@ -294,9 +302,11 @@ def _reduce_scatter(x: torch.Tensor, dimension: int, reduction: str, group: Grou
 
 
 def _all_gather(x: torch.Tensor, dimension: int, size: int, group: Group) -> _Pending:
-    """Start an all-gather of blocks along `dimension`, which has `size` elements in all.
+    """Start an all-gather of blocks along `dimension`, which has `size` elements in total.
 
-    Short blocks are padded during the transfer; the result is not padded.
+    `x`: the block of this rank. On p ranks a block has ceil(size / p) elements along it,
+    the last ones fewer or none; they are padded with zeros during the transfer. The pending
+    result has the blocks in the order of the ranks, without padding, and is contiguous.
     """
     ranks = dist.get_world_size(group)
     padded = _pad_rows(x.movedim(dimension, 0), -(-size // ranks))
@@ -309,9 +319,12 @@ def _all_gather(x: torch.Tensor, dimension: int, size: int, group: Group) -> _Pe
 def _all_to_all(
     x: torch.Tensor, source: int, destination: int, size: int, group: Group
 ) -> _Pending:
-    """Start an all-to-all: blocks along `source` become blocks along `destination`.
+    """Start an all-to-all: gather along `source`, keep this rank's block of `destination`.
 
-    Sizes must be multiples of the ranks.
+    `x`: complete along `destination`, and this rank's block along `source`. The pending
+    result is complete along `source`, in the order of the ranks, and is contiguous. The
+    complete sizes of both dimensions must be multiples of the ranks. `size`: that of
+    `destination`; not used.
     """
     ranks = dist.get_world_size(group)
     parts = torch.cat([part.movedim(source, 0) for part in x.chunk(ranks, destination)])
@@ -325,10 +338,12 @@ def _all_to_all(
 def _all_to_all_rows(
     x: torch.Tensor, counts: Sequence[Sequence[int]], rows: int, group: Group
 ) -> _Pending:
-    """Start an exchange of rows by counts: `counts[i][j]` rows go from rank i to rank j.
+    """Start an exchange of rows: `counts[i][j]` rows are sent from rank i to rank j.
 
-    Every rank sends its first rows to rank 0, the following ones to rank 1, and so on. The result
-    has the received rows in the order of their senders, then zeros, `rows` rows in all.
+    Every rank sends its first rows to rank 0, the following ones to rank 1, and so on; rows
+    after these are not sent. The pending result has the received rows in the order of their
+    senders, then zeros up to `rows` rows. Its `wait` raises `RuntimeError` if more rows are
+    received.
     """
     rank = dist.get_rank(group)
     sent, received = list(counts[rank]), [row[rank] for row in counts]
@@ -341,9 +356,12 @@ def _all_to_all_rows(
 def _send_chunk(
     x: torch.Tensor, counts: Sequence[Sequence[int]], chunk: int, chunks: int, group: Group
 ) -> _Pending:
-    """Start the exchange of a chunk of the rows of `x`; the pending result has no other rows.
+    """Start the exchange of chunk `chunk` (from 0) of `chunks` of the rows of `x`.
 
-    Of c rows from one rank to another, chunk k of n has those from c * k // n to c * (k + 1) // n.
+    `counts[i][j]` rows are sent from rank i to rank j in all chunks together; `x` begins
+    with the rows to rank 0, followed by those to rank 1, and so on. Of c rows from one rank
+    to another, chunk k of n has those from c * k // n to c * (k + 1) // n. The pending
+    result has the received rows of this chunk in the order of their senders.
     """
     own = list(counts[dist.get_rank(group)])
     blocks = x.narrow(0, 0, sum(own)).split(own)
@@ -357,7 +375,11 @@ def _send_chunk(
 def _forward_chunk(
     rows: torch.Tensor, counts: Sequence[Sequence[int]], chunk: int, chunks: int, group: Group
 ) -> _Pending:
-    """Start the exchange of `rows`, which are a chunk already, in the order of their receivers."""
+    """Start the exchange of `rows`, the rows of one chunk in the order of their receivers.
+
+    Their numbers follow from `counts` as in `_send_chunk`. The pending result has the
+    received rows of this chunk in the order of their senders.
+    """
     rank = dist.get_rank(group)
     sent = _divide_counts(counts[rank], chunk, chunks)
     received = _divide_counts([row[rank] for row in counts], chunk, chunks)
@@ -377,7 +399,9 @@ def _join_chunks(
 ) -> torch.Tensor:
     """Return the received rows of all chunks in the order of their senders, then zeros.
 
-    The result has `rows` rows.
+    `parts`: for each chunk, in order, its received rows (the results of `_send_chunk` or
+    `_forward_chunk`, after the wait). `counts[i][j]`: rows from rank i to rank j in all
+    chunks. The result has `rows` rows; raises `RuntimeError` if more are received.
     """
     received = [row[dist.get_rank(group)] for row in counts]
     blocks = [
@@ -390,10 +414,11 @@ def _join_chunks(
 
 
 def _all_gather_rows(x: torch.Tensor, counts: Sequence[int], group: Group) -> _Pending:
-    """Start an all-gather of the first `counts[i]` rows of every rank i, in the order of ranks.
+    """Start an all-gather of the first `counts[i]` rows of every rank i, in rank order.
 
-    All ranks transfer as many rows as the largest count, since backends need equal shapes; the
-    result has the counted rows only.
+    All ranks transfer as many rows as the largest count, since backends need equal shapes;
+    `x` must have them (`RuntimeError` otherwise). The pending result has only the counted
+    rows.
     """
     longest = max(counts)
     result = torch.ops._c10d_functional.all_gather_into_tensor(
@@ -410,10 +435,11 @@ def _all_gather_rows(x: torch.Tensor, counts: Sequence[int], group: Group) -> _P
 def _reduce_scatter_rows(
     x: torch.Tensor, counts: Sequence[int], reduction: str, group: Group
 ) -> _Pending:
-    """Start a reduce-scatter of rows: rank i gets the `counts[i]` rows after those of lower ranks.
+    """Start a reduce-scatter of rows: rank i gets `counts[i]` rows, lower ranks those before.
 
-    The parts are padded with zeros to the largest count during the transfer. The result has as many
-    rows as the largest count; those after the rows of a rank are zeros.
+    `x` has sum(`counts`) rows on every rank (`RuntimeError` otherwise). The parts are
+    padded with zeros to the largest count during the transfer. The pending result has as
+    many rows as the largest count; those after the rows of a rank are zeros.
     """
     longest, own = max(counts), counts[dist.get_rank(group)]
     padded = torch.cat([_pad_rows(part, longest) for part in x.split(list(counts))])
@@ -435,7 +461,8 @@ def _broadcast(x: torch.Tensor, root: int, group: Group) -> _Pending:
 def _reduce(x: torch.Tensor, root: int, reduction: str, group: Group) -> _Pending:
     """Start a reduction whose result programs use on rank `root` only.
 
-    It is an all-reduce, because PyTorch has no functional reduction to one rank.
+    It is an all-reduce, because PyTorch has no functional reduction to one rank: `root` is
+    ignored, and every rank of `group` gets the result. `x` is not changed.
     """
     result = torch.ops._c10d_functional.all_reduce(x.contiguous(), reduction, _name(group))
     return _Pending(result, lambda value: value)
@@ -447,9 +474,10 @@ def _all_reduce_scalar(x: torch.Tensor, reduction: str, group: Group) -> torch.T
 
 
 def _top(x: torch.Tensor, dimension: int, count: int) -> Any:
-    """Return the `count` largest elements along a dimension and their positions, largest first.
+    """Return `values` and `indices` of the `count` largest elements along a dimension.
 
-    The first one of equal elements comes first.
+    The largest is first, and of equal elements the one with the smallest position. NaN
+    counts as the largest. Raises `RuntimeError` if there are fewer than `count` elements.
     """
     values, indices = x.sort(dim=dimension, descending=True, stable=True)
     parts = (one.narrow(dimension, 0, count) for one in (values, indices))
