@@ -405,8 +405,8 @@ def _is_text(texts: Texts) -> BoolArray:
 def _parse_numbers(texts: Texts, default: int) -> Int64Array:
     """Parse decimal texts to int64, in their order; an empty text becomes `default`.
 
-    Raises `ValueError` for a text that is not an integer, and `OverflowError` for one above 64
-    bits.
+    Raises `ValueError` for a text that is not an integer, and `OverflowError` for an integer
+    outside -2^63..2^63 - 1.
     """
     numbers = (int(text) if text else default for text in texts)
     return np.fromiter(numbers, np.int64, len(texts))

@@ -190,10 +190,10 @@ class _Followers:
         self._indptr, self._value = csr(key, value, rows)
 
     def look_up(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the values that belong to some rows, and for each value the position of its row.
+        """Return the values of some rows, and for each value the index of its row in `rows`.
 
-        The positions are those in `rows`. A row has any number of values, possibly none. The values
-        are ordered by the position of their row.
+        A row has any number of values, possibly none, in the order of the pairs. Values are ordered
+        by this index; a repeated row gives its values again.
         """
         first = self._indptr[rows]
         count = self._indptr[rows + 1] - first

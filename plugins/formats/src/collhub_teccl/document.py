@@ -222,10 +222,11 @@ class _Parser:
         return True
 
     def _iterate_hops(self, hops: object, json_path: str) -> Iterator[tuple[object, str]]:
-        """Yield the hop and its JSON path for each entry [epoch, hop] of a path.
+        """Yield (hop, its JSON path) for each entry [epoch, hop] of a path, in order.
 
         The hop is a text in valid files; neither it nor the epoch is checked here. Raises
-        `InputError` for no list, an empty list, and an entry that is no list of two values.
+        `InputError` for no list, an empty list, and, after the entries before it, an entry that is
+        no list of two values.
         """
         if not isinstance(hops, list) or not hops:
             raise self._build_error(json_path, "expected a list of [epoch, hop]")

@@ -144,10 +144,11 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _count_units_per_chunk(algorithm: Algorithm, claims: Mapping[str, JsonValue]) -> int:
-    """Return the member `units_per_chunk` of the extension.
+    """Return the number of units of a chunk, from the member `units_per_chunk` of `claims`.
 
-    Without it (a document of an earlier version) each source, or each pair of ranks of an
-    all-to-all, is taken to have a single chunk, which has `unit_count` // ranks units.
+    If it is missing (a document of an earlier version) or no integer above 0, each source, or
+    each pair of ranks of an all-to-all, is taken to have a single chunk, which has
+    `unit_count` // ranks units.
     """
     units = claims.get(_UNITS)
     if isinstance(units, int) and units >= 1:

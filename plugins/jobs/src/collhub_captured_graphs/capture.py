@@ -465,9 +465,10 @@ def _find_states(optimizer: torch.optim.Optimizer | None) -> tuple[str, ...]:
 
 
 def _find_group(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> State:
-    """Return the options of the optimizer group that contains a parameter.
+    """Return the options of the first optimizer group that contains a parameter.
 
-    The parameter is compared by identity. Raises `UsageError` if it is in no group.
+    The parameter is compared by identity; the group itself is returned. Raises `UsageError` if
+    no group contains it.
     """
     groups: list[State] = optimizer.param_groups
     for group in groups:
@@ -485,8 +486,11 @@ def _update_sgd(
 ) -> dict[str, torch.Tensor]:
     """Return parameter and momentum after a step of SGD, with L2 decay of the weights.
 
-    The parameter has the key `""`, the momentum the key `momentum_buffer`. `state` is empty for SGD
-    without momentum, which returns the parameter only. `corrections` is not used.
+    `weight_decay` times the parameter is added to the gradient first. The new momentum is
+    `momentum` times the old one plus the gradient; the parameter is reduced by `lr` times the
+    new momentum. Without momentum (`state` is empty), the gradient takes its place, and only
+    the parameter is returned. The keys are `""` for the parameter and `momentum_buffer`.
+    `options`: of the optimizer group; `corrections` is not used. The arguments are not modified.
     """
     if options["weight_decay"]:
         gradient = gradient + options["weight_decay"] * parameter

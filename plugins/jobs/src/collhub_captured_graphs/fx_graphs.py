@@ -47,10 +47,15 @@ def convert_fx(
     operator in place is replaced by its functional form if only its result is read afterwards.
     `mesh`: number of ranks by axis name, only for a mesh of several axes.
 
-    Raises `InputError` for other operators that write to an operand, unless they are functional
-    collectives, for collectives of c10d in place, calls that are no operator of PyTorch,
-    branches, sizes and numbers that depend on data, element types without a size, and arguments
-    that a document cannot have; `ValueError` if the number of results and of `outputs` differ.
+    Raises `InputError` for:
+
+    - an operator in place without such a replacement, unless it is a functional collective
+    - collectives of c10d in place, branches, and calls that are no operator of PyTorch
+    - sizes and numbers that depend on data, and element types without a size
+    - arguments that a document cannot have
+
+    Raises `ValueError` if there are more or fewer `outputs` than tensor results, and
+    `StopIteration` for too few `inputs`; surplus ones are ignored.
     """
     graph = _FxReader(module).read(inputs, outputs, name)
     sizes = dict(mesh or {})
@@ -331,10 +336,10 @@ def _find_functional_form(node: torch.fx.Node) -> torch._ops.OpOverload | None:
 
 
 def _has_alias(node: torch.fx.Node) -> bool:
-    """Return whether the result of a node may share memory with an operand, or is an input.
+    """Return whether the result of a node may share memory with another value.
 
-    It may for views and operators in place, by the schema of the operator. True also for any node
-    that calls no operator of PyTorch, such as a placeholder or `getitem`.
+    By the schema of the operator, it may for views and for operators in place. True also for
+    any node that calls no operator of PyTorch, such as a placeholder or `getitem`.
     """
     import torch
 

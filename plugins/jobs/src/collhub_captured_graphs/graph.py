@@ -201,7 +201,11 @@ class CapturedGraph:
         object.__setattr__(self, "tensors", tensors)
 
     def refuse(self, node: GraphNode, message: str, code: str, cure: str = "") -> NoReturn:
-        """Raise an `InputError` for a node, with its name and operator before the message."""
+        """Raise `InputError` with the text `node NAME (OPERATOR) MESSAGE` for a node.
+
+        `code`: rule of the error; `cure`: its remedy, "" for none. The location is the file of the
+        graph, if it is known.
+        """
         text = f"node {node.name} ({node.operator}) {message}"
         raise InputError(text, location=Location(self.file or None), code=code, cure=cure)
 

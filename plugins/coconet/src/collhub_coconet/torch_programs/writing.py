@@ -857,9 +857,10 @@ class _ModuleWriter:
         return str(operation.reduction)
 
     def _format_narrowing(self, operation: Operation) -> str:
-        """Return the conversion after a sum or product of integers, which PyTorch makes int64.
+        """Return the suffix `.to(torch.ELEMENT)` that restores the element type of a reduction.
 
-        Empty for other reductions, for int64 and for floats.
+        PyTorch makes sums and products of integers int64. The suffix is empty for int64 and
+        float results, and for minimum and maximum.
         """
         element = self.program.types[operation.name].element
         is_wide = operation.kind is Kind.SUM or str(operation.reduction) in ("sum", "prod")

@@ -187,7 +187,8 @@ def find_largest_buckets(program: Program) -> list[list[str]]:
 def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
     """Return the bytes of the full buffer of each collective that may join a bucket, by name.
 
-    These are collectives of `BUCKET_KINDS` outside of all stages.
+    These are the collectives of `BUCKET_KINDS` that are in no stage, in program order. The
+    bytes are those of `count_buffer_bytes`, which also has the errors.
     """
     staged = {name for stage in program.stages for name in stage.members}
     return {

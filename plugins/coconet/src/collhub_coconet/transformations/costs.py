@@ -120,10 +120,11 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
 
 
 def _count_uneven_bytes(counts: UnitCounts) -> int:
-    """Count the bytes that the rank sends that sends the most, without those that stay on it.
+    """Return the most bytes that one rank sends in an uneven collective of p ranks.
 
-    `counts`: in bytes. In an AllGatherV and a ReduceScatterV by a ring, a rank sends p - 1 parts;
-    all count as the longest one.
+    `counts`: in bytes. With counts per pair (AllToAllV), a rank sends its row of the table
+    without the part for itself. Otherwise (AllGatherV and ReduceScatterV by a ring), each rank
+    sends p - 1 parts, and all count as the longest one.
     """
     table = counts.table
     if counts.is_per_pair:

@@ -281,7 +281,10 @@ def _find_accepted_dimensions(program: Program, reader: Operation, name: str) ->
 
 
 def _find_dimensions(program: Program, name: str) -> set[int]:
-    """Return the dimensions whose size is not 1, counted from the end; 1 is the last."""
+    """Return the dimensions of the tensor `name` whose size is not 1; empty for a scalar.
+
+    They are counted from the end, where 1 is the last. Dimensions of symbolic size count.
+    """
     shape = program.types[name].shape
     return {len(shape) - index for index, size in enumerate(shape) if size != 1}
 

@@ -102,8 +102,8 @@ class Conditions:
     ) -> RefusedMoveError:
         """Build, but do not raise, the error for a condition that an operation violates.
 
-        Its code is `refused-<condition>`. Its location is the program with the line of the
-        operation, or without a line if the program has no such operation.
+        Its code is `refused-<condition>`. Its location is the name of the program; the line is the
+        place of the operation in the program, from 1, and None if no operation has this name.
         """
         names = [entry.name for entry in self._program.operations]
         line = names.index(operation) + 1 if operation in self._program.by_name else None
@@ -322,9 +322,10 @@ def find_operation(program: Program, name: str, kind: Kind, conditions: Conditio
 
 
 def find_members(program: Program, names: Sequence[str], conditions: Conditions) -> list[Operation]:
-    """Return the named operations in program order, each once.
+    """Return the named operations in program order, each once; [] without names.
 
-    Raises `RefusedMoveError` (condition `target`) for an unknown name.
+    Raises `RefusedMoveError` (condition `target`) for the first name that no operation has,
+    also if a stage has it.
     """
     for name in names:
         if name not in program.by_name:

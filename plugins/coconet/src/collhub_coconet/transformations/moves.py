@@ -39,14 +39,17 @@ class Move:
 def legal_moves(program: Program, binding: Binding) -> list[Move]:
     """List the legal moves of a program with their effects on the costs.
 
-    They come in the order of `TRANSFORMATIONS`:
+    Moves that are refused or do not change the program are left out. They come in the order
+    of `TRANSFORMATIONS`:
 
     - split: every AllReduce along every dimension;
-    - reorder: for every AllGather, the largest movable set and its prefixes;
+    - reorder: for every AllGather, the largest movable set and its prefixes, longest first;
     - as-slice: every single state;
     - fuse: the maximal set around each communication, and maximal sets without communication;
     - coalesce: the maximal sets of independent collectives of one kind and group;
     - overlap: maximal chains of at least two operations or stages, in the order of execution.
+
+    Raises `InputError` (`symbol`) if `binding` lacks the number of a symbol.
     """
     before = costs(program, binding)
     return [

@@ -197,7 +197,8 @@ def run_reorder(workload: Workload, options: ReorderOptions) -> tuple[Workload, 
 def run_as_slice(workload: Workload, options: StateOptions) -> tuple[Workload, PassReport]:
     """Store the states of the options as slices; return the new workload and a report.
 
-    Raises `UsageError` without states, and all exceptions of `rewrite_workload`.
+    `options.states`: names joined by `+`. Raises `UsageError` without names, and all exceptions
+    of `rewrite_workload`.
     """
     states = split_names(options.states, "states")
     return rewrite_workload(workload, options, lambda program: as_slice(program, states))
@@ -212,9 +213,10 @@ def run_dead(workload: Workload, options: StatedOptions) -> tuple[Workload, Pass
 
 
 def run_fuse(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]:
-    """Combine the operations `members` into a stage `name`; return the new workload and a report.
+    """Combine operations into a stage `options.name`; return the new workload and a report.
 
-    Raises `UsageError` without members, and all exceptions of `rewrite_workload`.
+    `options.members`: names of operations or stages, joined by `+`. Raises `UsageError` without
+    names, and all exceptions of `rewrite_workload`.
     """
     members, name = split_names(options.members, "members"), options.name
     return rewrite_workload(workload, options, lambda program: fuse(program, members, name))
@@ -241,9 +243,11 @@ def run_coalesce(workload: Workload, options: CoalesceOptions) -> tuple[Workload
 
 
 def run_overlap(workload: Workload, options: OverlapOptions) -> tuple[Workload, PassReport]:
-    """Make a chain of the operations or stages `members`; return the new workload and a report.
+    """Make a chain of operations or stages; return the new workload and a report.
 
-    Raises `UsageError` without members, and all exceptions of `rewrite_workload`.
+    The members of a chain run at the same time on successive chunks of the data.
+    `options.members`: their names, joined by `+`. Raises `UsageError` without names, and all
+    exceptions of `rewrite_workload`.
     """
     members = split_names(options.members, "members")
     return rewrite_workload(workload, options, lambda program: overlap(program, members))

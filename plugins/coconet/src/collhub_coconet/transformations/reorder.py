@@ -254,10 +254,10 @@ class _Move:
         return self._result
 
     def accepts(self, operation: Operation) -> bool:
-        """Check whether an operation can move before the AllGather; if so, record it as moved.
+        """Check whether an operation can move before the AllGather with those accepted so far.
 
-        It must be able to move together with all operations accepted so far (`_find_obstacle`). If
-        it can and reads a sliced value, its result counts as sliced in later calls.
+        `_find_obstacle` decides. If it can and reads a sliced value, its result counts as sliced in
+        later calls, except for a reduction to a scalar. Otherwise the object is not changed.
         """
         if self._find_obstacle(operation) is not None:
             return False
@@ -311,7 +311,8 @@ class _Move:
     def _find_layout_distance(self, name: str) -> int:
         """Return the dimension along which a value is sliced before the move, counted from the end.
 
-        1 is the last dimension; 0 if the value is not sliced.
+        1 is the last dimension. 0 if the value is not sliced on the first axis of the AllGather;
+        slices on other axes do not count.
         """
         layout = self._layout(name)
         if not layout.is_sliced:
@@ -341,9 +342,10 @@ class _Move:
         return None
 
     def _record_slice(self, operation: Operation, slice_name: str) -> None:
-        """Store the name and the dimension of the slice of a moved operation in the object.
+        """Store the name and the sliced dimension of the result of a moved operation in the object.
 
-        Nothing is stored for a reduction to a scalar, whose result is replicated.
+        Nothing is stored for a reduction to a scalar, whose result is replicated. Any other
+        operation must read at least one value with a stored dimension.
         """
         if operation.kind in REDUCTIONS_TO_SCALARS:
             return

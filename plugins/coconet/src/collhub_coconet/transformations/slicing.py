@@ -67,9 +67,10 @@ def split_at_root(program: Program, target: str, root: int = 0) -> Rewrite:
 
 
 def _check_target(program: Program, target: str, conditions: Conditions) -> Operation:
-    """Return the AllReduce with this name, whose reduction must be commutative.
+    """Return the AllReduce with this name, whose reduction must be commutative (default: sum).
 
-    Raises `RefusedMoveError` if there is no such AllReduce or its reduction is not commutative.
+    Records the condition `commutative`. Raises `RefusedMoveError` if no AllReduce has the name
+    (`target`), and if its reduction is not commutative.
     """
     operation = find_operation(program, target, Kind.ALL_REDUCE, conditions)
     reduction = operation.reduction or Reduction.SUM
@@ -313,9 +314,10 @@ def _check_use(program: Program, name: str, reader: Operation, conditions: Condi
 
 
 def _check_axis(program: Program, use: Operation, axis: int, conditions: Conditions) -> None:
-    """Raise `RefusedMoveError` (condition `one-axis`) unless a use is over `axis` alone.
+    """Check that a Slice or AllGather (`use`) goes over exactly one mesh axis, `axis`.
 
-    `use` is a Slice or AllGather; `axis` is a position in the mesh.
+    `axis` is a position in the mesh. Records the condition `one-axis`, or raises
+    `RefusedMoveError` if the operation has another axis or several.
     """
     is_along = find_axis_positions(program, use) == (axis,)
     message = "other uses of the state slice it along another axis"
@@ -323,9 +325,9 @@ def _check_axis(program: Program, use: Operation, axis: int, conditions: Conditi
 
 
 def _check_no_output(program: Program, cut: Operation, conditions: Conditions) -> None:
-    """Raise `RefusedMoveError` (condition `sliced-use`) if the Slice `cut` is an output.
+    """Check that the Slice `cut` is no output, since `as_slice` removes it.
 
-    `as_slice` removes such Slices, so that the output would be missing.
+    Records the condition `sliced-use`, or raises `RefusedMoveError` if it is an output.
     """
     is_output = cut.name in program.outputs
     cure = "make the new value of the state the output"
