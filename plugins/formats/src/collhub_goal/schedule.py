@@ -144,11 +144,13 @@ class GoalSchedule(ColumnTable):
 
 
 def format_goal(schedule: GoalSchedule) -> bytes:
-    """Format the complete GOAL file as ASCII: the blocks of all ranks in ascending order.
+    """Format a schedule as the complete GOAL file in ASCII.
 
-    Every operation has the label `l` followed by its number within the rank, from 0. Dependencies
-    follow the operations of the rank: first `requires`, then `irequires`. A cpu or nic of -1 is not
-    written.
+    The first line is `num_ranks N`. Then follow the blocks of all ranks in ascending order,
+    each after an empty line; a rank without operations has an empty block. In a block,
+    every operation has the label `l` followed by its number within the rank, from 0. The
+    dependencies follow: first `requires`, then `irequires`, each ordered by the waiting
+    operation, then the awaited one. A cpu or nic of -1 is not written.
     """
     bounds = group_pointer(schedule.rank, schedule.num_ranks).tolist()
     after_end = _EdgeLines("requires", schedule.parent, schedule.child)

@@ -163,11 +163,12 @@ def build_document(
     steps: Sequence[Sequence[Sequence[object]]],
     divisions: int = 1,
 ) -> Source:
-    """Build a source, named `file`, with the document of an algorithm; for samples and tests.
+    """Build a source, named `file`, with the JSON document of an algorithm; for samples and tests.
 
-    `tag` is the member that marks the objects (`msccl_type` or `sccl_type`). `chunks` are those of
-    the collective, in the form of the file. `steps` has a list of sends per step, in the form of
-    the file. `divisions` is the number of chunks per address.
+    `tag`: member that marks the type of each object, `msccl_type` or `sccl_type`. `name`:
+    of the algorithm and of its collective. `chunks`: those of the collective; `steps`: the
+    list of sends of each step; both in the form of the file, without a check. `divisions`:
+    number of chunks per address. Every step has one round, and the topology is only a name.
     """
     instance = {tag: "instance", "steps": len(steps), "chunks": divisions, "pipeline": None}
     collective = {tag: "collective", "name": name, "nodes": ranks, "chunks": chunks}
@@ -417,11 +418,12 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
 
 
 def _map_addresses(collective: Collective, *, is_output: bool) -> dict[str, JsonValue]:
-    """Return the addresses of the chunks in the INPUT of every rank, or OUTPUT if `is_output`.
+    """Return the addresses that every rank has in its INPUT, or in its OUTPUT if `is_output`.
 
-    Keys are ranks as text. Values are ascending lists of distinct addresses, empty for a rank
-    without data. Each address of the collective is divided into as many addresses as it has units
-    per rank.
+    An address is the number of a chunk of data in SCCL's form (`iterate_chunks`); the
+    collective is divided into `units_per_rank` parts per address. Keys are ranks as text,
+    in ascending order. Values are ascending lists of distinct addresses, empty for a rank
+    without data.
     """
     ranks, parts = collective.num_ranks, collective.units_per_rank
     addresses_by_rank: dict[str, JsonValue] = {}

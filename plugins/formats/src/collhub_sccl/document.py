@@ -161,9 +161,10 @@ class ScclValue:
             yield ScclValue(value, f"{self._path}[{number}]", self._file)
 
     def to_integer(self, minimum: int = 0, below: int = _MAX_INTEGER) -> int:
-        """Return the value as an integer in `minimum`..`below` - 1.
+        """Return the value as an integer in `minimum`..`below` - 1, by default 0 to 2^31 - 1.
 
-        Raises `InputError` for any other value; booleans and floats are refused.
+        Raise `InputError` for any other value; booleans and floats, also integral ones, are
+        refused.
         """
         value = self.value
         is_integer = isinstance(value, int) and not isinstance(value, bool)

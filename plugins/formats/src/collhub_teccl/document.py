@@ -151,11 +151,12 @@ class _Parser:
         )
 
     def _parse_flow(self, line: object, json_path: str) -> _Flow:
-        """Parse a line of the list of flows, and return the hop of a chunk and the volume on it.
+        """Parse a line of the list of flows; return (hop of a chunk, volume on it).
 
-        The hop is (chunk, origin, source, destination, epoch). Switches that the line names are
-        added to those of the schedule. Raises `InputError` if the line does not have the solver's
-        form.
+        The form is `Chunk C from S traveled over HOP`, with a hop as for `_parse_hop`. The hop
+        of a chunk is (chunk C, origin S, source, destination, epoch); the volume is in chunks,
+        1 if not given. Switches that the line names are added to those of the schedule. Raise
+        `InputError` with `json_path` for a value of another form and for an invalid volume.
         """
         match = _FLOW.fullmatch(line) if isinstance(line, str) else None
         if match is None:

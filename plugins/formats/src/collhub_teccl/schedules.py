@@ -218,8 +218,9 @@ def samples() -> Sequence[Source]:
 def _compute_collective_bytes(claims: Mapping[str, JsonValue]) -> int | None:
     """Return the bytes of a rank's buffer: claimed bandwidth times claimed finish time, rounded.
 
-    The claims are `algorithm_bandwidth_gb_per_s` (in 1e9 bytes/s) and `finish_time_s`. Returns None
-    if one of them is missing, or if the product is outside 1..`_MAX_BYTES`.
+    The claims are `algorithm_bandwidth_gb_per_s` (in 1e9 bytes/s) and `finish_time_s`.
+    Return None if one of them is missing or no finite number, or if the product is outside
+    1..`_MAX_BYTES`.
     """
     rate = find_number(claims.get("algorithm_bandwidth_gb_per_s"))
     time_s = find_number(claims.get("finish_time_s"))

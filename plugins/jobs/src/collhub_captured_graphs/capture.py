@@ -46,23 +46,27 @@ def capture(
     DTensors, whose collectives are captured. The steps after the forward pass depend on the
     options:
 
-    - `loss`: function of the output that returns the scalar to minimize. It adds the backward pass.
-      Without an optimizer the gradients are outputs. Without `loss` only the forward pass is
-      captured.
+    - `loss`: function of the output that returns the scalar to minimize. It adds the
+      backward pass. Without an optimizer the gradients are outputs. Without `loss` only the
+      forward pass is captured.
     - `optimizer`: an SGD, Adam or AdamW, whose update is added. It requires `loss`.
-    - `max_norm`: clips the gradients by their global 2-norm before the update of the optimizer.
-    - `data_parallel`: mesh dimension over which gradients are averaged, with one all-reduce per
-      parameter. Default: the only dimension of the mesh if no parameter is a DTensor, else no
-      average.
-    - `local`: names of parameters and buffers whose values differ between ranks, such as experts.
-      Their gradients are not averaged.
+    - `max_norm`: clips the gradients by their global 2-norm before the update; it has no
+      effect without an optimizer.
+    - `data_parallel`: mesh dimension over which gradients are averaged, with one all-reduce
+      per parameter. Any name is accepted for a mesh of one dimension. Default: the only
+      dimension of the mesh if no parameter is a DTensor, else no average.
+    - `local`: names of parameters and buffers whose values differ between ranks, such as
+      experts. Their gradients are not averaged.
 
-    Only the first rank of the mesh writes the file, to `path` or by default to `MODULE.graph.json`
-    in the current folder. Every rank returns the graph.
+    The rank with the lowest number in the mesh (every process without a mesh) writes the
+    file, to `path` or by default to `MODULE.graph.json` in the current folder; an existing
+    file is replaced. Every rank returns the graph. The parameters of the module are not
+    changed.
 
-    Raises `InputError` (`graph-break`) for branches and sizes that depend on data, and `InputError`
-    for operators that write to their operands. Raises `UsageError` for unsupported optimizers and
-    placements.
+    Raise `InputError` (`graph-break`) for branches and sizes that depend on data, and
+    `InputError` for operators that write to their operands. Raise `UsageError` for an
+    optimizer without a loss, for unsupported optimizers and placements, and for a trained
+    parameter that is not in the optimizer.
     """
     step = _Step(module, tuple(inputs), mesh, loss, optimizer, max_norm, data_parallel, local)
     graph = step.trace()

@@ -305,10 +305,12 @@ class _GraphTyper:
             self._add_opaque(node)
 
     def _alias(self, node: GraphNode, base: str) -> bool:
-        """Give the result of a node without an effect the value of its operand, if possible.
+        """Record the value of the operand as that of the result, for a node that changes nothing.
 
-        Such a node is a copy or view of equal shape and element type. Returns False, and changes
-        nothing, for other nodes.
+        `base`: the operator without its overload, such as `aten.view`. Such a node has an
+        operator of `_ALIASES` (copies) or `_VIEWS`, one result, and a first operand with the
+        shape and element type of this result. No operation is added; return True. For any other
+        node return False and change nothing.
         """
         if not node.reads or len(node.tensors) != 1:
             return False
@@ -352,11 +354,13 @@ class _GraphTyper:
         return False
 
     def _match_blocks(self, node: GraphNode, operands: Mapping[str, str]) -> dict[str, str]:
-        """Return a node's operands by name in the graph, with local values converted to blocks.
+        """Return the values of a node's operands by name in the graph, some converted to blocks.
 
-        An operand with the shape of a result that is local on an axis is converted if all sliced
-        operands of this shape are sliced along a single dimension on this axis. Each conversion
-        adds a view to the program. Other operands keep their values.
+        Only operands that have, on one rank, the shape of a result of the node are compared, on
+        each axis of the mesh separately. If those of them that are sliced on the axis are all
+        sliced along one dimension, each one that is local there becomes a block of this
+        dimension. Each conversion adds a view to the program, which takes no time. All other
+        operands keep their values; `operands` is not changed.
         """
         shapes = {tensor.shape for tensor in node.tensors}
         matched = dict(operands)
@@ -605,10 +609,12 @@ class _GraphTyper:
     def _make_reducible(
         self, value: str, axes: Sequence[int], reduction: Reduction, *, is_whole: bool = False
     ) -> str:
-        """Return a value that is local, or partial with this reduction, on the given axes.
+        """Return a value with the content of `value` that can be reduced along the given axes.
 
-        `is_whole`: it also becomes local on other axes that divide it. A view is added if a layout
-        must change; otherwise the result is `value`.
+        The result is its name. On each of `axes` it is partial with this reduction if `value`
+        is, otherwise local (each rank has its own value). With `is_whole`, it also becomes
+        local on all other axes on which it is sliced, partial or on a root. A view is added if
+        a layout must change; otherwise `value` is returned.
         """
         layouts = self.types[value].layout.by_axis
         change = [
@@ -782,7 +788,16 @@ class _GraphTyper:
                 raise InputError(message, location=location, cure=cure, code="splits")
 
     def _works_by_rows(self, operation: Operation, reads: Sequence[str]) -> bool:
-        """Return whether row r of the result depends on row r of each of `reads` only."""
+        """Return whether row r of the result is known to depend on row r of each of `reads` only.
+
+        `reads`: those operands of the operation that are examined; a row is a position of
+        dimension 0. True in these cases only:
+
+        - A MatMul, if its first operand is the only one of `reads` and is not the second
+          operand too.
+        - A RowReduce along another dimension than 0.
+        - A pointwise operation, if all of `reads` have its number of dimensions and its rows.
+        """
         shape = self.types[operation.name].shape
         if operation.kind is Kind.MATMUL:
             return reads == [operation.reads[0]] and operation.reads.count(reads[0]) == 1

@@ -197,12 +197,12 @@ class _ModuleWriter:
     def _check(self) -> None:
         """Raise `InputError` for programs that a module of one process group cannot run.
 
-        Refused are, in this order:
+        The first of these faults is reported:
 
-        - a number of ranks that does not fit the program (see `check_ranks`);
-        - several groups of a pipeline;
-        - blocks of unequal length on a mesh of several axes;
-        - a name of a value that is not valid in Python.
+        - a number of ranks that does not fit the program (`check_ranks`)
+        - several groups of a pipeline
+        - on a mesh of several axes, a value with blocks that are empty or of unequal length
+        - a name of a value that is no identifier or a keyword of Python
         """
         self.bound.check_ranks(self.bound.binding.num_ranks)
         if self.program.num_groups > 1:
@@ -744,8 +744,9 @@ class _ModuleWriter:
     def _format_uneven_collective(self, operation: Operation, group: str) -> str:
         """Return the Python expression that starts an uneven collective, with its counts of rows.
 
-        `group`: expression of the process group. Raises `InputError` for a reduction that PyTorch
-        lacks.
+        It calls the function of the written module for the kind: `_all_to_all_rows` (also with
+        the rows of the result), `_all_gather_rows`, or `_reduce_scatter_rows`. `group`:
+        expression of the process group. Raise `InputError` for a reduction that PyTorch lacks.
         """
         x, counts = operation.reads[0], read_counts(operation).table.tolist()
         if operation.kind is Kind.ALL_TO_ALL_V:
@@ -759,9 +760,9 @@ class _ModuleWriter:
     def _find_gathered(self, operation: Operation) -> tuple[int, int]:
         """Return the dimension that a collective gathers or exchanges, and its size afterwards.
 
-        It is the dimension along which the first axis of the collective slices its operand. The
-        size is that of a rank's part after the collective: that of the complete tensor, divided by
-        the ranks of all other axes that slice the same dimension.
+        It is the dimension along which the first axis of the collective (in the order of the
+        mesh) slices its operand. The size is that of the complete tensor, divided by the ranks
+        of each other axis that slices the same dimension, rounded down each time.
         """
         kind = self.program.types[operation.reads[0]]
         axes = find_axis_positions(self.program, operation)

@@ -169,11 +169,14 @@ class _OpenBucket:
 
 
 def find_largest_buckets(program: Program) -> list[list[str]]:
-    """Return the names in the largest buckets that dependencies permit, without a size limit.
+    """Fill buckets without a size limit; return those of two or more members as lists of names.
 
-    A bucket has collectives of one class (kind, reduction, group, axes, element type), in the order
-    of execution, none of which depends on another one. Only collectives outside of stages are used.
-    Buckets with one member are omitted.
+    A bucket has collectives of one class (kind, reduction, group, axes, element type), none
+    of which depends on another one. Collectives outside of stages join the open bucket of
+    their class in the order of execution. If one depends on a member, directly or not, a
+    new bucket starts with it (`_fill_buckets`). Whether the buckets and the stages have a
+    common order of execution is not checked. Raise `InputError` if the stages wait for each
+    other.
     """
     staged = {name for stage in program.stages for name in stage.members}
     names = {
@@ -235,10 +238,13 @@ def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int)
 def _divide_cycles(
     program: Program, groups: Sequence[Sequence[str]], group: list[str]
 ) -> list[list[str]]:
-    """Halve a bucket repeatedly until its parts can be ordered with the stages and `groups`.
+    """Divide a bucket into parts that do not wait for the stages, for `groups` or for each other.
 
-    Returns the parts in order. It is `[group]` if the group has fewer than two members or needs no
-    division. A part of one member is returned without a check.
+    If the operations have an order in which the members of each stage, of each of `groups`
+    and of `group` are adjacent, return `[group]`. Otherwise each half of the members is
+    divided in the same way, the second one with the parts of the first one added to
+    `groups`. Return the parts in the order of their members. A part of one member is
+    returned without a check.
     """
     fixed = [stage.members for stage in program.stages]
     if len(group) < 2 or order_groups(program.operations, [*fixed, *groups, group]):
@@ -253,9 +259,10 @@ def _divide_cycles(
 def _add_stages(program: Program, groups: Sequence[Sequence[str]], name: str) -> tuple[Stage, ...]:
     """Return the stages of a program, followed by one bucket per group.
 
-    A bucket is a stage of collectives that are performed as one. Existing stages that share a
-    member with a group are removed. The first bucket is called `name`; to names that are in use a
-    number is appended. The program is not changed, and the members are not checked.
+    A bucket is a stage of collectives that are performed as one. Existing stages that share
+    a member with a group are omitted. The first bucket is called `name`, the next ones
+    `name_2`, `name_3`, ...; names of values and of remaining stages are skipped. The
+    program is not changed, and the members are not checked.
     """
     grouped = {member for group in groups for member in group}
     stages = [stage for stage in program.stages if grouped.isdisjoint(stage.members)]

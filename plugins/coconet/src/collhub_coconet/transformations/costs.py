@@ -63,11 +63,13 @@ class Costs:
 
 
 def costs(program: Program, binding: Binding) -> Costs:
-    """Compute the costs of one run of a program on a rank, at the sizes in `binding`.
+    """Return the costs of one run of a program on the rank with the longest blocks.
 
-    These are the bytes that are sent, the bytes that are read and written in memory, the arithmetic
-    operations, the bytes of the states, and the number of kernels that are launched. Kernels that
-    consist only of views are not launched. Raises `InputError` for a symbol without a size.
+    They are, at the sizes in `binding`: the bytes that are sent, the bytes that are read
+    and written in memory, the arithmetic operations, the bytes of the states, and the
+    number of launched kernels. Kernels of views and other operations without a kernel
+    (`is_free`) are not launched. Raise `InputError` for a symbol without a size, for
+    invalid counts of an uneven collective, and for stages that wait for each other.
     """
     kernels = program.kernels()
     states = (argument.type for argument in program.states.values())
@@ -133,11 +135,16 @@ def _count_uneven_bytes(counts: UnitCounts) -> int:
 
 
 def _count_mesh_bytes(program: Program, operation: Operation, binding: Binding) -> int:
-    """Count the bytes that a rank sends for an operation on a mesh of several axes.
+    """Return the bytes that a rank sends for an operation on a mesh of several axes.
 
-    With p ranks along the axes of the operation, these are (p - 1) / p of the larger one of operand
-    and result on a rank, rounded down; twice that for an AllReduce and a reduction to a scalar. A
-    Send sends the entire part of the rank. Computations send nothing.
+    p is the number of ranks along the axes of the operation, and n the bytes of the larger
+    one of operand and result on a rank.
+
+    - Send: the bytes of the result on a rank.
+    - AllReduce: 2 floor(n (p - 1) / p). Other collectives: floor(n (p - 1) / p).
+    - Reduction to a scalar: 2 floor(s (p - 1) / p), where s are the bytes of the scalar; 0
+      if no axis slices the operand.
+    - Computations: 0.
     """
     tensor = program.types[operation.name]
     if operation.kind is Kind.SEND:

@@ -224,12 +224,15 @@ def _check_pair(program: Program, producer: Part, consumer: Part, conditions: Co
 
 
 def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int]:
-    """Return the dimensions along which a member can deliver its value `name` in chunks.
+    """Return the dimensions along which a member of a chain can deliver its value in chunks.
 
-    They are counted from the end of the tensor, where 1 is the last. For a member with a
-    convolution these are the first two (batch and channels). For other members these are the
-    dimensions whose size is not 1, except those that an AllToAll exchanges; none if the member has
-    a rearranging or opaque operation.
+    `part`: the operations of the member; `name`: the value. Dimensions are counted from the
+    end of the tensor, where 1 is the last. The first rule that applies:
+
+    1. With a convolution: the first two (batch and channels).
+    2. With a rearranging or opaque operation: none.
+    3. The dimensions whose size is not 1, except those that an AllToAll exchanges. With an
+       uneven collective only its rows, the first dimension.
     """
     if any(operation.kind is Kind.CONV for operation in part):
         # An output position needs neighbouring positions of the input: no chunks along these.

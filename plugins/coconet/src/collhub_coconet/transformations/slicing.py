@@ -162,9 +162,10 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
 def _find_axis(program: Program, name: str) -> int:
     """Return the position of the mesh axis along which the uses of a state slice it.
 
-    The first reader decides that is a Slice or an AllGather, or an Update whose written value is
-    the result of one of these. If that Slice or AllGather goes over several axes, the first one is
-    returned. 0 without such a reader.
+    The readers of the state are examined in program order. Each one gives an operation: for
+    an Update the operation that computes its new value, otherwise the reader itself. The
+    first of these operations that is a Slice or an AllGather decides: the result is the
+    first of its axes in the order of the mesh. Without such an operation, the result is 0.
     """
     for reader in program.readers.get(name, ()):
         source = reader
