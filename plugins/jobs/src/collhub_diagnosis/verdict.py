@@ -121,9 +121,9 @@ class _Diagnosis:
     def list_awaited(self) -> Iterator[tuple[int, set[int]]]:
         """Yield each operation in which ranks wait, as (one row of it, ranks for which it waits).
 
-        A row is an operation of one rank; that of the first rank which waits in the operation is
-        yielded, where ranks are in the order of the graph. Ranks wait in their oldest incomplete
-        operations. Operations that wait for no rank are left out.
+        A row is the entry of one rank for an operation. The oldest incomplete operations of
+        each rank are examined, by ascending rank; an operation is yielded once, with the row of
+        the first rank that waits in it. Operations that wait for no rank are omitted.
         """
         seen: set[int] = set()
         for front in self.graph.fronts.values():
@@ -287,9 +287,10 @@ class _Diagnosis:
     def find_deviating_ranks(self, ranks: Sequence[int], waits: Sequence[Wait]) -> tuple[int, ...]:
         """Return the ranks of a cycle that wait in other collectives than its majority.
 
-        `ranks`: ranks of the cycle; `waits`: their waits. The majority is the set of collectives in
-        which more than half of the ranks wait; messages are ignored. All ranks are returned if
-        there is no majority, or if the majority waits in no collective.
+        `ranks`: ranks of the cycle, at least one, whose order is kept; `waits`: their waits.
+        For each rank, the set of the collectives in which it waits is determined; messages are
+        ignored. If more than half of the ranks have the same set and it is not empty, the ranks
+        with any other set are returned. Otherwise all ranks are returned.
         """
         keys: dict[int, set[tuple[int, int]]] = {rank: set() for rank in ranks}
         for wait in waits:
@@ -375,8 +376,10 @@ class _Diagnosis:
     def find_awaiting_row(self, rank: int) -> int:
         """Return the row of the operation that shows best who waits for the late rank `rank`.
 
-        Preferred are operations that wait for late ranks only, then the earliest creation time,
-        then the lowest row. For a collective the row of its lowest rank is returned.
+        Of the operations that wait for it, those that wait for late ranks only (`sources` of
+        the graph) are preferred, then the earliest creation time, then the lowest row. For a
+        collective, the row of the lowest rank in it is returned. Raise `KeyError` if no
+        operation waits for the rank.
         """
         sources = set(self.graph.sources)
         rows = self.awaiting_rows[rank]

@@ -258,9 +258,10 @@ class Maker:
     def _estimate_time_ns(self, template: Template, level: int) -> int:
         """Estimate the time in ns of a phase whose ranks send their messages one after the other.
 
-        It is that of the first rank: the sum of its durations, its sent bytes divided by the
-        bandwidth of dimension `level`, and one latency per message. 1 if the topology has no
-        dimensions.
+        It is that of the first position in the template: the sum of the durations of its nodes
+        (negative ones count 0), plus its sent bytes divided by the bandwidth of dimension
+        `level`, plus the latency of this dimension per sent message. The time of the messages
+        is rounded down. Return 1 if the topology has no dimensions.
         """
         if not self._topology.dimensions:
             return 1

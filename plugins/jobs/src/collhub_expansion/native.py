@@ -121,10 +121,11 @@ def native_system(workload: Workload) -> NativeSystem:
 def _custom(workload: Workload, stated: Mapping[str, JsonValue]) -> dict[CollectiveKind, Algorithm]:
     """Return the custom algorithms of the job's folder by kind; empty if there are none.
 
-    `stated`: extension of the job, which the reader of the folder writes. `custom` lists the
-    file prefixes of the workload's algorithms, in their order; `by_kind` maps a kind of
-    collective to one of these prefixes. If either key is missing, there are none. Raises
-    `ValueError` for an unknown kind, or a prefix that is not in `custom`.
+    `stated`: extension of the job, which the reader of the folder writes. Its list `custom`
+    has the file prefixes of the workload's algorithms, in their order; its object `by_kind`
+    maps a kind of collective to one of these prefixes. If either one is missing or of
+    another type, there are none. Raise `ValueError` for an unknown kind, or a prefix that
+    is not in `custom`.
     """
     prefixes, by_kind = stated.get("custom"), stated.get("by_kind")
     if not isinstance(prefixes, list) or not isinstance(by_kind, dict):
@@ -215,9 +216,13 @@ def _check_levels(
 ) -> None:
     """Raise `InputError` (`several-dimensions`) if the phases of a collective are undefined.
 
-    `names`: number of algorithms that the system configures for the kind; `levels`: number of
-    dimensions that take part. Refused are more names than dimensions, no participating dimension,
-    and an all-reduce over several dimensions without `collective-optimization`.
+    `names`: number of algorithms that the system configures for the kind, one per
+    dimension. `dimensions`: number of dimensions of the network; `levels`: of those that
+    take part. Refused are, in this order:
+
+    - more names than dimensions
+    - no dimension that takes part
+    - an all-reduce over several dimensions without `collective-optimization` in the system
     """
     cure = f"name an algorithm, for example --collective {kind}=torus-rings"
     if names > dimensions:
@@ -235,12 +240,14 @@ def _check_levels(
 def _order_phases(
     system: NativeSystem, kind: CollectiveKind, levels: list[int]
 ) -> list[tuple[CollectiveKind, int]]:
-    """Return (collective, dimension) of every phase in order; `levels`: participating dimensions.
+    """Return the phases of a collective in order, each as (kind, dimension).
 
-    An all-gather visits the dimensions in descending order, other kinds in ascending order. An
-    all-reduce is done in every dimension if the optimization is `baseline`. Otherwise it is a
-    reduce-scatter in all dimensions but the last one, an all-reduce in the last one, and
-    all-gathers in reverse order.
+    `levels`: the dimensions that take part, ascending. An all-gather visits them in
+    descending order, any other kind in ascending order. An all-reduce has one phase per
+    dimension only if the optimization of the system is `baseline`. Otherwise its phases are
+    a reduce-scatter in every dimension but the last, an all-reduce in the last one, and an
+    all-gather in the remaining dimensions in descending order. Without dimensions the list
+    is empty.
     """
     if kind is CollectiveKind.ALL_GATHER:
         return [(kind, level) for level in reversed(levels)]
@@ -281,9 +288,10 @@ def native_choice(
 def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> NativeChoice:
     """Return a native algorithm as a synthesizer with options for the delays of the system.
 
-    `memory_bandwidth` is set only if the system has one, to at most 9e8 GB/s. `width` is set only
-    if it is not 0, `small_group` only if `is_small` (the group is smaller than the job). Raises
-    `KeyError` for an unknown name.
+    `endpoint_delay` (in ns) is always set. `memory_bandwidth` is set only if the system has
+    one that is not 0; it is limited to 9e8 GB/s. `width` (limit of concurrent messages) is
+    set unless it is 0, and `small_group` only if `is_small` (the group is smaller than the
+    job). Raise `KeyError` for an unknown name.
     """
     options = {"endpoint_delay": str(system.endpoint_ns)}
     if system.memory_gb_per_s:
@@ -378,10 +386,11 @@ def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
 
 
 def _list_named_algorithms(workload: Workload) -> Int64Array:
-    """Return the index of the algorithm that is named for each node: int64[nodes], -1 for none.
+    """Return the index of the workload's algorithm that each node names: int64[nodes], -1 for none.
 
-    The column `algorithm` is used if it is not negative, otherwise the map by node id in the
-    extension of the job.
+    A number of at least 0 in the column `algorithm` is used. Otherwise the map by node id
+    in the extension of the job decides (`_index_by_node`). Raise `ValueError` for a prefix
+    of this map that is not in the list `custom`.
     """
     column = workload.nodes.algorithm.astype(np.int64)
     stated = workload.extensions.get(EXTENSION)

@@ -157,9 +157,11 @@ class Blocks:
 def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
     """Expand dependencies between entries: each end of the parent precedes each start of the child.
 
-    `edges`: (parents, children), numbers of entries. `last_nodes`, `first_nodes`: ends and starts
-    by entry, as (row pointer, nodes). An edge gives no result if one of its lists is empty; the
-    order of the edges is kept.
+    `edges`: (parents, children), numbers of entries. `last_nodes`, `first_nodes`: the ends
+    and the starts of all entries, as (row pointer, nodes). Return (parents, children) as
+    nodes: an edge gives all pairs of its ends and starts, the ends varying slowest. The
+    order of the edges is kept. An edge gives no result if the parent has no ends or the
+    child no starts.
     """
     parents, children = edges
     last_counts = np.diff(last_nodes[0])[parents]
