@@ -58,7 +58,7 @@ def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule 
     the estimated time of refined schedules is not below `task.within_ns`; the coarse schedule
     is then returned. Return None if every number tried gives chunks below one byte.
 
-    Ctrl-C ends the search: the best schedule so far is returned. Without one,
+    Ctrl-C stops the search: the best schedule so far is returned. Without one,
     `KeyboardInterrupt` is raised again.
     """
     pipelining = prepare_pipelining(task, packing)

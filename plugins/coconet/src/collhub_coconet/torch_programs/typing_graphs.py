@@ -305,12 +305,12 @@ class _GraphTyper:
             self._add_opaque(node)
 
     def _alias(self, node: GraphNode, base: str) -> bool:
-        """Record the value of the operand as that of the result, for a node that changes nothing.
+        """Record the value of the operand as that of the result, for a node that has no effect.
 
         `base`: the operator without its overload, such as `aten.view`. Such a node has an
         operator of `_ALIASES` (copies) or `_VIEWS`, one result, and a first operand with the
         shape and element type of this result. No operation is added; return True. For any other
-        node return False and change nothing.
+        node return False without a change.
         """
         if not node.reads or len(node.tensors) != 1:
             return False
