@@ -197,8 +197,9 @@ def assign_tags(steps: StepTable) -> Int64Array:
 def number_cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
     """Return the number of the cpu on which each step runs, int64 by step; -1 for none.
 
-    With the option `cpu=lane` it is the lane of the step, renumbered by `_fold_numbers` to less
-    than 255. With any other value of the option all numbers are -1.
+    With the option `cpu=lane` it is the lane of the step. If any lane is 255 or more, the
+    lanes of every rank are renumbered from 0 (`_fold_numbers`). A step without a lane has
+    -1. With any other value of the option, all numbers are -1.
     """
     # A cpu of GOAL executes one operation at a time, like a thread block.
     if options.cpu == "lane":
@@ -207,10 +208,12 @@ def number_cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
 
 
 def number_nics(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Return the number of the nic that each step uses, int64 by step; -1 for none.
+    """Return the number of the nic (network card) of each step, int64 by step; -1 for none.
 
-    With the option `nic=channel` it is the channel of the step, renumbered by `_fold_numbers` to
-    less than 255. With any other value of the option all numbers are -1.
+    With the option `nic=channel` it is the channel of the step, also of local steps. If any
+    channel is 255 or more, the channels of every rank are renumbered from 0
+    (`_fold_numbers`); negative channels stay and mean none. With any other value of the
+    option, all numbers are -1.
     """
     # Messages of one nic are sent one after the other, like those of a channel in NCCL's runtimes.
     if options.nic == "channel":
@@ -224,8 +227,8 @@ class _EdgeLines:
     def __init__(self, word: str, parent: Int64Array, child: Int64Array) -> None:
         """Store dependencies, sorted by the operation that waits, then by the awaited one.
 
-        `word` is the keyword, `requires` or `irequires`. `parent` (awaited) and `child` (waits) are
-        rows of the schedule.
+        `word` is the keyword, `requires` or `irequires`. `parent` (awaited) and `child` (waits)
+        are rows of the schedule; they are not changed. Repeated dependencies are kept.
         """
         # By parent within a child, so that equal schedules give equal bytes.
         order = np.lexsort((parent, child))
@@ -234,10 +237,11 @@ class _EdgeLines:
         self._child = child[order]
 
     def format_lines(self, start: int, stop: int) -> Iterator[str]:
-        """Yield the dependencies of one rank as lines such as `l3 requires l1`.
+        """Yield the dependencies of one rank as lines such as `l3 requires l1`, with a line feed.
 
-        The operations of the rank have the rows `start` to `stop` - 1, and labels count them from
-        0. Lines are ordered by the operation that waits, then by the awaited one.
+        The operations of the rank have the rows `start` to `stop` - 1; the label of a row is
+        `l` and its distance from `start`. A line belongs to the rank of the operation that
+        waits. Lines are ordered by this operation, then by the awaited one.
         """
         # Labels count the operations of a rank from 0.
         first, last = np.searchsorted(self._child, [start, stop])

@@ -251,9 +251,10 @@ def find_losses(
 ) -> Iterator[Loss]:
     """Yield the losses of writing an algorithm as this schedule.
 
-    First come the differences between the algorithm and the one that a reader would build from the
-    schedule, grouped by `_FIELD_LOSSES`. Then come lost properties of single steps
-    (`_find_step_losses`). Raises the errors of `build_algorithm`.
+    `build_algorithm` reads the schedule back. First come the fields in which the result
+    differs from `algorithm`: one loss for each entry of `_FIELD_LOSSES` with such a field,
+    in its order. Then come the lost properties of single steps (`_find_step_losses`), which
+    depend on `options`. Raise the errors of these two functions, on iteration.
     """
     read_back = build_algorithm(schedule, None, algorithm.provenance)
     changed = set(algorithm.differences(read_back))
@@ -294,10 +295,11 @@ class _OperationRows:
         return cls(step, is_message, first, last)
 
     def edges(self, steps: StepTable) -> tuple[Int64Array, Int64Array]:
-        """Return the dependencies between rows as two arrays (parent, child).
+        """Return the dependencies between rows as two int64 arrays (parent, child).
 
-        They are the dependencies of the steps, from the last row of the parent to the first row of
-        the child. In addition, the sum of each reducing receive depends on its message.
+        First come the dependencies of the steps, in the order of `StepTable.edges`: from the
+        last row of the parent to the first row of the child. Then, for each reducing receive,
+        its sum depends on its message.
         """
         parent, child = steps.edges()
         is_fused = self.first < self.last

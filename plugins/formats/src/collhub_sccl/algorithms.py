@@ -63,13 +63,18 @@ _CONSEQUENCES = {
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read an algorithm of SCCL or TACCL; one unit is the content of one address of the file.
+    """Read an algorithm of SCCL or TACCL.
 
-    The sends of a step read the data from before the step. In TACCL's dialect the sends of a step
-    are also ordered by their times. A receive reduces if the collective reduces or, in TACCL's
-    dialect, if the send is marked as reducing. If the file describes a collective with undivided
-    addresses, but its sends divide them, the collective is divided in the same way. Raises
-    `InputError` with the JSON path of the first defect.
+    Files name data by address: a position in the buffers that is equal on all ranks. One
+    unit of the algorithm is the content of one address. The collective is the first one
+    with the chunks of the file (`_recognize_collective`). If the file describes it with
+    undivided addresses, but its sends divide them, the collective is divided in the same
+    way.
+
+    The sends of a step read the data from before the step. In TACCL's dialect the sends of
+    a step are also ordered by their times. A receive reduces if the collective reduces; in
+    TACCL's dialect, if the send is marked as reducing. Raise `InputError` for the first
+    defect, with its JSON path if it has one.
     """
     del options
     document = parse(source.content(), source.name)
@@ -325,7 +330,7 @@ class _StepReader:
         return Transfers(chunk, sends.source, sends.destination, link, moment, end, reduces, window)
 
     def _build_error(self, message: str, cure: str = "") -> InputError:
-        """Build the error about this file, without a line; it is not raised here.
+        """Build the error (not raised here) about this file, without a line.
 
         `cure`: advice, "" for none. The code is `sccl-algorithm`.
         """
@@ -336,8 +341,9 @@ class _StepReader:
 def _find_losses(differences: Sequence[str]) -> Iterator[Loss]:
     """Yield one loss per field of the algorithm that differs after writing and reading back.
 
-    `differences` has the names of these fields. All columns of the steps together are one loss,
-    which comes first. Other fields without an entry in `_CONSEQUENCES` are ignored.
+    `differences` has the names of these fields. All columns of the steps together are one
+    loss, which comes first. Other fields follow in the given order; fields without an entry
+    in `_CONSEQUENCES` are ignored.
     """
     where = "the entire algorithm"
     if any(name in _STEP_FIELDS for name in differences):

@@ -133,9 +133,9 @@ class ScclValue:
         )
 
     def get_member(self, name: str) -> ScclValue:
-        """Return a member of an object, with its JSON path.
+        """Return a member of an object, with its JSON path; the member may be null.
 
-        Raises `InputError` if this value is not an object or lacks the member.
+        Raise `InputError` if this value is not an object or lacks the member.
         """
         if not isinstance(self.value, Mapping) or name not in self.value:
             raise self.build_error(f"expected an object with the member {name!r}")
@@ -153,7 +153,7 @@ class ScclValue:
     def iterate_elements(self) -> Iterator[ScclValue]:
         """Yield the elements of a list in order, each with its JSON path.
 
-        Raises `InputError` for any other value.
+        Raise `InputError` for any other value, when the first element is requested.
         """
         if not isinstance(self.value, list):
             raise self.build_error("expected a list")
@@ -340,10 +340,11 @@ def count_addresses(kind: CollectiveKind, ranks: int) -> int:
 
 
 def find_share(kind: CollectiveKind, address: int, ranks: int) -> int:
-    """Convert an address of SCCL to the number of its share of data in the hub's order.
+    """Convert an address of SCCL to the number of its share of data in the order of the hub.
 
-    That is the order of `Chunks.cut`. The number is the address itself, except for an all-to-all:
-    its addresses are ordered by target, and its shares by source.
+    That is the order of `Chunks.cut`. For an all-to-all, address target * `ranks` + source
+    becomes share source * `ranks` + target. For all other kinds the number is the address
+    itself.
     """
     if kind is CollectiveKind.ALL_TO_ALL:
         # Addresses are ordered by target, shares by source.

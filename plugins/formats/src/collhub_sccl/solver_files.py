@@ -207,7 +207,8 @@ class _Units:
     def to_latency_s(self, alpha: Value) -> float:
         """Convert a latency from the profile's units of time to seconds; 0 is permitted.
 
-        Raises `InputError` for a negative value and for one that is not a number.
+        Raise `InputError` for a negative value and for one that is not a finite number; a
+        number as text is accepted.
         """
         units = float(alpha.number())
         if units < 0:
@@ -286,7 +287,8 @@ def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pa
 def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
     """Return the rows of a matrix as values whose types are not checked.
 
-    Raises `InputError` with the position unless it is a list of `gpus` lists of `gpus` values.
+    Raise `InputError` with the JSON path unless it is a list of `gpus` lists of `gpus`
+    values.
     """
     rows = [list(row.items()) for row in value.items()]
     sizes = {len(rows), *(len(row) for row in rows)}
@@ -300,9 +302,12 @@ def _iterate_remote(
 ) -> Iterator[tuple[int, int, float]]:
     """Yield the links between nodes: (source, destination, rate in bytes/s).
 
-    Each GPU is linked with the GPU of the same number in every other node. The GPUs of a node share
-    its network cards equally: the rate is that of a card times cards / GPUs. Raises `InputError`
-    for an invalid number of cards or time of a chunk.
+    Each GPU is linked with the GPU of the same number in every other node, in both
+    directions. The order is by source node, destination node and GPU. The GPUs of a node
+    share its network cards equally: the rate is the one of a card (from `remote_beta`)
+    times `nics_per_node` / `gpus`. Raise `InputError`, also for one node, if
+    `nics_per_node` is not in 1..`gpus` or `remote_beta` is not a valid time of a chunk
+    (`to_bandwidth`).
     """
     cards = root["nics_per_node"].count(gpus)
     rate = units.to_bandwidth(root["remote_beta"]) * cards / gpus

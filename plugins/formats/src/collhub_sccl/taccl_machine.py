@@ -58,9 +58,10 @@ class TacclMachine:
 
     @property
     def is_uniform(self) -> bool:
-        """Check whether every ordered pair of GPUs of a node has one link, all equally fast.
+        """Check whether each GPU of a node has one link to each other GPU, all equally fast.
 
-        Latencies are not compared.
+        Bandwidths are compared with a relative tolerance of 1e-9, latencies not at all. True
+        for a node of one GPU.
         """
         is_pair = ~np.eye(self.gpus_per_node, dtype=np.bool_)
         rates = self.bandwidth_bytes_per_s[is_pair]
@@ -237,9 +238,9 @@ def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnecti
 def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
     """Map each sending GPU of a node to its receivers in another node.
 
-    `is_joined` is bool[GPUs, GPUs], by sender and receiver. If every GPU is joined to the one with
-    its own number, only that one is listed; otherwise all joined GPUs are, in ascending order. GPUs
-    without a connection are omitted.
+    `is_joined` is bool[GPUs, GPUs], by sender and receiver. If every GPU is joined to the
+    one with its own number, each has only this receiver. Otherwise each has all GPUs to
+    which it is joined, in ascending order, and GPUs without a connection are omitted.
     """
     if np.all(np.diagonal(is_joined)):
         return {gpu: [gpu] for gpu in range(len(is_joined))}
@@ -283,9 +284,10 @@ def _is_uniform(values: Float64Array) -> bool:
 
 
 def _refuse(topology: Topology, reason: str, cure: str) -> None:
-    """Raise `UsageError` because TACCL cannot represent the topology.
+    """Raise `UsageError`, always, because TACCL cannot represent the topology.
 
-    `reason`: clause that ends the message, after the name of the topology. `cure`: the advice.
+    `reason`: clause after the name of the topology, at the end of the message. `cure`: the
+    advice.
     """
     message = f"TACCL cannot express topology {topology.name}: {reason}"
     raise UsageError(message, cure=cure, code=_CODE)

@@ -561,9 +561,10 @@ def _update_moments(
 ) -> dict[str, torch.Tensor]:
     """Return parameter and moments after Adam's update without weight decay.
 
-    The rule is algorithm 1 of Kingma and Ba, as in PyTorch. `corrections`: bias corrections by
-    `(beta1, beta2)`. The parameter has the key `""`, the moments the keys `exp_avg` and
-    `exp_avg_sq`.
+    The rule is algorithm 1 of Kingma and Ba, as in PyTorch. `state` has `exp_avg` and
+    `exp_avg_sq`, `options` has `betas`, `lr` and `eps`. `corrections`: the divisors of
+    `_compute_corrections` by `(beta1, beta2)`. The parameter has the key `""`, the moments
+    the keys `exp_avg` and `exp_avg_sq`. The arguments are not modified.
     """
     import torch
 

@@ -305,10 +305,10 @@ class _GraphReader:
                 raise InputError(message, location=location, cure=cure, code="argument")
 
     def _read_symbol(self, content: Fields, node: str) -> ArgumentValue:
-        """Return the number of a symbolic argument.
+        """Return the number (int, bool or float) of a symbolic argument of the node `node`.
 
-        Raises `InputError` (`data-dependent`) if it has only a name, whose value is known at run
-        time.
+        The type of the number is not checked. Raise `InputError` (`data-dependent`) if the
+        argument has only a name, whose value is known at run time.
         """
         form = next((key for key in ("as_int", "as_bool", "as_float") if key in content), None)
         if form is None:

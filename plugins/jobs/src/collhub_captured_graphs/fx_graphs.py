@@ -123,11 +123,12 @@ class _FxReader:
         )
 
     def _name_input(self, name: str, target: str) -> str:
-        """Return the name of an input, derived from its target.
+        """Return the name of an input, derived from its target; `name` is that of its FX node.
 
-        Without a target it is the name of the FX node. Otherwise characters of the target that
-        names must not have are replaced; `p_` is prepended until the name begins with no digit and
-        no other node or input has it.
+        Without a target it is `name`. Otherwise all characters of the target other than
+        letters, digits and underscores become `_`. Then `p_` is prepended until the name begins
+        with no digit and differs from the names of all FX nodes (also the input's own one) and
+        earlier inputs.
         """
         if not target:
             return name

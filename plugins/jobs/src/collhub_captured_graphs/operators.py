@@ -241,11 +241,12 @@ def _count_convolution(call: Call) -> int:
 
 
 def _count_attention(factor: int) -> Work:
-    """Return the function that counts the operations of attention.
+    """Return the function that counts the arithmetic operations of attention.
 
-    The count is `factor` x batch x heads x queries x keys x head size. `factor` is 4 for the
-    forward pass (two products) and 10 for the backward pass (five). It is halved, rounded down, if
-    `is_causal` is true. 0 if query or key is no tensor.
+    The count is `factor` x elements of the query (batch x heads x queries x head size) x
+    keys. `factor` is 4 for the forward pass (two products) and 10 for the backward pass
+    (five). The count is halved, rounded down, if `is_causal` is true. It is 0 if query or
+    key is no tensor argument, or the query has fewer than two dimensions.
     """
 
     def count(call: Call) -> int:
@@ -295,8 +296,9 @@ def _count_common(call: Call) -> int:
 def _slice_first(*names: str) -> Slices:
     """Return a rule that permits slices of dimension 0 of one operand.
 
-    The operand is the tensor of the first argument in `names` that is present. No operand may be
-    sliced if it, or the result, has no dimensions.
+    The operand is the tensor of the first argument in `names` that is present. The rule
+    permits no slices if this argument is no tensor, or if the operand or the result has no
+    dimensions. Sizes are not compared.
     """
 
     def find(call: Call) -> frozenset[str]:
@@ -339,10 +341,11 @@ def _count_batches(name: str) -> RowDimensions:
 def _slice_rows(*names: str) -> Slices:
     """Return a rule for reductions, which permits slices if dimension 0 is not reduced.
 
-    `names`: possible names of the argument that lists the reduced dimensions; all are reduced if it
-    is absent. The rule permits slices of the reduced operand, and of all operands that
-    `_slice_pointwise` permits. No operand may be sliced if the reduced one has fewer than two
-    dimensions.
+    `names`: possible names of the argument with the reduced dimensions; all dimensions are
+    reduced if it is absent or empty. The reduced operand is the first argument that is
+    present of `self`, `input`, `grad_output` and `grad`. The rule permits slices of this
+    operand and of all operands that `_slice_pointwise` permits. No operand may be sliced if
+    the reduced one is no tensor or has fewer than two dimensions.
     """
 
     def find(call: Call) -> frozenset[str]:

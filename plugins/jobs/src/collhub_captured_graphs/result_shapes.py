@@ -76,8 +76,9 @@ def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
 def _find_rule(name: str, is_pointwise: bool) -> Callable[[Call], _Shape | None] | None:
     """Return the function that computes the result shape of an operator; None if there is no rule.
 
-    `name`: of the operator without namespace and overload. The functions raise `ValueError` for
-    operands that do not fit.
+    `name`: of the operator without namespace and overload. `is_pointwise`: whether the
+    operator broadcasts its operands; the name is then ignored. The function returns None
+    for a call that it cannot check, and raises `ValueError` for operands that do not fit.
     """
     if is_pointwise:
         return _broadcast
@@ -103,8 +104,8 @@ def _keep_shape(call: Call) -> _Shape | None:
 def _multiply(call: Call) -> _Shape | None:
     """Compute the shape of a product of matrices, or of batches of matrices.
 
-    None if a factor is no tensor argument. Raises `ValueError` if batch dimensions or inner sizes
-    differ.
+    None if a factor is no tensor argument. Batch dimensions (all before the last two) are
+    not broadcast: raise `ValueError` if they or the inner sizes differ.
     """
     x = call.operand("mat1", "batch1", "self")
     w = call.operand("mat2", "batch2")
@@ -118,9 +119,10 @@ def _multiply(call: Call) -> _Shape | None:
 def _attend(call: Call) -> _Shape | None:
     """Compute the shape of the result of attention: the query's, with the head size of the value.
 
-    None for gradients, for absent operands, and if the batch dimensions of query and value differ
-    (broadcast). Raises `ValueError` if the head sizes of query and key, or the numbers of keys and
-    values differ.
+    The last three dimensions are heads, rows and head size; numbers of heads are not
+    compared. None for gradients, for absent operands, and if the dimensions before these
+    differ between query and value (broadcast). Raise `ValueError` if the head sizes of
+    query and key, or the numbers of keys and values differ.
     """
     query, key, value = (call.operand(name) for name in ("query", "key", "value"))
     if query is None or key is None or value is None or call.operand("grad_out", "grad_out_"):

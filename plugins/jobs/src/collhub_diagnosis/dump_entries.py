@@ -554,11 +554,12 @@ class _DumpParser:
     def parse_dtypes(
         self, position: int, entry: Mapping[object, object], key: str
     ) -> tuple[str, ...]:
-        """Return the names of the dtypes of one side of a call; empty if they are not recorded.
+        """Return the names of the dtypes of one side of a call; () if absent, null or empty.
 
-        `key`: `input_dtypes` or `output_dtypes`. Each dtype is subtracted from `self.tensors_left`,
-        the number of tensors that the dump may still have. Raises `InputError` for a value that is
-        no list of texts, or has more than `MAX_TENSORS` members.
+        `key`: `input_dtypes` or `output_dtypes`. Each dtype is subtracted from
+        `self.tensors_left`, the number of tensors that the dump may still have; a number below
+        0 is not refused here. Raise `InputError` (`invalid-dump`) with `position` for a value
+        that is no list of texts, or has more than `MAX_TENSORS` members.
         """
         names = entry.get(key) or []
         if not isinstance(names, list | tuple) or len(names) > MAX_TENSORS:

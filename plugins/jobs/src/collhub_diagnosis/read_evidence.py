@@ -51,9 +51,13 @@ class Evidence:
 def is_evidence(path: str) -> bool | None:
     """Check whether a file, or the first file of a folder, begins like a dump or NCCL output.
 
-    True for a pickle, an empty file, and JSON whose first member is one of a dump, of RAS or of the
-    Inspector. None, not False, for all other contents, and for paths that cannot be read: they may
-    still be evidence. Only the first 4096 bytes are read; no exception is raised.
+    The first file is the dump of the lowest rank; without dumps, the first Inspector file
+    by path. True if the first 4096 bytes, after blanks, begin like a pickle or like JSON
+    whose first member is one of a dump, of RAS or of the Inspector, and if they have only
+    blanks or no bytes.
+
+    None, not False, for all other contents, for folders without such files, and for paths
+    that cannot be read: they may still be evidence. No exception is raised.
     """
     try:
         files = _files(path)
@@ -69,8 +73,13 @@ def is_evidence(path: str) -> bool | None:
 def read_evidence(paths: Sequence[str]) -> Evidence:
     """Read the dumps of all ranks, and the output of NCCL's RAS and Inspector.
 
-    `paths`: files and folders. Of a folder, the files whose names end with a rank and the Inspector
-    files are read. Raises `InputError` for files of other formats, and for two dumps of one rank.
+    `paths`: files and folders, read in this order. Of a folder, the files whose names end
+    with a rank and the Inspector files (`-pidN.log`) are read. The content of a file
+    decides its format, and the end of its name the rank of a dump.
+
+    Raise `InputError` for the first file that cannot be read or has another format, a
+    folder without such files, a dump without a rank in its name, and a second dump of one
+    rank.
     """
     reader = _Reader()
     with _no_cycle_search():

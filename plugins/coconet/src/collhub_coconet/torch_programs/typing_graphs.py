@@ -188,9 +188,10 @@ class _GraphTyper:
     def emit(self, name: str, kind: Kind, operands: Sequence[Operand], **attributes: object) -> str:
         """Add an operation with its type to the program, and return its name.
 
-        Raises `TypingMistakeError`, and adds no operation, if it is ill-typed. All operands must
-        have types already (else `KeyError`). `name` must be unused: an existing operation would be
-        replaced. `attributes`: further fields of `Operation`.
+        `operands`: names of arguments or operations, or numbers; `attributes`: further fields
+        of `Operation`. `name` must be unused: an existing operation of this name is replaced
+        without an error. Raise `TypingMistakeError` if the operation is ill-typed, and
+        `KeyError` if the program lacks an operand; then the program is unchanged.
         """
         operation = Operation(name, kind, tuple(operands), **attributes)  # type: ignore[arg-type]
         types = [self.types[entry] if isinstance(entry, str) else None for entry in operands]
@@ -199,9 +200,10 @@ class _GraphTyper:
         return name
 
     def name_inner(self, node: str) -> str:
-        """Return an unused name `_node_1`, `_node_2`, ... for an intermediate value of a node.
+        """Return an unused name for an intermediate value: `_NODE_N` with the smallest N from 1.
 
-        The name is not reserved.
+        NODE is the text `node`. The name is not reserved: a second call returns the same name
+        if no value of this name was added.
         """
         number = 1
         while f"_{node}_{number}" in self.types:
@@ -832,10 +834,12 @@ class _GraphTyper:
         return _REDUCTIONS[name]
 
     def _average(self, node: GraphNode, total: str, name: str) -> str:
-        """Divide a sum by the number of ranks that were added, if the collective `node` averages.
+        """Divide a sum by the number of added ranks if the collective `node` reduces with avg.
 
-        `total`: name of the sum. Returns the name of the result: the new quotient, called `name`,
-        or `total` for all other collectives. The ranks are those of the process group of the node.
+        `total`: name of the sum. The result is the name of the new quotient, which is `name`;
+        for all other reductions it is `total`, and no operation is added. The ranks are the
+        ones of the process group of the node. Raise `TypingMistakeError` for an average of
+        integers.
         """
         if node.arguments.get("reduce_op") != "avg":
             return total
@@ -892,11 +896,12 @@ class _GraphTyper:
         return name
 
     def _make_local(self, value: str, axes: Collection[int]) -> str:
-        """Return the name of a value that has the content of `value`, local on the given axes.
+        """Return the name of a value with the content of `value` that is local on the given axes.
 
-        Local means that each rank has a value of its own, without relation to the values of other
-        ranks. If `value` has another layout on some of these axes, a view without cost is added,
-        whose shape is that of a rank's part. Otherwise `value` is returned.
+        Local: each rank has a value of its own, without relation to the values of other ranks.
+        `axes`: positions in the mesh. If `value` has another layout on some of them, a view
+        without cost is added. Its shape is divided only by the axes that this view changes;
+        other axes keep their layout. Without a change, also for no axes, the result is `value`.
         """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in sorted(axes) if layouts[axis] != LOCAL]
@@ -979,8 +984,9 @@ class _GraphTyper:
     ) -> tuple[int, ...]:
         """Return the shape of a rank's part of a tensor; -1 where blocks have different lengths.
 
-        `axes`: axes of the mesh along which blocks are taken, default all; dimensions that other
-        axes slice keep their size. A size that is a symbol also gives -1.
+        `axes`: positions of the mesh axes along which blocks are taken; None for all. A
+        dimension that only other axes slice keeps its complete size. A size that is a symbol
+        also gives -1.
         """
         shape = [size if isinstance(size, int) else -1 for size in kind.shape]
         for axis, layout in enumerate(kind.layout.by_axis):
@@ -990,9 +996,10 @@ class _GraphTyper:
         return tuple(shape)
 
     def find_divided(self, value: str) -> list[int]:
-        """Return the positions of the mesh axes on which a value is neither local nor replicated.
+        """Return the mesh axes on which a value is neither local nor replicated.
 
-        These are the axes that slice it, and those on which it is partial or on a root.
+        They are positions in ascending order. On these axes the value is sliced, partial (not
+        yet reduced over the ranks), or only on a root rank.
         """
         layouts = self.types[value].layout.by_axis
         return [axis for axis, one in enumerate(layouts) if one not in (LOCAL, REPLICATED)]
@@ -1023,7 +1030,9 @@ class _NodeBuilder:
     def argument(self, *names: str) -> ArgumentValue:
         """Return the first of the named arguments that the node has; None if it has none.
 
-        For an entry of a list operator, an argument that is a list gives its entry.
+        An argument with the value None counts as present. For an entry of a list operator, an
+        argument that is a list gives its element at this position, None if the list is too
+        short.
         """
         arguments = self.node.arguments
         value = next((arguments[name] for name in names if name in arguments), None)
@@ -1039,9 +1048,10 @@ class _NodeBuilder:
         return self._find_operand(names[0], self.argument(*names))
 
     def list_operands(self, name: str) -> list[Operand]:
-        """Return an argument that is a list of values or numbers.
+        """Return the elements of a list argument as operands: names of program values, or numbers.
 
-        Raises `TypingMistakeError` if it is not.
+        Raise `TypingMistakeError` if the argument is missing or no list, or if an element is
+        neither a value nor a number. An empty list gives [].
         """
         value = self.argument(name)
         if not isinstance(value, tuple):
@@ -1049,10 +1059,10 @@ class _NodeBuilder:
         return [self._find_operand(name, one) for one in value]
 
     def _find_operand(self, name: str, value: ArgumentValue) -> Operand:
-        """Return the operand of an argument: the name of a value, or a number.
+        """Return an argument as an operand: the name of a program value, an int or a float.
 
-        `name`: of the argument, for the error. Raises `TypingMistakeError` for a bool, a text, None
-        and any other argument, and `KeyError` for a value that is no operand of the node.
+        `name`: of the argument, for the error. Raise `TypingMistakeError` for a bool, a text,
+        None and any other argument, and `KeyError` for a graph value that is not in `operands`.
         """
         if isinstance(value, Reference):
             return self.operands[value.name]
@@ -1061,9 +1071,9 @@ class _NodeBuilder:
         return value
 
     def is_sliced(self, operand: Operand, dimension: int | None = None) -> bool:
-        """Whether an operand is a value that any axis of the mesh slices; False for a number.
+        """Return whether any axis of the mesh slices an operand; False for a number.
 
-        With `dimension`, only slices along it count.
+        With `dimension` (from 0), only slices along this dimension count.
         """
         if not isinstance(operand, str):
             return False
@@ -1077,8 +1087,8 @@ class _NodeBuilder:
     def local_shape(self, *names: str) -> tuple[int, ...]:
         """Return the shape of a tensor argument on one rank, as in the graph.
 
-        `names`: the first one that is present counts. Raises `TypingMistakeError` if it is no
-        tensor.
+        It is the first of the arguments `names` that the node has. Raise `TypingMistakeError`
+        if it is no tensor, or the node has none of them.
         """
         value = self.argument(*names)
         if not isinstance(value, Reference):
@@ -1125,9 +1135,10 @@ class _NodeBuilder:
         return tuple(shape)
 
     def add(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
-        """Add an operation for an intermediate value, and return its unused name `_result_N`.
+        """Add an operation for an intermediate value, and return its name.
 
-        Raises `TypingMistakeError` if it is ill-typed.
+        The name is `_RESULT_N` with the smallest unused N from 1; RESULT is the name of the
+        first used result of the node. Raise `TypingMistakeError` if the operation is ill-typed.
         """
         name = self.typer.name_inner(self._result().name)
         return self.typer.emit(name, kind, operands, **attributes)
@@ -1148,9 +1159,10 @@ class _NodeBuilder:
 def complete_splits(
     given: Sequence[ArgumentValue], rows: int, ranks: int
 ) -> tuple[int, ...] | None:
-    """Return the split sizes of `rows` rows, equal ones if none are given.
+    """Return the split sizes of `rows` rows, one per rank; equal ones if `given` is empty.
 
-    None for anything else than one size of 0 or more per rank, with the sum `rows`.
+    The result is None if `given` does not consist of one int of 0 or more per rank with the
+    sum `rows`, and if `given` is empty and `rows` is no multiple of `ranks` (1 or more).
     """
     sizes = tuple(size for size in given or (rows // ranks,) * ranks if type(size) is int)
     is_complete = len(sizes) == ranks and (not given or len(given) == ranks)

@@ -108,12 +108,16 @@ _FORBIDDEN_NAMESPACES = frozenset({"load_library", "import_module", "loaded_libr
 def write(workload: Workload, options: TorchModuleOptions) -> WriteResult:
     """Write the program of a workload as a Python module for PyTorch.
 
-    Returns one artifact in UTF-8 without a file name, and the losses: stages become separate
-    kernels, and an overlap is cut into chunks only if it joins a matrix product with its
-    all-reduce, or two exchanges of rows by counts. Collectives smaller than the option
-    `bucket_size` (bytes; None for 0) are combined. Raises `InputError` for programs of several
-    groups, blocks of unequal length on a mesh of several axes, names that are not valid in Python,
-    and operations without a form in PyTorch.
+    Returns one artifact in UTF-8 without a file name, and the losses: stages become
+    separate kernels, and an overlap is cut into chunks only if it joins a matrix product
+    with its all-reduce, or two exchanges of rows by counts. All-reduces with fewer bytes on
+    a rank than the option `bucket_size` are combined if they are ready together; None
+    combines none, except for the buckets of the program.
+
+    Raise `InputError` for nodes that describe no program (`extract_program`), a number of
+    ranks that does not fit, programs of several groups, blocks of unequal length on a mesh
+    of several axes, names that are not valid in Python, and operations without a form in
+    PyTorch.
     """
     writer = _ModuleWriter(extract_program(workload), options.bucket_size or 0)
     content = writer.write()
@@ -352,8 +356,8 @@ class _ModuleWriter:
     def _fits_bucket(self, operation: Operation) -> bool:
         """Check whether an operation may join an open bucket of small all-reduces.
 
-        It must be an all-reduce with less than `bucket_bytes` bytes on a rank that is not cut into
-        chunks.
+        It must be an all-reduce that is not cut into chunks, with fewer than `bucket_bytes`
+        bytes in the longest part of a rank. With a limit of 0, no operation fits.
         """
         if operation.kind is not Kind.ALL_REDUCE or operation.name in self._chunked:
             return False
@@ -778,10 +782,11 @@ class _ModuleWriter:
         return tuple(sorted(axes, key=self.program.mesh.index))
 
     def _format_group(self, axes: Sequence[str] | None) -> str:
-        """Return the expression of the process group over these axes.
+        """Return the Python expression of the process group over these axes of the mesh.
 
-        It is `group` if the mesh has one axis or no axes are given. Otherwise it is an entry of
-        `groups_`, and the axes are added to `_combined`, so that the module creates this group.
+        It is `group` if the mesh has fewer than two axes, or `axes` is None or empty. Otherwise
+        it is the entry of `groups_` under the names joined by `+`, in the order of the mesh.
+        The axes are then added to `_combined`, so that the module creates this group.
         """
         if len(self.program.mesh) < 2 or not axes:
             return "group"
