@@ -83,9 +83,10 @@ class Call:
     def dimensions(self, operand: Tensor, *names: str) -> frozenset[int]:
         """Return the dimensions of an operand that an argument lists, counted from 0.
 
-        The first of `names` that is present is read, as a number or a tuple; negative numbers count
-        from the end. All dimensions if it is absent or empty. An operand without dimensions counts
-        as one with dimension 0.
+        The first of `names` that is present is read, as a number or a tuple; entries that are no
+        integers are ignored. Numbers count modulo the number of dimensions, so that negative ones
+        count from the end. All dimensions if the argument is absent or has no integer. An operand
+        without dimensions counts as one with dimension 0.
         """
         value = self.argument(*names)
         rank = max(len(operand.shape), 1)
@@ -222,7 +223,8 @@ def _count_no_work(call: Call) -> int:
 def _count_product(call: Call) -> int:
     """Count the operations of a matrix product: 2 x result elements x inner size.
 
-    Returns 0 if neither factor is a tensor argument.
+    The inner size is the last dimension of the first factor, 1 for a scalar. Returns 0 if the
+    first factor is not a tensor argument.
     """
     x = call.operand("mat1", "batch1", "self", "input")
     if call.operand("mat1", "batch1") is None and call.operand("input", "self") is None:
@@ -328,7 +330,8 @@ def _slice_batches(*names: str) -> Slices:
 def _count_batches(name: str) -> RowDimensions:
     """Return a rule that counts the batch dimensions of an operand: all before the last two.
 
-    The rule gives 1 if the argument is absent or no tensor.
+    The rule gives 1 if the argument is absent or no tensor, and 0 or -1 for an operand of two
+    dimensions or one.
     """
 
     def count(call: Call) -> int:
@@ -360,8 +363,8 @@ def _slice_rows(*names: str) -> Slices:
 def _count_kept(*names: str) -> RowDimensions:
     """Return a rule for reductions that counts the dimensions before the first reduced one.
 
-    `names`: possible names of the argument that lists the reduced dimensions. The rule gives 1 if
-    the operand is no tensor.
+    `names`: possible names of the argument that lists the reduced dimensions; all are reduced
+    if it is absent, which gives 0. The rule gives 1 if the operand is no tensor.
     """
 
     def count(call: Call) -> int:
@@ -385,8 +388,8 @@ def _count_unnormalized(call: Call) -> int:
 def _slice_normalized(*names: str) -> Slices:
     """Return a rule for normalizations that permits slices of the named operands.
 
-    `names`: arguments of the call; absent ones are ignored. No operand may be sliced if all
-    dimensions are normalized.
+    `names`: arguments of the call; absent ones and those that are no tensors are ignored. No
+    operand may be sliced if all dimensions are normalized (`_count_unnormalized` gives 0).
     """
 
     def find(call: Call) -> frozenset[str]:
@@ -398,10 +401,11 @@ def _slice_normalized(*names: str) -> Slices:
 
 
 def _slice_reshaped(call: Call) -> frozenset[str]:
-    """Permit slices of dimension 0 of the operand of a reshape, whose blocks remain contiguous.
+    """Return the name of the operand of a reshape if it may be sliced along dimension 0.
 
-    No operand may be sliced if it has no dimensions or the size of the result's dimension 0 is at
-    most 1.
+    A slice of the operand then is a contiguous block of the result. The set is empty (no slice)
+    if operand or result has no dimensions, if dimension 0 of the result has a size of at most
+    1, and without an operand.
     """
     operand = call.operand("self", "input")
     if operand is None or not operand.shape or not call.result.shape:

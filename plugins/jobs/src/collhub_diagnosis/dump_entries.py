@@ -334,8 +334,9 @@ class _DumpParser:
 
         These versions have one counter `seq_id` per group for collectives and messages, so
         collectives of ranks with different messages have different numbers. Distinct values are
-        therefore renumbered from 1, separately for collectives and messages of a group. If entries
-        were overwritten, `seq_id` is returned unchanged.
+        therefore numbered from 1 in the order of their first entry, separately for collectives and
+        messages of a group; an absent `seq_id` is 0. If entries were overwritten, `seq_id` is
+        returned unchanged. Raises `InputError` for a `seq_id` that `parse_integer` refuses.
         """
         number = self.parse_integer(position, entry, "seq_id", 0)
         if self.is_overwritten:
@@ -344,10 +345,10 @@ class _DumpParser:
         return numbers.setdefault(number, len(numbers) + 1)
 
     def ends_messages(self, call: Call, group: int) -> bool:
-        """Check whether an entry `coalesced` ends a batch of messages.
+        """Check whether an entry ends a batch of messages (sends and receives).
 
-        Entries of versions before 2.3 do not contain this. It is true if the previous operation is
-        a message of the same group.
+        It does if its call is `coalesced` and the last operation so far is a message of the same
+        group. The rule is needed because versions before 2.3 do not write `is_p2p`.
         """
         if call.operation != "coalesced" or not self.operations:
             return False
@@ -356,9 +357,9 @@ class _DumpParser:
     def parse_entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
         """Return the number of the group of an entry in the tables; a new group is added.
 
-        The group is given by `process_group`, a pair of name and description; a missing description
+        The group is given by `process_group`, a list of name and description; a missing description
         is `undefined`. An entry without `process_group` has the name `pg_id`. Raises `InputError`
-        for other types.
+        with `position` unless `process_group` is a list of one or two texts.
         """
         pair = entry.get("process_group", (str(pg_id), "undefined"))
         if not isinstance(pair, list | tuple) or not pair or len(pair) > 2:
@@ -637,10 +638,11 @@ class _DumpParser:
         return status
 
     def parse_status_number(self, value: object) -> int:
-        """Return a sequence number of `pg_status`; JSON dumps contain it as text; -1 means none.
+        """Convert a sequence number of `pg_status`, an integer or a decimal text, to an integer.
 
-        Raises `InputError` for values that are neither a decimal text nor an integer from -1 to
-        2^63 - 1.
+        -1 means that there is none. JSON dumps contain texts: at most 18 digits, with an optional
+        minus sign; their range is not checked. Raises `InputError` for other texts and types (a
+        bool is no integer), and for integers outside -1..2^63 - 1.
         """
         if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
             return int(value)
@@ -687,7 +689,10 @@ def _is_number(key: object) -> bool:
 
 
 def _natural(key: object) -> tuple[int, str]:
-    """Return a sort key: decimal numbers by value, other names after them by text."""
+    """Return a sort key: decimal numbers by value, other names after them by text.
+
+    Numbers have at most 18 digits and no sign; the key is converted to text first.
+    """
     text = str(key)
     return (int(text), "") if _is_number(text) else (1 << 63, text)
 
@@ -698,10 +703,10 @@ def _fail(file: str, message: str, cure: str = "") -> NoReturn:
 
 
 def describe_calls(calls: Sequence[Call]) -> str:
-    """Return the name of an operation that consists of these calls.
+    """Return the name of an operation that consists of these calls, at least one.
 
-    The name of the call if there is one, `batch of N calls (first, ...)` if there are several. The
-    call `coalesced`, which ends a batch, is not counted unless there is no other.
+    It is the name of the call if there is one, `batch of N calls (first, ...)` for several. The
+    call `coalesced`, which ends a batch, is not counted unless all calls are `coalesced`.
     """
     named = [call for call in calls if call.operation != "coalesced"] or list(calls)
     return str(named[0]) if len(named) == 1 else f"batch of {len(named)} calls ({named[0]}, ...)"

@@ -351,9 +351,10 @@ class _RasParser:
     def objects(
         self, value: Mapping[str, object], key: str, where: str
     ) -> list[Mapping[str, object]]:
-        """Return the member `key` as a list of objects; empty if it is absent.
+        """Return the member `key` of `value` as a list of objects; [] if it is absent.
 
-        Raises `InputError` at the path `where` for another type.
+        Raises `InputError` at the path `where.key` for another type, also for null, and if an entry
+        is no object.
         """
         entries = value.get(key, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -361,9 +362,9 @@ class _RasParser:
         return entries
 
     def child(self, value: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
-        """Return the member `key` as an object; empty if it is absent.
+        """Return the member `key` of `value` as an object; empty if it is absent.
 
-        Raises `InputError` at the path `where` for another type.
+        Raises `InputError` at the path `where.key` for another type, also for null.
         """
         entry = value.get(key, {})
         if not isinstance(entry, dict):

@@ -82,8 +82,9 @@ class _Chosen:
     def pieces(self) -> Pieces:
         """Return the columns of all pieces (int64): collective, template, and waits.
 
-        A piece is a part of a collective with nodes of its own; the template is their pattern. Both
-        are numbers. Waits are two columns, (earlier, later) numbers of pieces.
+        A piece is a part of a collective with nodes of its own; the template is the pattern of
+        these nodes. Collectives count from 0 in the order of `add`; templates have their number.
+        Waits are two columns, (earlier, later) numbers of pieces. All are empty without pieces.
         """
         instance, template = np.array(self.instance, np.int64), np.array(self.template, np.int64)
         waits = np.array(self.waits, np.int64).reshape(-1, 2).T

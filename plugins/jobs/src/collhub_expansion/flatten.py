@@ -232,6 +232,7 @@ def sort_by_start(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
     """Return the rows of all collectives, by rank, then by start, end and id: int64.
 
     `times`: of all nodes of the workload in ns, with starts and ends (which must not be None).
+    Collectives that never start have the start -1 and come first.
     """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     start, end = np.asarray(times.step_start_ns)[rows], np.asarray(times.step_end_ns)[rows]
@@ -241,8 +242,9 @@ def sort_by_start(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
 def measure_durations_ns(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
     """Return the duration of every node in ns: int64[nodes].
 
-    Computations have their simulated duration (end minus start), all other nodes the recorded one.
-    A computation that never ran has 0; a missing recorded duration remains -1.
+    Computations have their simulated duration (end minus start), all other nodes the recorded
+    one; a missing recorded duration remains -1. A computation that never ran (start and end -1)
+    has 0. All computations that start must end.
     """
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     is_simulated = nodes.is_kind(NodeKind.COMPUTE)

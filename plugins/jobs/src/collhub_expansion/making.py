@@ -137,7 +137,7 @@ class Maker:
         """Return the template number of `make()`; its errors name the collective and `chosen`.
 
         A template is the pattern of nodes that replaces a collective. A group of a single rank
-        exchanges no messages: it gets an empty template, and `make` is not called.
+        exchanges no messages: all these groups share one empty template, and `make` is not called.
         """
         if len(request.members) == 1:
             record = AlgorithmRecord("nothing", request.kind, 1, request.size, 0)
@@ -303,7 +303,8 @@ class Maker:
         """Return the template number of a key; call `make` for a new key only.
 
         `make` returns the record of the algorithm and the template, which are appended to
-        `self.algorithms` and `self.templates`.
+        `self.algorithms` and `self.templates`; the number is their position. If `make` raises an
+        exception, the key remains new.
         """
         if key not in self._numbers:
             summary, template = make()
@@ -343,9 +344,9 @@ class Maker:
     def _own(self, name: str, algorithm: Algorithm, request: CollectiveRequest) -> int:
         """Return the template number of an algorithm of the workload, checked for the request.
 
-        An algorithm without contents (a trace) keeps its own size in bytes if it has one, as in
-        ASTRA-sim. Any other algorithm is scaled to the size of the request. Raises `InputError` if
-        it does not fit.
+        An algorithm without contents (a trace, which does not identify the data of its messages)
+        keeps its size in bytes if it has one, as in ASTRA-sim. Any other algorithm is scaled to the
+        size of the request. Raises `InputError` (`algorithm-does-not-fit`) if it does not fit.
         """
         size = request.full_bytes
         if not algorithm.has_contents:

@@ -320,7 +320,7 @@ def _configured(system: NativeSystem, kind: CollectiveKind, is_small: bool) -> t
 def _configured_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, ...]:
     """Return the algorithms that the system configures for a kind, one per dimension.
 
-    Raises `InputError` if it names none.
+    There is at least one; `InputError` is raised if the system names none.
     """
     names = system.names.get(kind, ())
     if not names:
@@ -332,8 +332,9 @@ def _configured_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, 
 def _parse_spelling(name: str) -> tuple[str, int]:
     """Convert the configured name of an algorithm to (name, limit of concurrent messages).
 
-    A prefix `one` is ignored. `direct4` has the limit 4; a limit of 0 means none, and applies to
-    all other algorithms. Unknown names are returned in lower case.
+    A prefix `one` in lower case is dropped; after that, upper and lower case are equal. Only
+    `direct` can have a limit: `direct4` has 4. A limit of 0 means none. Unknown names are
+    returned in lower case.
     """
     spelling = name.removeprefix("one").lower()
     if direct := re.fullmatch(r"direct(\d*)", spelling):
@@ -347,11 +348,12 @@ def tree_root(index: int) -> str:
 
 
 def split_native(system: NativeSystem, kind: CollectiveKind, size: int, ranks: int) -> list[int]:
-    """Return the bytes of each stream into which ASTRA-sim divides a collective.
+    """Return the bytes of each stream into which ASTRA-sim divides a collective of `size` bytes.
 
-    Source: `generate_collective`. A stream has size // splits bytes; a remainder gives further
-    streams of the same size. If that is less than `ranks` bytes, and the collective is no
-    all-gather, there are `splits` streams of `ranks` bytes.
+    Source: `generate_collective`. With s = size // `system.splits`, there are size / s streams,
+    rounded up, of s bytes each; if s is no divisor of the size, their sum exceeds it. If s is
+    less than `ranks`, and the collective is no all-gather, there are `splits` streams of
+    `ranks` bytes instead. An all-gather with s = 0 has `size` streams of 0 bytes.
     """
     chunk = size // system.splits
     if kind is not CollectiveKind.ALL_GATHER and chunk < ranks:
@@ -405,7 +407,9 @@ def _index_by_node(stated: Mapping[str, JsonValue]) -> dict[int, int]:
     """Return the index of the algorithm by node id, from the extension of a job.
 
     A node id is the same on all ranks. `stated`: the extension with `custom` (list of file
-    prefixes) and `per_node` (prefix by node id). Empty if one of them is missing.
+    prefixes, which the index counts) and `per_node` (prefix by node id as text). Empty if
+    `custom` is no list or `per_node` no object. Raises `ValueError` for a prefix that is not in
+    `custom`, and for an id that is no number.
     """
     prefixes, by_node = stated.get("custom"), stated.get("per_node")
     if not isinstance(prefixes, list) or not isinstance(by_node, dict):

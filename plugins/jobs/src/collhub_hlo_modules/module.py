@@ -540,8 +540,9 @@ def _state_index(instruction: Instruction) -> str | None:
 def _element(computation: Computation, state: Instruction | None, index: str) -> Instruction | None:
     """Return the instruction that computes element `index` of a tuple; copies are skipped.
 
-    `state`: the instruction that creates the tuple; `index`: the number as decimal text. None if
-    `state` is None or no tuple, or if the tuple is too short.
+    `computation`: the computation with all these instructions. `state`: the instruction that
+    creates the tuple; `index`: the number as decimal text. None if `state` is None or no
+    `tuple`, or if the tuple is too short.
     """
     if state is None or state.opcode != "tuple" or int(index[:9]) >= len(state.operands):
         return None
@@ -552,7 +553,11 @@ def _element(computation: Computation, state: Instruction | None, index: str) ->
 
 
 def _constant(instruction: Instruction) -> int | None:
-    """Return the value of a scalar integer constant; None for others."""
+    """Return the value of a constant whose text is an integer, of at most 18 digits; else None.
+
+    The element type is not examined, so that the float constant `1` is 1. None for arrays,
+    booleans, and instructions other than `constant`.
+    """
     text = instruction.literal
     is_integer = instruction.opcode == "constant" and re.fullmatch(r"-?\d{1,18}", text)
     return int(text) if is_integer else None

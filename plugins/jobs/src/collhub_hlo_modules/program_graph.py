@@ -264,9 +264,9 @@ class _GraphBuilder:
         return tensor
 
     def _find_element(self, instruction: Instruction, dtype: str) -> str:
-        """Return the PyTorch name of an element type of HLO, such as `f32`.
+        """Return the PyTorch name of an element type of HLO, such as `float32` for `f32`.
 
-        Raises `InputError` at the instruction if PyTorch has none.
+        Raises `InputError` at the line of the instruction if PyTorch has none.
         """
         if dtype not in _ELEMENTS:
             self._refuse(instruction, f"has the element type {dtype}", "use another element type")
@@ -283,7 +283,7 @@ class _GraphBuilder:
 
         The result has the element type of the instruction, and its shape unless `shape` is given.
         An instruction whose shape is a tuple gives the type and shape of its first array. Raises
-        `InputError` for an element type that PyTorch lacks.
+        `InputError` for an element type that PyTorch lacks, and for more than `MAX_NODES` nodes.
         """
         dtype, dimensions = instruction.shape.leaves[0]
         tensor = self._create_tensor(instruction, dtype, dimensions if shape is None else shape)
@@ -438,8 +438,9 @@ class _GraphBuilder:
     def _add_constant(self, instruction: Instruction) -> Value:
         """Return the value of a constant: a number for a scalar, else the name of a new input.
 
-        Booleans are 1 and 0. Complex scalars, arrays and tuples are inputs of role CONSTANT, which
-        are equal on all ranks (`R`); a tuple gives a tuple of names.
+        Booleans are 1 and 0. Complex scalars, scalars whose text is no number, arrays and tuples
+        are inputs of role CONSTANT, which are equal on all ranks (`R`); a tuple gives a tuple of
+        names. Raises `InputError` for an element type that PyTorch lacks.
         """
         if len(instruction.shape.leaves) == 1 and not instruction.shape.leaves[0][1]:
             number = _parse_number(instruction.literal, instruction.shape.leaves[0][0])
@@ -470,7 +471,7 @@ class _GraphBuilder:
         """Convert a value to an argument of a node: a number, or a reference to a tensor.
 
         A broadcast becomes a reference to its source, without the expansion. A tuple and None
-        become None.
+        become None. `instruction` is not used.
         """
         if isinstance(value, _Spread):
             return Reference(value.source)

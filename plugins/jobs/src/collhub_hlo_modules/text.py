@@ -362,16 +362,17 @@ def parse_shape(text: str) -> Shape:
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
-    """Parse integers separated by commas, with or without braces, brackets or parentheses.
+    """Parse integers separated by commas; braces, brackets and parentheses around them are dropped.
 
-    () for empty text. Raises `ValueError` for other text.
+    () for empty text, also within brackets. Raises `ValueError` for other text, and for
+    integers of more than 18 digits.
     """
     inside = text.strip().strip("{}[]() ")
     return tuple(to_integer(integer) for integer in inside.split(",")) if inside else ()
 
 
 def to_integer(text: str) -> int:
-    """Convert decimal text, possibly in quotes, to an integer.
+    """Convert decimal text, possibly in quotes and with a minus sign, to an integer.
 
     Raises `ValueError` for other text, and for more than 18 digits.
     """
@@ -415,9 +416,10 @@ def _operand_name(text: str) -> str:
 
 
 def _count_open(text: str) -> int:
-    """Return the number of opened minus closed brackets of a text: round, square and curly ones.
+    """Return the number of opening minus closing brackets of a text: round, square and curly ones.
 
-    Brackets in double-quoted strings are ignored.
+    Brackets in double-quoted strings are ignored. The kinds of brackets are counted together;
+    the result is negative if more are closed than opened.
     """
     if '"' in text:
         text = _STRING.sub("", text)

@@ -55,7 +55,7 @@ def select_groups(
 ) -> tuple[ProcessGroup, ...] | None:
     """Return the groups with these names in the order of `names`; None if one is undefined.
 
-    `stated`: ranks by name. None also without names.
+    `stated`: ranks by name of the defined groups, in their order. None also without names.
     """
     if not names or not set(names) <= stated.keys():
         return None
@@ -223,8 +223,9 @@ class Stand:
 def choose_stand_ins(ranks_with_file: Sequence[int], ranks: int) -> Stand:
     """Choose for every rank the rank whose file it uses: its own, else the next lower one.
 
-    `ranks_with_file`: ascending; `ranks`: number of ranks of the job. Ranks below the first file
-    use the first one. Files of the first rank of every pipeline stage are therefore sufficient.
+    `ranks_with_file`: ascending, not empty; `ranks`: number of ranks of the job. Ranks below
+    the first file use the first one. Files of the first rank of every pipeline stage are
+    therefore sufficient.
     """
     known = np.asarray(ranks_with_file, np.int64)
     index = np.searchsorted(known, np.arange(ranks), side="right") - 1
@@ -288,7 +289,10 @@ def translate_groups(
 
 
 def _list_groups_by_rank(groups: Sequence[ProcessGroup], ranks: int) -> list[list[int]]:
-    """List for each of `ranks` ranks the indices of the groups that contain it, ascending."""
+    """List for each of `ranks` ranks the indices of the groups that contain it, ascending.
+
+    All members of the groups must be below `ranks`. A rank in no group has [].
+    """
     by_rank: list[list[int]] = [[] for _ in range(ranks)]
     for index, group in enumerate(groups):
         for member in group.ranks:
