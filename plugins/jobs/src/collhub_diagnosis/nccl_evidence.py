@@ -372,9 +372,10 @@ class _RasParser:
         return entry
 
     def integer(self, value: Mapping[str, object], key: str, where: str) -> int:
-        """Return the member `key` as an integer; 0 if it is absent.
+        """Return the member `key` of a JSON object as an integer; 0 if it is absent.
 
-        Raises `InputError` at the path `where` if it is not an integer from 0 to 2^62.
+        Raise `InputError` (`invalid-ras`) at the path `where.key` if it is not an integer from
+        0 to 2^62 - 1; null, booleans, and numbers with a fraction are refused.
         """
         number = value.get(key, 0)
         if type(number) is not int or not 0 <= number < 1 << 62:

@@ -415,10 +415,11 @@ class _Walker:
         return position + 1 + width + length
 
     def append(self, values: list[object]) -> None:
-        """Append values to the list on top of the stack.
+        """Append values to the list on top of the stack, which stays there.
 
-        Raises `InputError` if it is no list, if it was fetched from the memo, or if the nesting
-        becomes deeper than `MAX_DEPTH`.
+        Raise `InputError` if it is no list, if it was fetched from the memo (even without
+        values), or if the nesting becomes deeper than `MAX_DEPTH` (64). Raise `IndexError` for
+        an empty stack.
         """
         target = self.stack[-1]
         if type(target) is not list:
@@ -459,8 +460,9 @@ class _Walker:
     def add_items(self, items: list[object]) -> None:
         """Add values that are no containers to the set on top of the stack, which stays there.
 
-        Duplicates are allowed. Raises `InputError` if the top is no set, for containers among the
-        values, and if the set was fetched from the memo before.
+        Duplicates are allowed. Raise `InputError`, checked in this order, if the top is no set,
+        for containers (also tuples) among the values, and if the set was fetched from the memo
+        before, even without values. Raise `IndexError` for an empty stack.
         """
         target = self.stack[-1]
         if type(target) is not set:

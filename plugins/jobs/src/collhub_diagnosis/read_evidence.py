@@ -131,8 +131,9 @@ class _Reader:
     def add_dump(self, root: object, file: str) -> None:
         """Parse the value of a dump, and add the dump under the rank in the name of its file.
 
-        Raises `InputError` for a file name without a rank (`no-rank`), and for a second dump of a
-        rank (`duplicate-rank`).
+        `root`: the value that the pickle or JSON contains. Raise `InputError` for a file name
+        without a rank (`no-rank`), then for a second dump of a rank (`duplicate-rank`), then
+        the errors of `parse_dump`.
         """
         rank = rank_of(file)
         if rank in self.dumps:
@@ -158,9 +159,11 @@ def _no_cycle_search() -> Iterator[None]:
 
 
 def rank_of(file: str) -> int:
-    """Return the rank with which the name of a dump file ends; folders in the path are ignored.
+    """Return the rank in the name of a dump file: 7 for `trace_7` and for `trace_7.json`.
 
-    Raises `InputError` (`no-rank`) if there is none, or if it is above `MAX_RANK`.
+    One suffix of `.json`, `.pkl`, `.pickle`, `.bin` and `.dump` may follow the digits;
+    folders in the path are ignored. Of more than 12 digits the last 12 count. Raise
+    `InputError` (`no-rank`) for other names, and if the rank is above `MAX_RANK` (2^24).
     """
     match = _RANK.search(Path(file).name)
     if match is None or int(match[1]) > MAX_RANK:

@@ -137,10 +137,12 @@ def create_report(verdict: Verdict) -> DiagnoseReport:
 
 
 def create_picture(verdict: Verdict) -> WaitForGraph:
-    """Return the wait-for graph of a verdict for a picture: waiting and awaited ranks, culprits.
+    """Return the wait-for graph of a verdict for a picture.
 
-    Each line of `waits` becomes an edge labelled with its operation and number; the title states
-    the kind of the verdict and its meaning.
+    Each line of `waits` becomes one edge from its waiting to its awaited ranks, in order,
+    with the label `OPERATION (NUMBER)`; there is no limit. The title is the kind of the
+    verdict and its meaning. The culprits are passed on. Without waits the picture has no
+    edges.
     """
     waits = [
         WaitingRanks(line.ranks, line.awaited, f"{line.operation} ({line.sequence})")
@@ -179,9 +181,11 @@ def verdict_fields(verdict: Verdict) -> dict[str, str]:
 
 
 def finding_lines(verdict: Verdict) -> list[str]:
-    """Format the findings as lines, each after an empty line and followed by its stack frames.
+    """Format the findings as lines `KIND: TEXT`, each after an empty line.
 
-    At most `MAX_LINES` (40) findings are listed; a last line gives the number of the others.
+    The stack frames of a finding follow it, as lines `  at FRAME`. At most `MAX_LINES` (40)
+    findings are listed; if there are more, an empty line and the number of the remaining
+    ones follow. Without findings the result is [].
     """
     lines: list[str] = []
     for finding in verdict.findings[:MAX_LINES]:

@@ -94,9 +94,11 @@ class Verdict:
 def diagnose_evidence(evidence: Evidence) -> Verdict:
     """Diagnose a hung job from the operations of all ranks and the evidence of NCCL.
 
-    The verdict has a kind, the culprits, the ranks that only wait, and all findings. The kind is
-    the first one in the order of `KINDS` that the deciding findings have: faults of the present,
-    else faults of completed operations, else open questions and skews; `none` without findings.
+    The verdict has a kind, the culprits, the ranks that only wait, and all findings. The
+    deciding findings are faults of the present; else faults of completed operations, if no
+    open question has the number of an operation; else open questions and skews. Their first
+    kind in the order of `KINDS` is the kind of the verdict, `none` without findings. See
+    `_Diagnosis.verdict`.
     """
     graph = WaitGraph(Matching(evidence.records))
     return _Diagnosis(graph, evidence.nccl).verdict()
@@ -392,9 +394,11 @@ class _Diagnosis:
         return same[min(same)]
 
     def describe_last_operation(self, rank: int) -> str:
-        """Return a clause on the last operation of a rank, and the frame that issued it if known.
+        """Return a clause on the operation that a rank issued last, to append to a sentence.
 
-        It starts with "; " and is appended to a text that begins with "rank N has not".
+        It is `; its last operation is OPERATION`, followed by `, issued by FRAME` with the
+        innermost stack frame if a stack is recorded; or `; it has issued no operation`. Raise
+        `KeyError` for a rank without a dump.
         """
         rows = self.records.rows_of(rank)
         if not rows:
@@ -464,10 +468,10 @@ class _Diagnosis:
         return [partner.rank for partner in self.graph.matching.participants(row)]
 
     def has_unknown_partners(self, row: int) -> bool:
-        """Check whether some ranks of an operation are unknown.
+        """Check whether an operation may have ranks that the dumps do not name.
 
-        They are unknown for a group without recorded members, and for a message in a group of
-        several ranks.
+        True for a group without recorded members, and for a message in a group of more than one
+        rank. `row`: of the operation.
         """
         group = self.records.tables.groups[int(self.records.columns["group"][row])]
         is_p2p = bool(self.records.columns["is_p2p"][row])
@@ -699,9 +703,10 @@ class _Diagnosis:
         )
 
     def list_frames(self, row: int) -> tuple[str, ...]:
-        """Return the innermost stack frames of the operation in a row, at most `SHOWN_FRAMES`.
+        """Return the innermost stack frames of an operation as texts, the innermost first.
 
-        Frames in files of PyTorch are left out, unless the stack has no others. Empty without a
+        At most `SHOWN_FRAMES` (3) are returned. Frames of PyTorch (with `/torch/` in the path
+        of the file) are left out, unless the stack has only these. The result is () without a
         stack.
         """
         stack = self.records.tables.stacks[int(self.records.columns["stack"][row])]

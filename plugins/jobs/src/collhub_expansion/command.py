@@ -195,10 +195,11 @@ def _expanded(
 
 
 def _check_queues(options: Mapping[str, str]) -> None:
-    """Raise `UsageError` (code `queues`) if the simulator's option `queues` is not `1`.
+    """Raise `UsageError` (code `queues`) if the option `queues` is given and not `1`.
 
-    With several queues the order of a collective's messages depends on earlier collectives, so that
-    it cannot be expanded. A missing option means 1.
+    It is an option of the simulator. The text is compared, so that `01` is refused. With
+    several queues the order of a collective's messages depends on earlier collectives, and
+    it cannot be expanded.
     """
     if options.get("queues", "1") == "1":
         return

@@ -119,8 +119,8 @@ class _Steps:
     def table(self) -> StepTable:
         """Build the step table of all parts, in the order in which they were added.
 
-        Columns that a part lacks have their defaults. Raises `InputError` as
-        `StepTable.from_columns`.
+        Columns that a part lacks have their defaults. Raise `InputError` as
+        `StepTable.from_columns`, and `ValueError` if no part was added.
         """
         columns = {name: np.concatenate([_column(part, name) for part in self.columns])
                    for name in COLUMN_DTYPES}  # fmt: skip
@@ -312,13 +312,16 @@ def limit_concurrency(count: int, at_once: int) -> Waits:
 
 
 def order_streams(streams: Sequence[Sequence[Phase]], at_once: int) -> Waits:
-    """Return the dependencies between the phases of concurrent streams, as pairs (earlier, later).
+    """Return the dependencies of the phases of concurrent streams as pairs (earlier, later).
 
-    Phase p of stream s has the number s x n + p, with n phases per stream. A phase waits for the
-    previous phase of its stream, and for its predecessor in the FIFO queue of its dimension, which
-    runs at most `at_once` phases at a time. All streams must have the same sequence of dimensions;
-    levels and times are those of the first stream. If streams traverse dimensions in both
-    directions, the order in a queue depends on times, which are estimated. Empty without streams.
+    Phase p of stream s has the number s x n + p, with n phases per stream. A phase waits
+    for the previous phase of its stream, and for the phase that started `at_once` positions
+    before it in the FIFO queue of its dimension, which runs at most `at_once` phases at a
+    time. Pairs are ascending, without duplicates.
+
+    All streams must have the same sequence of dimensions; levels and times are those of the
+    first stream. If streams traverse dimensions in both directions, the order in a queue
+    depends on times, which are estimated. Raise `IndexError` without streams or phases.
     """
     first = streams[0] if streams else ()
     # All streams have equal bytes; only their trees differ.

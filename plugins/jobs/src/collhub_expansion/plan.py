@@ -472,12 +472,13 @@ class _Doors:
     inner: Int64Array
 
     def lists(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Lists:
-        """List the blocks at the start (or end) of every old node, as (row pointer, blocks) by row.
+        """List the blocks at the start (or end) of every row, as (row pointer, blocks) by row.
 
-        For a node that stays it is its block; for a call with a marker at this side the marker; for
-        any other call its pieces at this side. `is_outer`: bool by piece, whether it is at this
-        side of its call; `marked`: calls with a marker at this side; `marker`: blocks of these
-        markers.
+        A row is a node of the old workload; blocks are numbers in the order of the plan. A row
+        that is no call has its only block. A call with a marker at this side has the marker;
+        any other call has its pieces at this side, in order, none if it has no pieces.
+        `is_outer`: bool by piece, whether it is at this side of its call; `marked`: calls with
+        a marker at this side; `marker`: their blocks.
         """
         has_marker = np.zeros(len(self.row_of), np.bool_)
         has_marker[marked] = True
@@ -487,11 +488,12 @@ class _Doors:
         return csr(np.concatenate(rows), np.concatenate(blocks), self.nodes)
 
     def between(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Edges:
-        """Return the dependencies between markers and pieces, for calls with a marker at one side.
+        """Return (markers, pieces): the dependencies between the markers and pieces of calls.
 
-        They are (marker, piece), two columns of blocks; for markers at the end the caller swaps
-        them. `is_outer`: bool by piece, whether it is at this side of its call; `marked`: calls
-        with a marker; `marker`: the block of each marker.
+        Both are columns of block numbers, in the order of the pieces. The markers come before
+        the pieces; for markers at the end the caller swaps the columns. Calls without a marker
+        have no entry. `is_outer`: bool by piece, whether it is at this side of its call;
+        `marked`: calls with a marker at this side; `marker`: their blocks.
         """
         marker_of_call = np.full(len(self.row_of), -1, np.int64)
         marker_of_call[marked] = marker

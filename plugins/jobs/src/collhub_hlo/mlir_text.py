@@ -299,7 +299,9 @@ def _break_line(match: re.Match[str]) -> str:
 def operation_name(text: str) -> str:
     """Return the name of the operation in a statement, such as `stablehlo.add`.
 
-    Raises `ValueError` for text that is no operation.
+    The statement may begin with results (`%0 = `); quotes around the name are removed. Only
+    this head of the text is checked. Raise `ValueError` if it is no name, for example
+    because of a leading blank.
     """
     match = _HEAD.match(text)
     if not match:
@@ -494,9 +496,10 @@ def _parse_element(text: str) -> str:
 
 
 def _inside(text: str) -> str:
-    """Return the text between the first `<` and its closing `>`; empty without one.
+    """Return the text between the first `<` and the bracket that closes it, stripped.
 
-    Raises `ValueError` if it is not closed.
+    The kinds of brackets are not compared; those in strings do not count. "" without `<`.
+    Raise `ValueError` if it is not closed.
     """
     opening = text.find("<")
     return text[opening + 1 : find_close(text, opening) - 1].strip() if opening >= 0 else ""

@@ -38,10 +38,12 @@ _BYTECODE = b"ML\xefR"
 
 
 def read(source: Source, options: HloOptions) -> Workload:
-    """Read an HLO module as a workload with replicas x partitions ranks.
+    """Read an HLO module (text) as a workload with replicas x partitions ranks.
 
-    Assumptions and losses are reported through `source.report`. Raises `InputError` with the line
-    for damaged text, invalid groups, loops of unknown length, and too many nodes.
+    The text may be compressed. Assumptions and losses are reported through `source.report`.
+    Raise `InputError` for several files (`several-files`); and, with the line, for damaged
+    text, invalid groups, loops of unknown length (without the option `trip_count`), and too
+    many nodes.
     """
     part = _only_part(source)
     with decompressed(part.stream(), part.name) as stream:

@@ -166,7 +166,7 @@ def stablehlo_modules() -> Sequence[Source]:
 
 
 def source_of(name: str, text: str) -> Source:
-    """Create a source in memory with one file; what is reported to it is dropped."""
+    """Create a source in memory with one file of UTF-8 text; reported findings are dropped."""
     content = text.encode()
     part = SourcePart(name, lambda: content, None, len(content))
     return Source(name, (part,), report=lambda finding: None)

@@ -254,10 +254,12 @@ class _Lowering:
         return module
 
     def _declare(self, text: str) -> None:
-        """Store the mesh of a Shardy declaration (`sdy.mesh`) under its symbol; ignore other text.
+        """Store the mesh of a Shardy declaration (`sdy.mesh`) under its symbol.
 
-        `text`: an operation outside of functions. A declaration without a symbol or without a mesh
-        is ignored, too. A later mesh with the same symbol replaces the earlier one.
+        `text`: an operation outside of functions. The symbol is stored without `@` and quotes,
+        the mesh as text of HLO (`read_mesh`). Other operations, and a declaration without a
+        symbol or a mesh, are ignored. A later mesh with the same symbol replaces the earlier
+        one. Raise `ValueError` if the mesh is not closed.
         """
         if not text.startswith(("sdy.mesh", '"sdy.mesh"')):
             return

@@ -89,16 +89,21 @@ def rewrite_attributes(
 
 
 def custom_call_target(operation: Operation) -> str:
-    """Return the name of the target of a custom call; "" if the text has none."""
+    """Return the name of the target of a custom call, without quotes; "" if the text has none.
+
+    It is the name of the first `@NAME(` in the pretty form, otherwise the attribute
+    `call_target_name` of the generic form.
+    """
     if match := _TARGET.search(operation.head):
         return match[1].strip('"')
     return parse_dictionaries(operation.head).get("call_target_name", "").strip('"')
 
 
 def read_mesh(text: str) -> str:
-    """Convert the axes of a Shardy mesh, `<["x"=2, "y"=4], device_ids=[...]>`, to HLO text.
+    """Convert the axes of a Shardy mesh, `<["x"=2, "y"=4], device_ids=[1, 0]>`, to HLO text.
 
-    The result is `mesh['x'=2,'y'=4]`, followed by the list of devices if there is one.
+    The result is `mesh['x'=2,'y'=4], device_ids=(1,0)`; without device ids it ends after
+    `]`. Text without axes gives `mesh[]`. The number of devices is not checked.
     """
     devices = _SHARDY_DEVICES.search(text)
     return _format_mesh(_SHARDY_AXIS.findall(text), devices[1].split(",") if devices else [])
@@ -286,9 +291,10 @@ def _format_mesh(axes: Iterable[tuple[str, str]], devices: list[str]) -> str:
 
 
 def _decode(text: str, bits: int) -> list[int]:
-    """Decode hexadecimal text (`0x...`) of little-endian signed integers of 8 to 64 bits.
+    """Decode hexadecimal text (`0x...`) of little-endian signed integers of `bits` bits.
 
-    Raises `ValueError` for other text and for an incomplete last integer.
+    The order is that of the text; `0x` gives []. Raise `ValueError` for other text, an odd
+    number of digits, an incomplete last integer, and if `bits` is not 8, 16, 32 or 64.
     """
     if not re.fullmatch(r"0x(?:[0-9A-Fa-f]{2})*", text) or bits not in (8, 16, 32, 64):
         raise ValueError("the hexadecimal elements are damaged")

@@ -371,9 +371,10 @@ class _Evaluation:
     def _before(self, frame: _Frame, instruction: Instruction) -> Rows:
         """Return the rows that an instruction waits for.
 
-        If the program runs in sequence, these are the last rows that later ones must wait for.
-        Otherwise they are the rows of its operands (many are replaced by one marker, which is
-        added); without any, the rows for which its computation waits.
+        If the program runs in the order of its schedule, these are the rows for which the next
+        blocking row waits (`frame.tail`). Otherwise they are the rows of its operands; if the
+        operands have no rows, those for which its computation waits (`frame.entered`). More
+        than `_MAX_PARENTS` (8) rows of operands are replaced by a new MARKER row.
         """
         if self._is_sequence:
             return frame.tail
@@ -398,9 +399,10 @@ class _Evaluation:
     def _join(self, frame: _Frame, names: tuple[str, ...]) -> Rows:
         """Return the rows for which a user of all named values waits, ascending and distinct.
 
-        They are the rows that produce the values. More than `_MAX_PARENTS` rows are replaced by one
-        new MARKER row, which has no work and waits for them. In a program that runs in sequence,
-        the rows of a single value are returned unchanged. Empty without names.
+        They are the rows that produce the values; () without names. More than `_MAX_PARENTS`
+        (8) rows are replaced by one new MARKER row, which has no work and waits for them; a
+        single value in a program that runs in the order of its schedule is exempt. Raise
+        `InputError` for too many rows.
         """
         if self._is_sequence and len(names) == 1:
             return self._flat(frame.values[names[0]])

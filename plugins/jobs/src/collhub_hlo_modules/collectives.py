@@ -46,18 +46,21 @@ class Call:
 
 
 def collective_of(opcode: str) -> str | None:
-    """Return the collective that an opcode issues, such as `all-reduce` for `all-reduce-start`.
+    """Return the collective of an opcode, such as `all-reduce` for `all-reduce-start`.
 
-    None for all other opcodes, `all-reduce-done` included: a collective is counted where it starts.
+    The result is an entry of `COLLECTIVES`, which includes `send` and `recv`. None for all
+    other opcodes, `all-reduce-done` included: a collective is counted where it starts.
     """
     base = opcode.removesuffix(_SUFFIX)
     return base if base in COLLECTIVES else None
 
 
 def has_pairs(instruction: Instruction) -> bool:
-    """Check whether a send or receive is between devices, and its pairs of devices are recorded.
+    """Check whether a send or receive is between devices and records its pairs of devices.
 
-    It is false for transfers to and from the host, and for messages without source_target_pairs.
+    The pairs are the entry `_xla_send_recv_source_target_pairs` of `frontend_attributes`.
+    False for transfers to and from the host, and without this entry; the opcode is not
+    checked.
     """
     attributes = instruction.attributes
     is_host = attributes.get("is_host_transfer") == "true"

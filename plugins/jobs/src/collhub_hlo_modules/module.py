@@ -514,9 +514,12 @@ def _step_of(body: Computation, index: str, caller: Computation, state: Instruct
 def _invariant(
     term: Instruction, body: Computation, caller: Computation, state: Instruction
 ) -> int | None:
-    """Return the value of a constant, or of an element of the loop state that never changes.
+    """Return the integer that a term of a loop has in every iteration; None if unknown.
 
-    None for other terms, and for an element that does not begin as a constant.
+    `term`: an instruction of the condition or of `body`. It is a scalar integer constant;
+    or it reads an element of the loop state that is such a constant in `state` (the tuple
+    in `caller` before the loop) and that the root of `body` returns unchanged. Copies are
+    skipped. None for other terms.
     """
     index = _state_index(term)
     if index is None:

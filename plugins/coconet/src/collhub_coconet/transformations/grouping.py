@@ -247,10 +247,12 @@ def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int
 
 
 def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[int]:
-    """Find the sliced dimensions of result and operand of an AllToAll, counted from the end.
+    """Return the dimensions along which an operation that exchanges data cannot be chunked.
 
-    A chunk cannot be cut along them, since the AllToAll moves data between them. An uneven
-    collective is only cut along its rows. Empty for other kinds.
+    They are counted from the end of the tensor, where 1 is the last. For an AllToAll they
+    are the dimensions along which its operand and its result are sliced, on its first mesh
+    axis. For an uneven collective (kind ends with V) they are all but the rows, the first
+    dimension. Empty for other kinds.
     """
     if operation.kind in UNEVEN_COLLECTIVES:
         return set(range(1, len(program.types[operation.name].shape)))
@@ -262,15 +264,18 @@ def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[in
 
 
 def _find_accepted_dimensions(program: Program, reader: Operation, name: str) -> set[int]:
-    """Return the dimensions along which an operation can read the value `name` in chunks.
+    """Return the dimensions along which `reader` can read the value `name` in chunks.
 
     They are counted from the end of the tensor, where 1 is the last.
 
-    - A contraction accepts the row dimensions of its first operand (`find_axes`: for a MatMul all
-      but the last, for a BatchMatMul the last but one, for a Conv the batch), and of its second
-      operand the one that becomes a dimension of the result.
-    - Rearranging, transposing and opaque operations accept none.
-    - Others accept the dimensions whose size is not 1, except those that an AllToAll exchanges.
+    - A contraction accepts the row dimensions of its first operand (`find_axes`: for a
+      MatMul all but the last, for a BatchMatMul the last but one, for a Conv the batch),
+      and of its second operand the one that becomes a dimension of the result. A value that
+      is both operands counts as the first.
+    - Transposing, opaque and `REARRANGING` operations (such as RowReduce or Gather) accept
+      none.
+    - Other operations accept the dimensions whose size is not 1, except those of
+      `_find_exchanged_dimensions`.
     """
     if reader.kind in REARRANGING | {Kind.TRANSPOSE, Kind.OPAQUE}:
         # A chunk of the operand is not a contiguous chunk of the result, or may not be one.

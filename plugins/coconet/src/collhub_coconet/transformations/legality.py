@@ -206,9 +206,10 @@ def select_live(operations: Sequence[Operation], outputs: Iterable[str]) -> tupl
 def remove_dead(program: Program) -> Rewrite:
     """Remove the operations that no output and no Update needs, directly or indirectly.
 
-    They are also removed from their stages. Stages that become empty are removed, and so are
-    buckets with one remaining member. Chains are not changed. The record has one condition per
-    removed operation. No program is refused.
+    They are also removed from their stages. Stages that become empty are removed, and so
+    are buckets with one remaining member. Arguments and chains are not changed. The record
+    has one condition per removed operation, none if all are needed. `program` is not
+    changed. Raise `InputError` (`stage`) if a chain names a removed operation or stage.
     """
     conditions = Conditions("dead", program, {})
     operations = select_live(program.operations, program.outputs)
@@ -445,9 +446,12 @@ def _check_slices(program: Program, operations: list[Operation], conditions: Con
 
 
 def _check_equal_counts(operations: list[Operation], conditions: Conditions) -> None:
-    """Refuse AllGatherVs of a stage that gather other rows than its ReduceScatterV delivers.
+    """Require that the AllGatherVs of a stage gather the rows of its ReduceScatterV.
 
-    Raises `RefusedMoveError` (`slices-only`) if one does not depend on it or has other counts.
+    Each must depend on the first ReduceScatterV of `operations`, also indirectly, and have
+    the same counts. Each one that does adds a condition `slices-only` to `conditions`; the
+    first other one raises `RefusedMoveError`. Raise `StopIteration` without a
+    ReduceScatterV.
     """
     scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER_V)
     dependent = find_descendants(operations, [scatter.name])

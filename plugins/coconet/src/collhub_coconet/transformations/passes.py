@@ -40,10 +40,14 @@ def rewrite_workload(
 ) -> tuple[Workload, PassReport]:
     """Transform the program of a workload, and return the lowered result and a report.
 
-    The history of the result has one more record: the transformation, the checked conditions, and
-    its effect on the costs at the sizes of the workload. The report lists the inferred nodes, the
-    conditions and the effect. The provenance is kept. Raises `InputError` if the nodes do not
-    describe a program, and `RefusedMoveError` if a condition of the transformation does not hold.
+    The history of the result has one more record (`record_fields`): the transformation, the
+    checked conditions, and the change of the costs at the sizes of the workload. The report
+    lists the nodes that were inferred because of the option `infer`, then the lines of
+    `describe_record`. The provenance is kept, and `workload` is not changed.
+
+    Raise the errors of `read_program` if the nodes do not describe a program (`InputError`)
+    or the option `element` is needed (`UsageError`), `RefusedMoveError` if a condition of
+    the transformation does not hold, and all other errors of `transformation`.
     """
     inference = read_program(workload, options)
     before = inference.bound
@@ -179,8 +183,10 @@ def run_split_at_root(workload: Workload, options: RootOptions) -> tuple[Workloa
 def run_reorder(workload: Workload, options: ReorderOptions) -> tuple[Workload, PassReport]:
     """Move `members` (default: all that can move) before the AllGather `target`.
 
-    Returns the new workload and a report. Raises `UsageError` if no target is given and the program
-    does not have exactly one AllGather, and all exceptions of `rewrite_workload`.
+    `members`: names of operations, joined by `+`. Returns the new workload and a report.
+    Raises `UsageError` if no target is given and the program does not have exactly one
+    AllGather, and all exceptions of `rewrite_workload`: `RefusedMoveError` also if the
+    target is no AllGather, and if no operation can move.
     """
 
     def transformation(program: Program) -> Rewrite:
@@ -223,10 +229,12 @@ def run_fuse(workload: Workload, options: FuseOptions) -> tuple[Workload, PassRe
 
 
 def run_coalesce(workload: Workload, options: CoalesceOptions) -> tuple[Workload, PassReport]:
-    """Put the collectives `members` into one bucket, or all collectives into buckets of a size.
+    """Put the collectives `members` into one bucket, or all into buckets of a size.
 
-    With the option `bucket_size`, a bucket has at least this number of bytes (`coalesce_by_size`).
-    Returns the new workload and a report. Raises `UsageError` unless exactly one of `members` and
+    `members`: names joined by `+`; `name`: of their bucket. With `bucket_size` (bytes)
+    instead, a bucket is complete when it has this size or more, so the last ones may be
+    smaller (`coalesce_by_size`); collectives in stages are left out. Returns the new
+    workload and a report. Raises `UsageError` unless exactly one of `members` and
     `bucket_size` is given, and all exceptions of `rewrite_workload`.
     """
     if bool(options.members) is (options.bucket_size is not None):
@@ -256,8 +264,10 @@ def run_overlap(workload: Workload, options: OverlapOptions) -> tuple[Workload, 
 def list_moves(workload: Workload, name: str) -> list[PassMove]:
     """List the legal applications of the pass `name` to the program of a workload.
 
-    Each has the options of the pass and the effect on the costs of one rank. The order is that of
-    `legal_moves`. Raises `InputError` for a workload whose nodes do not describe a program.
+    Each has the options of the pass as text and the effect on the costs of one rank. The
+    order is that of `legal_moves`; [] if there are none, and for an unknown name. Raises
+    `InputError` for a workload whose nodes do not describe a program; nodes are not
+    inferred.
     """
     bound = find_program(workload)
     listed = []

@@ -126,8 +126,9 @@ def movable(program: Program, target: str) -> list[str]:
 def _add_inner_operations(program: Program, members: Sequence[str]) -> list[str]:
     """Return the members and all unnamed pointwise operations that only members read.
 
-    Added operations count as members in turn. An operation without readers is not added. The
-    names are sorted alphabetically. `members`: names; they are not changed.
+    The name of an unnamed operation begins with `_`. Added operations count as members for
+    their operands. An operation without readers is not added. `members`: names, also
+    unknown ones, not changed. The result is sorted alphabetically, without duplicates.
     """
     names = set(members)
     # In reverse, so that operands of added operations are considered.

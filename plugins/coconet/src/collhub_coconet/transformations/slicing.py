@@ -29,10 +29,11 @@ from collhub_coconet.transformations.legality import (
 def split(program: Program, target: str, dimension: int = 0) -> Rewrite:
     """Replace `a = AllReduce(op, x)` by `s = ReduceScatter(op, x, d); a = AllGather(s)`.
 
-    `target` is the name of the AllReduce, and `dimension` is d, counted from 0. Raises
-    `RefusedMoveError` if `target` is not an AllReduce, if the reduction is not commutative, if x
-    does not have more than one element along the dimension, and if `build_program` refuses the new
-    program.
+    `target`: name of the AllReduce, which the AllGather takes over. `dimension`: d, from 0.
+    The ReduceScatter is named `TARGET_S_d`, or `TARGET_S_d_2` and so on if that name is in
+    use. Raises `RefusedMoveError` if no AllReduce has the name `target`, if the reduction
+    is not commutative, if x has no such dimension or its size is 1, and if `build_program`
+    refuses the new program.
     """
     conditions = Conditions("split", program, {"target": target, "dimension": dimension})
     operation = _check_target(program, target, conditions)
