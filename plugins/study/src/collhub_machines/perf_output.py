@@ -638,7 +638,10 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
         message = "a rank is listed twice: each process has measured its own GPUs only"
         cure = "build the tests with MPI=1, and measure again"
         raise refuse(file, test.first_line, message, cure, "missing-facts")
-    if test.has_cut_ranks or not first or max(numbers) >= len(first):
+    all_numbers = {rank.number for rank in test.ranks}
+    # Ranks of a group need not be consecutive: with NCCL_TESTS_SPLIT=MOD2 they are 0, 2, 4.
+    is_partial = bool(first) and max(numbers) >= len(first) and max(all_numbers) >= len(all_numbers)
+    if test.has_cut_ranks or not first or is_partial:
         if facts.ranks is None:
             reason = "is cut" if first else "is missing"
             message = f"the list of ranks {reason}"

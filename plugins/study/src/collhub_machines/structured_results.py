@@ -14,6 +14,7 @@ from collhub_machines.reading import (
     InspectorOptions,
     PlaceOptions,
     collective_name,
+    finite_number,
     library_of,
     note,
     refuse,
@@ -118,16 +119,18 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
 
     - A half that is missing or null is ignored.
     - A half with CPU times (`cpu_time`) raises `InputError`.
-    - A half with wrong elements (`nwrong` above 0) gives a warning in `skipped`.
+    - A half with wrong elements (`nwrong` above 0) gives a warning in `skipped`. So do errors of
+      the test, and wrong results (`out_of_bounds`).
     - A half of a place that `options` does not select is ignored.
     - An invalid point (`Measurement.defect`) gives a warning in `skipped`.
 
     A truncated file gives its complete results and a warning.
 
-    Raises `InputError` also for empty text, bytes that are not UTF-8 and invalid JSON, if the
-    collective is unknown in both (`missing-facts`), if the ranks are, and if no point remains
-    (`no-results`). The last error contains the warnings; without warnings, it names the missing
-    place.
+    Raises `InputError` also for empty text, bytes that are not UTF-8 and invalid JSON, for devices
+    that are not those of one test (`_check_devices`), for a test of another operation than a
+    collective, if the collective is unknown in both (`missing-facts`), if the ranks are, and if no
+    point remains (`no-results`). The last error contains the warnings; without warnings, it names
+    the missing place.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -138,9 +141,15 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
         collector.skip("the file ends before its JSON does", line, cure)
     document = parse_json_object(complete.encode(), file)
     devices = [_object(device) for device in _list(_object(document.get("config")).get("devices"))]
+    all_ranks = {_whole(device.get("rank")) for device in devices}
     devices = [device for device in devices if device.get("group") == devices[0].get("group")]
+    _check_devices(devices, all_ranks, file)
     program = _text((_list(document.get("args")) or [""])[0]).rpartition("/")[2]
-    collective = collective_name(program.rpartition("_perf")[0] or program) or facts.collective
+    collective = collective_name(program.rpartition("_perf")[0] or program)
+    if collective is None and "_perf" in program:
+        message = f"{program[:40]} is not a collective with a model"
+        raise refuse(file, 1, message, "give results of a collective, such as all_gather_perf")
+    collective = collective or facts.collective
     if collective is None:
         message = f"args[0] {program[:40]!r} names no collective"
         raise refuse(file, 1, message, "give --collective, such as all-gather", "missing-facts")
@@ -161,7 +170,7 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
             if "cpu_time" in half:
                 message = f"{where} has CPU times (cpu_time), not times of the GPU"
                 raise refuse(file, 1, message, "run the test without -C 1")
-            if _number(half.get("nwrong")) > 0:
+            if _is_wrong(half.get("nwrong")):
                 collector.skip(f"{where}: the result is wrong (nwrong {half['nwrong']})")
                 continue
             point = Measurement(
@@ -173,7 +182,42 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
                 collector.add(point, where)
     if not collector.points and not collector.skipped:
         raise options.refuse(file, 1)
+    if _object(document.get("out_of_bounds")).get("okay") == "false":
+        message = "the test reports wrong results (out_of_bounds.okay is false)"
+        cure = "repair the installation before its times are used"
+        collector.skipped.append(note(file, None, message, cure, "wrong-results"))
+    if errors := _list(document.get("errors")):
+        cure = "repeat the run if sizes are missing"
+        collector.skip(f"the test reports an error: {str(errors[0])[:80]!r}", cure=cure)
     return collector.result()
+
+
+def _check_devices(devices: list[dict[str, Any]], all_ranks: set[int], file: str) -> None:
+    """Raise `InputError` (`missing-facts`) if devices are not those of all ranks of a group.
+
+    That is, if two have the same rank, if a rank is missing, or if they have different names.
+    `all_ranks`: the ranks of all groups; those of a group need not be consecutive. Ranks that are
+    not integers are not checked.
+    """
+    ranks = [rank for device in devices if (rank := _whole(device.get("rank"))) >= 0]
+    if len(set(ranks)) < len(ranks):
+        message = "config.devices lists a rank twice"
+        cure = "build the tests with MPI=1, and measure again"
+        raise refuse(file, 1, message, cure, "missing-facts")
+    if ranks and max(ranks) >= len(devices) and max(all_ranks) >= len(all_ranks):
+        message = f"config.devices lists {len(devices)} ranks, among them rank {max(ranks)}"
+        raise refuse(file, 1, message, "give the complete file of the test", "missing-facts")
+    names = sorted({_text(device.get("device_info")) for device in devices})
+    if len(names) > 1:
+        message = f"ranks use different devices: {', '.join(names[:4])}"
+        raise refuse(file, 1, message, "measure one kind of device at a time", "missing-facts")
+
+
+def _is_wrong(count: object) -> bool:
+    """Whether a count of wrong elements is above 0, also as text such as `3` or `2e+00`."""
+    if isinstance(count, str):
+        return (finite_number(count.strip()) or 0.0) > 0
+    return _number(count) > 0
 
 
 def _dtype(name: str, collective: str) -> str:

@@ -24,7 +24,7 @@ from hub_core.plugin_api import Library, Measurement, MeasurementRequest, Measur
 _OSU_TITLE = re.compile(
     r"\\?#?\s*OSU (MPI\S*|\w*CCL\S*) (.*?) ?(?:Latency |Bandwidth )?Test(?:\s+v\S+)?"
 )
-_OSU_HEADER = re.compile(r"\\?#?\s*Size\s{2,}")
+_OSU_HEADER = re.compile(r"\\?#?\s*Size(?:\s{2,}|\t)")
 # Title of a test between two ranks, before "Test".
 _OSU_PAIRS = re.compile(
     r"(?:|Multi|Multi-\w+|Multiple .*|Bi-Directional|Persistent)\Z", re.IGNORECASE
@@ -33,7 +33,8 @@ _OSU_NAMES = {
     "all-to-all personalized exchange": "all-to-all",
     "reduce_scatter": "reduce-scatter",
 }
-_PER_PEER = frozenset({"all-gather", "all-to-all"})
+_PER_PEER = frozenset({"all-gather", "all-to-all", "gather", "scatter"})
+_OSU_UNIT = re.compile(r"\((?!us\))(?:[mn]?s|m?sec)\)", re.IGNORECASE)
 _ELEMENT_BYTES = {"half": 2, "float16": 2, "bfloat16": 2, "int8": 1, "float": 4, "fp8": 1}
 _AICONFIGURATOR_COLUMNS = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
 
@@ -53,25 +54,29 @@ def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
       after it. Without a title they are MPI and the collective of the request. The latter also
       applies to a title with an unknown collective.
     - A header (`# Size  Avg Latency(us)`) gives the columns of the rows after it. The time is
-      the first column with average latency, otherwise the first with latency.
-    - A line that begins with a digit is a row: size in bytes and time in us. For all-gather and
-      all-to-all the size is multiplied by the ranks. Nodes are those of the request, otherwise
-      1.
+      the first column with average latency, otherwise the first with latency that is neither a
+      minimum nor a maximum.
+    - A line that begins with a digit is a row: size in bytes and time in us. For all-gather,
+      all-to-all, gather and scatter the size is multiplied by the ranks. Nodes are those of the
+      request, otherwise 1.
     - Other lines are ignored.
 
     A row gets a note in place of a measurement if its numbers are unreadable or missing, or
-    outside the limits of a measurement. Raises `InputError` in these cases:
+    outside the limits of a measurement; if its validation failed; or if it is the last line of a
+    file, without a line end, and may be cut (`_is_cut`). Raises `InputError` in these cases:
 
     - the title is that of a test between two ranks
-    - there is a row, and its header has MB/s (bandwidth), a column `Overall` (non-blocking), or
-      no latency; or there is no header
+    - there is a row, and its header has MB/s (bandwidth), a column `Overall` (non-blocking), no
+      latency, or another unit than us; or there is no header
     - there is a row, and its collective or the number of ranks is unknown
     - no measurement remains, the file is empty, or it is not UTF-8
     """
-    lines, file = text_of(facts.source).splitlines(), facts.source.name
+    text, file = text_of(facts.source), facts.source.name
+    lines = text.splitlines()
     collective, library, header, header_line = facts.collective, "MPI", [""], 1
     points: list[Measurement] = []
     skipped: list[Diagnostic] = []
+    previous_row = ""
     for number, raw in enumerate(lines, 1):
         line = without_rank(raw).strip()
         title = _OSU_TITLE.match(line)
@@ -84,9 +89,14 @@ def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
             # The rows of an unknown test do not belong to the test before it.
             collective, header_line = named or facts.collective, number
         elif _OSU_HEADER.match(line):
-            header = re.split(r"\s{2,}", line.lstrip("\\# "))
-            header_line = number
+            header = re.split(r"\s{2,}|\t", line.lstrip("\\# "))
+            header_line, previous_row = number, ""
         elif line and line[0].isdigit():
+            if number == len(lines) and text[-1] not in "\r\n" and _is_cut(line, previous_row):
+                cure = "repeat the run if this size is missing"
+                skipped.append(note(file, number, "the file ends within this line", cure))
+                continue
+            previous_row = line
             point = _osu_point(
                 line.split(), header, number, header_line, file, facts, collective, library
             )
@@ -96,6 +106,19 @@ def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
             else:
                 skipped.append(note(file, number, str(reason)))
     return _finish(points, skipped, file)
+
+
+def _is_cut(line: str, previous_row: str) -> bool:
+    """Whether the last row of a file lacks fields or decimals that the row before it has.
+
+    OSU prints the times of all rows with the same number of decimals. A row that is cut between
+    two fields, or after all decimals of its last one, is not recognized if it is the only row.
+    """
+    fields, complete = line.split(), previous_row.split()
+    if len(fields) < len(complete):
+        return True
+    decimals = [len(one[-1].partition(".")[2]) for one in (fields, complete) if one]
+    return len(decimals) == 2 and decimals[0] < decimals[1]
 
 
 def _osu_point(
@@ -111,33 +134,45 @@ def _osu_point(
     """Return the measurement of one row of an OSU table, or the reason why it has none as text.
 
     `fields`: words of the row, at least one; `header`: names of the columns, read from line
-    `header_line`. The size in bytes is the first field. For all-gather and all-to-all it is
-    multiplied by the ranks, because OSU prints bytes per peer. The time in us is in the first
-    column with both `Latency` and `Avg` in its name, otherwise in the first one with `Latency`.
-    Ranks are those of `facts`; nodes too, otherwise 1.
+    `header_line`. The size in bytes is the first field. For all-gather, all-to-all, gather and
+    scatter it is multiplied by the ranks, because OSU prints bytes per peer. The time in us is in
+    the first column with both `Latency` and `Avg` in its name, otherwise in the first one with
+    `Latency`, but not in a minimum or maximum. Ranks are those of `facts`; nodes too, otherwise 1.
 
-    The result is a text if the size is no integer without sign, or if the time is missing or no
-    finite number. Other limits are not checked here (`Measurement.defect`).
+    The result is a text if the size is no integer without sign, if the time is missing or no
+    finite number, or if the column `Validation` has `Fail`. Other limits are not checked here
+    (`Measurement.defect`).
 
     Raises `InputError` (`measurements`) at `header_line`, in the first of these cases:
 
     - a column has `MB/s` in its name: a test of bandwidth
     - the name of a column begins with `Overall`: a test of a non-blocking collective
-    - no column is a latency
+    - no column is a latency, or only minima and maxima are
+    - the unit of the latency is not us
     - `collective` is None
     - `facts` has no ranks
     """
     if any("MB/s" in name for name in header):
         message = "the test measures bandwidth, not the time of a collective"
         raise refuse(file, header_line, message, "give an OSU collective latency test")
-    columns = [index for index, name in enumerate(header) if "Latency" in name]
+    columns = [
+        index
+        for index, name in enumerate(header)
+        if "Latency" in name and not name.startswith(("Min", "Max"))
+    ]
     average = [index for index in columns if "Avg" in header[index]] or columns
     if any(name.startswith("Overall") for name in header):
         message = "the test overlaps a non-blocking collective with computation"
         cure = "give the test of the blocking collective, such as osu_allgather for osu_iallgather"
         raise refuse(file, header_line, message, cure)
     if not average:
-        raise refuse(file, header_line, "no column is a latency", "keep the header of the test")
+        message = "no column is a latency"
+        if any("Latency" in name for name in header):
+            message = "the columns have minimum and maximum latencies only, no average"
+        raise refuse(file, header_line, message, "keep the header of the test")
+    if unit := _OSU_UNIT.search(header[average[0]]):
+        message = f"the unit {unit[0]} of {header[average[0]][:40]!r} is not the (us) of OSU"
+        raise refuse(file, header_line, message, "give the output of OSU as it was printed")
     if collective is None:
         raise refuse(file, header_line, "the collective is not named", "give --collective")
     if facts.ranks is None:
@@ -147,6 +182,8 @@ def _osu_point(
     time_us = finite_number(fields[average[0]]) if average[0] < len(fields) else None
     if size is None or time_us is None:
         return f"{len(fields)} fields do not fit the columns of the table"
+    if any(name.startswith("Validation") for name in header) and "Fail" in fields:
+        return "the result of this size is wrong (Validation: Fail)"
     total = size * facts.ranks if collective in _PER_PEER else size
     return Measurement(
         collective, facts.ranks, facts.nodes or 1, total, time_us, Library(library),

@@ -719,3 +719,129 @@ def test_an_unreadable_number_of_wrong_results_skips_the_time() -> None:
 def test_a_table_without_counts_of_elements_is_read() -> None:
     text = HEADER.replace("         count ", "") + ROW.replace("           256 ", "") + END
     assert _times(_read(text)[0], "out") == [(1024, 7.11)]
+
+
+def test_the_ranks_of_a_group_need_not_be_consecutive() -> None:
+    ranks = "".join(
+        f"#  Rank {rank:2} Group {rank % 2:2} Pid   120{rank} on      alpha device {rank:2} "
+        "[0000:1b:00] NVIDIA H100 80GB HBM3\n"
+        for rank in range(8)
+    )
+    lines = HEADER.splitlines(keepends=True)
+    header = "".join(lines[:3]) + ranks + "".join(lines[5:])
+    assert {point.ranks for point in _read(header + ROW + END)[0]} == {4}
+    with pytest.raises(InputError, match="list of ranks is cut"):
+        _read(header.replace(ranks.splitlines(keepends=True)[1], "") + ROW + END)
+
+
+def _read_json(change: Any) -> tuple[list[Measurement], list[str]]:
+    times = {"time": 7.11, "alg_bw": 0.14, "bus_bw": 0.14, "nwrong": 0}
+    devices = [
+        {"rank": rank, "group": 0, "hostname": "node", "device_info": "NVIDIA H100"}
+        for rank in range(4)
+    ]
+    document: dict[str, Any] = {
+        "version": 3, "args": ["all_reduce_perf"], "nccl_version": 22902,
+        "config": {"devices": devices},
+        "results": [
+            {"size": 1024, "type": "float", "out_of_place": times, "in_place": dict(times)}
+        ],
+        "out_of_bounds": {"count": 0, "okay": "true"}, "errors": [],
+    }  # fmt: skip
+    change(document)
+    read = _read_content(json.dumps(document).encode(), "run.json", collective="all-gather")
+    return list(read.points), [str(one) for one in read.skipped]
+
+
+@pytest.mark.parametrize(
+    ("rank", "key", "value", "message"),
+    [
+        (1, "rank", 0, "lists a rank twice; build the tests with MPI=1"),
+        (3, "rank", 9, "lists 4 ranks, among them rank 9; give the complete file"),
+        (2, "device_info", "NVIDIA A100", "different devices: NVIDIA A100, NVIDIA H100; measure"),
+    ],
+)
+def test_devices_in_json_that_are_not_those_of_one_test_are_refused(
+    rank: int, key: str, value: object, message: str
+) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["config"]["devices"][rank][key] = value
+
+    with pytest.raises(InputError, match=rf"run\.json:1: .*{message}"):
+        _read_json(change)
+
+
+def test_devices_in_json_of_two_groups_are_those_of_one_group() -> None:
+    def change(document: dict[str, Any]) -> None:
+        for rank, device in enumerate(document["config"]["devices"]):
+            device["group"] = rank % 2
+
+    assert [point.ranks for point in _read_json(change)[0]] == [2, 2]
+
+
+def test_json_of_an_operation_that_is_no_collective_is_refused() -> None:
+    with pytest.raises(InputError, match=r"sendrecv_perf is not a collective with a model; give"):
+        _read_json(lambda document: document.update(args=["./sendrecv_perf", "-g", "4"]))
+
+
+@pytest.mark.parametrize("count", [3, "3", "2e+00"])
+def test_wrong_results_in_json_are_skipped_also_as_text(count: object) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["results"][0]["in_place"]["nwrong"] = count
+
+    points, skipped = _read_json(change)
+    assert [point.place for point in points] == ["out"]
+    assert f"results[0].in_place: the result is wrong (nwrong {count})" in skipped[0]
+
+
+def test_errors_and_wrong_results_of_a_test_in_json_give_notes() -> None:
+    def change(document: dict[str, Any]) -> None:
+        document.update(out_of_bounds={"count": 3, "okay": "false"}, errors=["out of memory"])
+
+    points, skipped = _read_json(change)
+    assert len(points) == 2
+    assert "out_of_bounds.okay is false" in skipped[0]
+    assert "the test reports an error: 'out of memory'" in skipped[1]
+
+
+@pytest.mark.parametrize("title", ["Allgather", "Gather", "Scatter"])
+def test_sizes_of_osu_per_rank_count_for_all_ranks(title: str) -> None:
+    assert _read(OSU.format(f" {title} Latency"), ranks=8)[0][0].size_bytes == 8 * 1024
+
+
+OSU_FULL = (
+    "# OSU MPI Allreduce Latency Test v7.4\n"
+    "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)\n"
+)
+
+
+def test_osu_times_in_another_unit_or_without_an_average_are_refused() -> None:
+    with pytest.raises(InputError, match=r"run\.txt:2: the unit \(ms\) of 'Avg Latency\(ms\)'"):
+        _read(OSU.format(" Allreduce Latency").replace("(us)", "(ms)"), ranks=8)
+    text = OSU_FULL.replace("   Avg Latency(us)", "") + "1024   11.31   13.31\n"
+    with pytest.raises(InputError, match=r"run\.txt:2: .*minimum and maximum latencies only"):
+        _read(text, ranks=8)
+
+
+def test_osu_columns_that_tabs_separate_are_read() -> None:
+    text = re.sub("  +", "\t", OSU_FULL) + "1024\t12.31\t11.31\t13.31\n"
+    assert _read(text, ranks=8)[0][0].time_us == 12.31
+
+
+def test_osu_results_whose_validation_failed_are_skipped() -> None:
+    text = OSU_FULL.rstrip() + "  Validation\n"
+    text += "1024  12.31  11.31  13.31  Pass\n2048  12.90  11.90  13.90  Fail\n"
+    points, skipped = _read(text, ranks=8)
+    assert [point.size_bytes for point in points] == [1024]
+    assert "run.txt:4: the result of this size is wrong (Validation: Fail)" in skipped[0]
+
+
+@pytest.mark.parametrize("cut", ["2048  1", "2048  12.90  11.9", "2048  12.90  11.90  13.9"])
+def test_the_last_row_of_osu_that_is_cut_is_skipped(cut: str) -> None:
+    rows = OSU_FULL + "1024  12.31  11.31  13.31\n"
+    points, skipped = _read(rows + cut, ranks=8)
+    assert [point.size_bytes for point in points] == [1024]
+    assert "run.txt:4: the file ends within this line; repeat the run" in skipped[0]
+    points, skipped = _read(rows + "2048  12.90  11.90  13.90", ranks=8)
+    assert len(points) == 2
+    assert skipped == []
