@@ -76,7 +76,8 @@ _READERS = (
     _reader(
         "tuner-sweep",
         "measurements of a tuner sweep, CSV",
-        r"\A\s*collective,size_bytes,.*latency_us",
+        r"\A(?:\s*#[^\n]*\n)*(?=[^\n{#]*\bcollective\b)(?=[^\n{#]*\bsize_[a-z]+\b)"
+        r"(?=[^\n{#]*\blatency_[a-z]+\b)[^\n{#]*,",
         "tabular_results:read_sweep",
     ),
     _reader(

@@ -36,6 +36,7 @@ _OSU_NAMES = {
 _PER_PEER = frozenset({"all-gather", "all-to-all", "gather", "scatter"})
 _OSU_UNIT = re.compile(r"\((?!us\))(?:[mn]?s|m?sec)\)", re.IGNORECASE)
 _ELEMENT_BYTES = {"half": 2, "float16": 2, "bfloat16": 2, "int8": 1, "float": 4, "fp8": 1}
+_SWEEP_COLUMNS = ("collective", "size_bytes", "latency_us")
 _AICONFIGURATOR_COLUMNS = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
 
 
@@ -194,42 +195,71 @@ def _osu_point(
 def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the measurements of a tuner sweep (CSV); each row is the time of one forced choice.
 
-    The first line has the names of the columns, in any order; other columns are ignored:
+    The first line that is neither blank nor begins with `#` has the names of the columns, in any
+    order; other columns are ignored:
 
     - `collective`: in any usual spelling; `size_bytes`: a whole number; `latency_us`: a number
-    - `ranks`, `nodes`: missing, 0 or no whole number (`-1`) means those of the request; nodes
-      otherwise 1
+    - `ranks`, `nodes`: missing, empty, 0 or -1 means those of the request; nodes otherwise 1
     - `algorithm`, `protocol`, `channels`: joined to the variant of the library NCCL, such as `ring
       simple 8 channels`; empty values, and -1 channels, are left out
 
     Points are in the order of the rows. Empty rows, and rows whose first field begins with `#`, are
     ignored. A row without a known collective, a size, a time or a number of ranks becomes a note.
-    So does a row beyond the limits of `Measurement.defect`, for example with less than two ranks.
+    So does a row beyond the limits of `Measurement.defect`, for example with less than two ranks,
+    and a last row without a line end whose bandwidth (`bandwidth_gbps`) contradicts its time.
 
-    Raises `InputError`: `measurements` for an empty file, for bytes that are not UTF-8, and for a
-    line that is not CSV; `no-results`, with the notes, if no point remains, also if a required
-    column is missing.
+    Raises `InputError`: `measurements` for an empty file, for bytes that are not UTF-8, for a line
+    that is not CSV, and at the line of the names if a required column is missing; `no-results`,
+    with the notes, if no point remains.
     """
-    file = facts.source.name
-    rows = csv.reader(io.StringIO(text_of(facts.source)))
+    text, file = text_of(facts.source), facts.source.name
+    rows = csv.reader(io.StringIO(text))
     points: list[Measurement] = []
     skipped: list[Diagnostic] = []
     try:
-        header = [name.strip() for name in next(rows)]
+        header: list[str] = []
         for fields in rows:
             number = rows.line_num
             if not fields or fields[0].lstrip().startswith("#"):
                 continue
-            row = dict(zip(header, (text.strip() for text in fields), strict=False))
+            if not header:
+                header = [name.strip() for name in fields]
+                _check_sweep_header(header, number, file)
+                continue
+            row = dict(zip(header, (field.strip() for field in fields), strict=False))
             point = _sweep_point(row, number, file, facts)
             reason = point if isinstance(point, str) else point.defect()
+            is_last = number == text.count("\n") + 1
             if reason is None and isinstance(point, Measurement):
-                points.append(point)
-            else:
+                if is_last and _is_cut_time(row, point):
+                    reason = "the file ends within this line: its bandwidth contradicts its time"
+                else:
+                    points.append(point)
+            if reason is not None:
                 skipped.append(note(file, number, str(reason)))
     except csv.Error as error:
         raise refuse(file, rows.line_num, f"not a CSV line: {error}", "repair it") from None
     return _finish(points, skipped, file)
+
+
+def _check_sweep_header(header: list[str], number: int, file: str) -> None:
+    """Raise `InputError` at line `number` if columns of a sweep are missing or occur twice."""
+    for name in _SWEEP_COLUMNS:
+        if header.count(name) != 1:
+            message = f"the sweep has {header.count(name)} columns {name}, not one"
+            cure = "give the times in us as latency_us and the sizes in bytes as size_bytes"
+            raise refuse(file, number, message, cure)
+
+
+def _is_cut_time(row: dict[str, str], point: Measurement) -> bool:
+    """Whether a bandwidth in GB/s differs from size / time of a point by a factor of 4 or more.
+
+    The factor admits bus bandwidths. Bandwidths below 0.1 GB/s are rounded and not checked.
+    """
+    bandwidth = finite_number(row.get("bandwidth_gbps", ""))
+    if bandwidth is None or bandwidth < 0.1 or not row.get("latency_us"):
+        return False
+    return not 0.25 < bandwidth * point.time_us * 1e3 / point.size_bytes < 4
 
 
 def _sweep_point(
@@ -240,10 +270,13 @@ def _sweep_point(
         return f"collective {row.get('collective', '')[:40]!r} is unknown"
     size = whole_number(row.get("size_bytes", ""))
     time_us = finite_number(row.get("latency_us", ""))
-    ranks = whole_number(row.get("ranks", "")) or facts.ranks
-    nodes = whole_number(row.get("nodes", "")) or facts.nodes or 1
     if size is None or time_us is None:
         return "size_bytes or latency_us is not a number"
+    for key in ("ranks", "nodes"):
+        if row.get(key, "") not in {"", "-1"} and whole_number(row[key]) is None:
+            return f"{key} {row[key][:20]!r} is not a whole number"
+    ranks = whole_number(row.get("ranks", "")) or facts.ranks
+    nodes = whole_number(row.get("nodes", "")) or facts.nodes or 1
     if ranks is None:
         return "ranks is -1 (any): give --ranks N"
     parts = [row.get(key, "")[:20] for key in ("algorithm", "protocol")]

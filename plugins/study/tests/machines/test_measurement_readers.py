@@ -845,3 +845,49 @@ def test_the_last_row_of_osu_that_is_cut_is_skipped(cut: str) -> None:
     points, skipped = _read(rows + "2048  12.90  11.90  13.90", ranks=8)
     assert len(points) == 2
     assert skipped == []
+
+
+SWEEP_HEADER = (
+    "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,bandwidth_gbps,latency_us"
+)
+SWEEP = f"{SWEEP_HEADER}\nallreduce,1048576,ring,simple,8,1,8,40.2,26.1\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"# of the 3rd run\n\n{SWEEP}",
+        SWEEP.replace(",", ", "),
+        SWEEP.replace("collective", '"collective"'),
+        "latency_us,size_bytes,collective,ranks\n26.1,1048576,allreduce,8\n",
+    ],
+)
+def test_a_sweep_may_have_comments_and_columns_in_any_order(text: str) -> None:
+    points, skipped = _read(text)
+    assert skipped == []
+    assert [(point.size_bytes, point.time_us, point.ranks) for point in points] == [
+        (1048576, 26.1, 8)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("latency_us", "latency_ms"), ("size_bytes", "size_kb")]
+)
+def test_a_sweep_in_other_units_is_refused(name: str, other: str) -> None:
+    message = rf"run\.txt:1: the sweep has 0 columns {name}, not one; give the times in us"
+    with pytest.raises(InputError, match=message):
+        _read(SWEEP.replace(name, other))
+
+
+def test_a_number_of_ranks_that_is_not_whole_is_not_replaced() -> None:
+    points, skipped = _read(SWEEP + SWEEP.splitlines()[1].replace(",8,40.2", ",8.0,40.2"), ranks=4)
+    assert [point.ranks for point in points] == [8]
+    assert "run.txt:3: ranks '8.0' is not a whole number" in skipped[0]
+
+
+def test_the_last_row_of_a_sweep_whose_time_is_cut_is_skipped() -> None:
+    row = "allreduce,536870912,nvls,simple,16,1,8,254.3,2111.0"
+    assert len(_read(SWEEP + row)[0]) == 2
+    points, skipped = _read(SWEEP + row[:-4])
+    assert [point.size_bytes for point in points] == [1048576]
+    assert "run.txt:3: the file ends within this line" in skipped[0]
