@@ -70,7 +70,7 @@ _OTHER_UNITS = re.compile(r"\((?:[KMGT]i?B|[mn]?s|m?sec)\)", re.IGNORECASE)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
 _MIN_FIELDS = 3
 _MIN_BANDWIDTH = 10.0  # GB/s
-_MIN_CHECKED_BANDWIDTH = 0.1  # GB/s
+_MAX_UNCHECKED_BANDWIDTH = 1.0  # GB/s
 
 
 class _Rank(NamedTuple):
@@ -510,11 +510,11 @@ def _prefix_defect(named: dict[str, str]) -> str | None:
 def _contradicts(bandwidth: float, size: int, time_us: float) -> bool:
     """Whether an algorithm bandwidth in GB/s differs from size / time by a factor of 4 or more.
 
-    Bandwidths below 0.1 GB/s are not checked: they are rounded to two decimals. The factor admits
-    old versions, which count the bytes of an all-gather without the share of a rank. A larger one
+    Bandwidths up to 1 GB/s are not checked: they are rounded to two decimals. The factor admits old
+    versions, which count the bytes of an all-gather without the share of a rank. A larger one
     is due to a time in another unit, or with missing digits.
     """
-    if bandwidth < _MIN_CHECKED_BANDWIDTH or time_us <= 0 or size == 0:
+    if bandwidth <= _MAX_UNCHECKED_BANDWIDTH or time_us <= 0 or size == 0:
         return False
     return not 0.25 < bandwidth * time_us * 1e3 / size < 4
 

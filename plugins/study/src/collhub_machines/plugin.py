@@ -76,7 +76,7 @@ _READERS = (
     _reader(
         "tuner-sweep",
         "measurements of a tuner sweep, CSV",
-        r"\A(?:\s*#[^\n]*\n)*(?=[^\n{#]*\bcollective\b)(?=[^\n{#]*\bsize_[a-z]+\b)"
+        r"\A(?:\s*#[^\n]*\n)*\s*(?=[^\n{#]*\bcollective\b)(?=[^\n{#]*\bsize_[a-z]+\b)"
         r"(?=[^\n{#]*\blatency_[a-z]+\b)[^\n{#]*,",
         "tabular_results:read_sweep",
     ),

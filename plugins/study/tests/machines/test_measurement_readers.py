@@ -690,10 +690,12 @@ def test_tables_in_other_units_are_refused(unit: str, other: str) -> None:
 
 
 def test_a_time_that_contradicts_its_bandwidth_gives_a_note() -> None:
-    points, skipped = _read(HEADER + ROW.replace("7.11", "0.71") + END)
+    large = "1073741824 268435456 float sum -1 {} 111.85 111.85 0 9600.1 111.85 111.85 0\n"
+    assert _read(HEADER + large.format("9600.1") + END)[1] == []
+    points, skipped = _read(HEADER + large.format("9.6") + END)
     assert len(points) == 2
     assert len(skipped) == 1
-    assert "run.txt:8: out-of-place time 0.71 us contradicts algbw 0.14 GB/s; " in skipped[0]
+    assert "run.txt:8: out-of-place time 9.6 us contradicts algbw 111.85 GB/s; " in skipped[0]
 
 
 @pytest.mark.parametrize(
