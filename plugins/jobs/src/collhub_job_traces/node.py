@@ -181,7 +181,8 @@ class DecodedParts:
     def attribute(self, body: bytes) -> Attribute:
         """Decode an attribute of a node: name, kind and value; the result is cached by its bytes.
 
-        `body`: protobuf message. Raises `ValueError` for invalid bytes.
+        `body`: protobuf message of the attribute. Without a value the kind is 0. Raises
+        `ValueError` for a truncated message.
         """
         known = self._attributes.get(body)
         if known is None:
@@ -347,9 +348,10 @@ class NodeDecoder:
         self._parts = parts
 
     def error(self, index: int, message: str, cure: str = "") -> TraceError:
-        """Create (not raise) an error `node` at record `index`, with its byte and rank.
+        """Create (not raise) an error `node` about the record at position `index` of the file.
 
-        `cure`: advice, `""` for none.
+        The error names the file, the byte at which the record starts, and the rank. `cure`: advice,
+        `""` for none.
         """
         byte = int(self._file.starts[index])
         details = {"byte": byte, "rank": self._file.rank}

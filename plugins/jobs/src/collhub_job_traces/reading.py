@@ -163,8 +163,10 @@ def read(
 def _name_file(finding: Diagnostic, source: Source) -> Diagnostic:
     """Return a finding on a rank of the source with the file of this rank as its location.
 
-    Checks of the entire job know only the name of the source. Findings on other inputs, without a
-    rank, and on ranks without a file are returned unchanged.
+    Checks of the entire job know only the name of the source. A part of the source without a
+    rank counts as rank 0. A finding is returned unchanged if its file is neither the name of
+    the source nor the last component of this name, if it has no rank, and if its rank has no
+    file.
     """
     location = finding.location
     files = {part.rank or 0: part.name for part in source.parts}
@@ -358,10 +360,12 @@ class _Reader:
     def _drop_dangling(
         self, decoder: NodeDecoder, index: int, node: DecodedNode, ids: set[int]
     ) -> DecodedNode:
-        """Return a node without its dependencies on ids outside of `ids`; its record is preserved.
+        """Return a node without its dependencies on ids outside of `ids`, the ids of its file.
 
-        The number of removed dependencies is added to the count of the job. Without the option
-        `drop_dangling`, raises `TraceError` with the first such id.
+        The bytes of its record are preserved completely, so that they can be written again. The
+        number of removed dependencies is added to the count of the job. Without the option
+        `drop_dangling`, raises `TraceError` with the first such id, data dependencies first; there
+        must be one.
         """
         lost = [identity for identity in (*node.data, *node.control) if identity not in ids]
         if not self._options.drop_dangling:
@@ -420,8 +424,10 @@ def claims(source: Source) -> bool:
 def has_job_nodes(part: SourcePart) -> bool:
     """Check whether a trace file belongs to a job, and not to a single algorithm.
 
-    The metadata `profile` decides if it exists; otherwise it is a job if it has nodes of a type
-    that only jobs have. The complete file is read. Raises `TraceError` for invalid traces.
+    If the metadata have a text `profile` that is not empty, it is a job if the profile begins
+    with `workload/`. Otherwise it is a job if it has a node of a type that only jobs have:
+    METADATA, MEM_LOAD, MEM_STORE or COMM_COLL. The complete file is read. Raises `TraceError`
+    for invalid traces.
     """
     file, metadata = open_rank_file(part.name, 0, part.load())
     if profile := metadata.text("profile"):

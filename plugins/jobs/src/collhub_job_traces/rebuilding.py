@@ -231,11 +231,11 @@ class BucketPlanner:
 
         A bucket is identified by the row of its last member: int64[nodes], with the own row for a
         node that is not joined. The candidates (given to the class) of each group and rank are
-        taken in ascending order of their ids, and a bucket has consecutive ones. A bucket ends
-        before a candidate with which it would exceed the limit, and before one with another
-        dependency depth (number of candidates on the longest path to it), so that no member waits
-        for another. A candidate larger than the limit is not joined. A group whose ranks would get
-        different buckets (by position and size) remains unchanged.
+        taken in ascending order of their ids, and a bucket has at least two consecutive ones. A
+        bucket ends before a candidate with which it would exceed the limit, and before one with
+        another dependency depth (number of candidates on the longest path to it), so that no member
+        waits for another. A candidate larger than the limit is not joined. A group remains
+        unchanged if the buckets of its ranks differ in the positions of their members.
         """
         sizes = self.workload.nodes.bytes
         target = np.arange(len(self.workload.nodes))
@@ -323,9 +323,9 @@ def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
 def _fill(sizes: Int64Array, depths: Int64Array, limit: int) -> list[tuple[int, int]]:
     """Divide entries into buckets; return (first, stop) of those with at least two entries.
 
-    `sizes`: bytes; `depths`: dependency depths; at least one entry each. A bucket ends before an
-    entry with which it would exceed `limit` bytes, or whose depth differs from that of its first
-    entry.
+    `sizes`: bytes; `depths`: dependency depths; [] without entries. A bucket ends before an
+    entry with which it would exceed `limit` bytes, or whose depth differs from that of its
+    first entry. An entry above the limit is a bucket of one entry.
     """
     buckets, first, filled = [], 0, 0
     values = zip(sizes.tolist(), depths.tolist(), strict=True)

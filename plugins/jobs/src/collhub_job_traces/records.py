@@ -124,7 +124,7 @@ class Attribute:
 
     @property
     def number(self) -> int:
-        """The value as a signed 64-bit integer (two's complement); 0 for any other attribute."""
+        """The value as a signed 64-bit integer (two's complement); 0 if the value is bytes."""
         # Varints are unsigned: the highest bit is the sign.
         value = self.value if isinstance(self.value, int) else 0
         return value - (1 << 64) if value >> 63 else value
@@ -309,9 +309,9 @@ def attributes_of_extra(extra: str) -> dict[str, str]:
 
 
 def _raw(token: str) -> Iterator[bytes]:
-    """Yield the encoded attributes in a token of hexadecimal bytes after `=` or `!`.
+    """Yield the messages of the attributes in a token of hexadecimal bytes after `=` or `!`.
 
-    Nothing is yielded for other tokens, and for contents that are no record.
+    No message is yielded for other tokens, and for bytes that are no protobuf record.
     """
     if token[0] not in "=!":
         return

@@ -59,8 +59,9 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 def _list_restated(workload: Workload) -> tuple[str, ...]:
     """Return the names of fields whose form changes when the written traces are read back.
 
-    Their content is not lost. Empty for jobs that were read from traces. For other jobs these are
-    extras, extensions and names of nodes, and also `group` if the name of a group means all ranks.
+    Their content is not lost. The result is () for jobs that were read from traces. For other
+    jobs it is `extra`, `extras`, `extensions`, `name`, `names`, and `group` if the name of a
+    group means all ranks.
     """
     if EXTENSION in workload.extensions:
         return ()
@@ -74,13 +75,13 @@ def _list_restated(workload: Workload) -> tuple[str, ...]:
 def trace_files(
     workload: Workload, profile: str = PROFILE, omitted: frozenset[str] = frozenset()
 ) -> Iterator[Artifact]:
-    """Yield the trace file of each rank; its name suffix is `.RANK.et`.
+    """Yield the trace file of each rank, ascending; its name suffix is `.RANK.et`.
 
-    `profile`: text in the metadata that identifies traces of the hub. With `""` the traces are for
-    a simulator: they have no algorithms, and new metadata. Otherwise the metadata with which the
-    job was read are written again, if it has no algorithms and no counts. `omitted`: names of
-    attributes that are not written; if `duration_ns` is one, durations are written in microseconds,
-    rounded down.
+    Contents are encoded when they are read. `profile`: text in the metadata that identifies
+    traces of the hub. With `""` the traces are for a simulator: they have no algorithms, and
+    new metadata. Otherwise a job without algorithms and counts gets the metadata with which it
+    was read (`_reuse_heads`), if there are any. `omitted`: names of attributes that are not
+    written; if `duration_ns` is one, durations are written in microseconds, rounded down.
     """
     # Traces for a simulator contain no algorithms; their folder selects them.
     embedded = embedded_traces(workload.algorithms) if profile else ()
@@ -107,8 +108,9 @@ def _list_losses(workload: Workload) -> list[Loss]:
 def lost_extras(workload: Workload) -> list[Loss]:
     """Return the loss of extras that a trace cannot express; [] without any.
 
-    These are the records of other formats, such as dtypes, which are not tokens of trace records.
-    The only loss gives their number.
+    An extra is a text that preserves data of a node which no column has. Extras of other
+    formats, such as dtypes, are no tokens of trace records. The only loss gives the number of
+    these texts; nodes with equal extras share one.
     """
     foreign = sum(not are_tokens(extra) for extra in workload.extras)
     if not foreign:
@@ -157,11 +159,12 @@ def _content(
 
 
 def _reuse_heads(workload: Workload) -> list[bytes]:
-    """Return the metadata records (bytes) with which the traces of a job were read, one per rank.
+    """Return the metadata records (bytes) with which the traces of a job were read, by rank.
 
-    A single record in the extension counts for all ranks; entries of a list that are no text are
-    left out. Empty if the job is from another format, or if its groups differ from those that the
-    nodes define.
+    The extension of the job has them in hexadecimal: one text counts for all ranks; entries of
+    a list that are no text are left out. Empty if the job is from another format, or if its
+    groups are neither those that its METADATA nodes define nor those whose ranks name them.
+    Raises `ValueError` for a text that is not hexadecimal.
     """
     extension = workload.extensions.get(EXTENSION)
     heads = extension.get("metadata") if isinstance(extension, dict) else None
@@ -281,10 +284,10 @@ def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> 
 
 
 def _add_algorithm_token(tokens: str, algorithm: int) -> str:
-    """Return the tokens of a node (separated by spaces), adapted to its algorithm.
+    """Return the tokens of a node (separated by spaces) with or without the algorithm's token.
 
-    If `algorithm` is not negative, the algorithm's token is appended unless it is there.
-    Otherwise it is removed; it must not be the first token.
+    If `algorithm` is not negative, the token is appended unless it is there. Otherwise the node
+    names no algorithm, and the token is removed; it must not be the first one.
     """
     stated = _ALGORITHM_TOKEN in tokens.split()
     if stated and algorithm < 0:

@@ -21,11 +21,11 @@ MAX_LISTED = 8
 
 
 def run(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check dependencies, messages and collectives of a workload.
+    """Check dependencies, messages and collectives of a workload, in this order.
 
-    Collectives are compared only without cyclic dependencies. A thorough check also executes the
-    workload to find deadlocks, if there are no other findings. Every finding makes the workload
-    invalid. Raises `UsageError` if the request has no workload.
+    Collectives are compared only without cyclic dependencies. A thorough check also executes
+    the workload to find deadlocks, if there are no other findings. The report is `ok` only
+    without findings. Raises `UsageError` if the request has no workload.
     """
     if request.workload is None:
         raise UsageError("the check needs a workload")
@@ -55,8 +55,9 @@ def _make_finding(
 def describe_node(workload: Workload, row: int) -> str:
     """Describe a node for messages by id, operation and name, as `node 7 (all-reduce NAME)`.
 
-    The operation is the collective, or for other nodes their kind, in lower case. A missing name is
-    left out.
+    The operation is the name of the collective, for other nodes and for a collective of unknown
+    kind that of the node's kind, such as `compute`; in lower case with hyphens. A missing name
+    is left out.
     """
     nodes = workload.nodes
     kind = NodeKind(nodes.kind[row])
@@ -67,9 +68,10 @@ def describe_node(workload: Workload, row: int) -> str:
 
 
 def _limit_findings(workload: Workload, findings: list[Diagnostic]) -> list[Diagnostic]:
-    """Return at most `MAX_LISTED` (8) findings of one kind, and one that counts the others.
+    """Return the findings of one kind; of more than `MAX_LISTED` (8), the first 8 and a summary.
 
-    The last finding has the code of the others, and is located in the source of the job.
+    The summary gives the number of the remaining findings. It has the code of the first
+    finding, and the location of the job's source without a rank.
     """
     if len(findings) <= MAX_LISTED:
         return findings
@@ -146,8 +148,9 @@ def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
 def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
     """Execute the workload, and report ranks that wait for each other forever.
 
-    At most one finding (`deadlock`). It is located at the node in which the first of these ranks
-    waits, and its message names all of them.
+    The result has at most one finding (`deadlock`), and is [] without a deadlock. The finding
+    is located at the node in which the first of these ranks waits, and its message names all of
+    them.
     """
     blocked = find_deadlock(workload)
     if not blocked:
@@ -163,10 +166,12 @@ def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
 
 
 def _collectives(workload: Workload) -> list[Diagnostic]:
-    """Find groups whose ranks issue different collectives, or issue them in different orders.
+    """Check the collectives of every group; return at most one finding per group.
 
-    There is at most one finding per group, by ascending group number (-1 means all ranks). At most
-    8 findings, and one that counts the others.
+    A finding reports a call by a rank outside of the group, a group with a single rank, or
+    ranks that issue different collectives or another order (`_check_group`). Findings are by
+    ascending group number; -1 means all ranks. At most 8 are listed, and one more counts the
+    rest. Groups without collectives are not checked.
     """
     nodes = workload.nodes
     findings: list[Diagnostic] = []
@@ -248,9 +253,11 @@ def _find_difference(
 
 
 def _file(workload: Workload, rank: int) -> str:
-    """Return the name of a rank's trace file, `SOURCE.<rank>.et`, or that of a single file.
+    """Return the name of the trace file with a rank: `SOURCE.<rank>.et`.
 
-    "" if the job was not read from traces or has no source name.
+    It is the name of the source itself if that has the suffix `.et` (a single file), and "" if
+    the job was not read from traces or has no source name. Whether the file exists is not
+    checked.
     """
     name = workload.provenance.source_name
     # Only readers of traces store the metadata records.

@@ -303,7 +303,10 @@ class _Document:
 
 
 def samples() -> Sequence[Source]:
-    """Create a trace of one rank: a computation of 7 us, then an all-reduce of 1 MiB."""
+    """Return a list with one trace file, `job.0.et`, for the conformance kit.
+
+    Its only rank has a computation of 7 us, then an all-reduce of 1 MiB that depends on it.
+    """
     size = {"name": "comm_size", "int64_val": 1 << 20}
     kind = {"name": "comm_type", "int64_val": 0}
     content = encoded_record("GlobalMetadata", version="0.0.4")
@@ -313,9 +316,9 @@ def samples() -> Sequence[Source]:
 
 
 def json_samples() -> Sequence[Source]:
-    """Create a file in the JSON form of chakra_jsonizer: a computation and an all-reduce.
+    """Return a list with one file, `job.0.json`, in the JSON form of chakra_jsonizer.
 
-    The all-reduce of 1 MiB depends on the computation of 7 us.
+    Its all-reduce of 1 MiB depends on its computation of 7 us.
     """
     size = {"name": "comm_size", "int64Val": str(1 << 20)}
     kind = {"name": "comm_type", "int64Val": "0"}
@@ -329,7 +332,7 @@ def json_samples() -> Sequence[Source]:
 
 
 def documents() -> Sequence[Source]:
-    """Create a document `job.json`: a job of one rank with one computation of 7000 ns."""
+    """Return a list with one document, `job.json`: one rank with one computation of 7000 ns."""
     nodes = {"rank": [0], "kind": ["compute"], "duration_ns": [7000]}
     document = {
         "schema": "collhub/workload-1",

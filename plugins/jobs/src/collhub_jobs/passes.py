@@ -26,9 +26,11 @@ from hub_core.plugin_api import NoOptions, PassReport
 
 
 def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, PassReport]:
-    """Remove the markers of a workload, and report their number (nothing without any).
+    """Return the workload without markers, and a report with the number of removed markers.
 
-    Nodes before and after a marker get a control dependency.
+    If a chain of markers leads from node a to node b, b gets a control dependency on a
+    (`bridge_markers`). Without markers, the workload itself is returned, and the report is
+    empty. `options` is not used.
     """
     bridged, kept_rows = bridge_markers(workload)
     count = len(workload.nodes) - len(kept_rows)
@@ -38,10 +40,11 @@ def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, Pass
 def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]:
     """Fuse consecutive all-reduces of a group to buckets of at most `options.size` bytes.
 
-    A bucket replaces its last all-reduce, and has the dependencies of all its all-reduces and the
-    sum of their bytes. An all-reduce is never fused with one that it waits for. Unchanged are
-    all-reduces that exceed the size alone, have a named algorithm or unknown bytes, and those of
-    groups whose ranks would have different buckets. The report has one line, or none if nothing is
+    A bucket replaces its last all-reduce, and has the dependencies of all its all-reduces and
+    the sum of their bytes. The order is that of the ids. An all-reduce is never fused with one
+    that it waits for (`BucketPlanner.plan`). Unchanged are all-reduces that are larger than the
+    size, have a named algorithm or unknown bytes, and groups whose ranks would have different
+    buckets. Returns the new workload, and a report of one line, or none if no all-reduces are
     fused.
     """
     nodes = workload.nodes

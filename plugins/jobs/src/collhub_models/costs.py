@@ -102,9 +102,9 @@ class Costs:
     def expert_parameters(self) -> int:
         """Number of parameters of one MLP or expert on one rank, biases included.
 
-        These are the weights between hidden size and MLP width (2 matrices, 3 with a gate) and the
-        biases of the inner width, divided by the tensor parallelism, rounded down, plus the output
-        bias.
+        Divided by the tensor parallelism, and rounded down, are the weights between hidden size and
+        MLP width (2 matrices, 3 with a gate) and the biases of the inner width (1 vector, 2 with a
+        gate). The output bias (hidden size) is added in full.
         """
         h, matrices = self.options.hidden, self._matrices
         cut = matrices * h * self.width + (matrices - 1) * self.width
@@ -141,8 +141,8 @@ class Costs:
     def embedding_parameters(self, *, has_positions: bool) -> int:
         """Return the number of parameters of the embeddings on one rank.
 
-        They are those of the vocabulary; with `has_positions`, as in the first stage, also those of
-        the positions.
+        They are vocabulary x hidden size, divided by the tensor parallelism and rounded down. With
+        `has_positions`, as in the first stage, sequence length x hidden size is added in full.
         """
         tokens = self.logits().parameters
         if not has_positions:
@@ -152,8 +152,8 @@ class Costs:
     def _part(self, operations: int, parameters: int, inner: int) -> Part:
         """Create a part of a layer from operations, parameters and elements of inner tensors.
 
-        Its bytes are those of the weights, of the input and output hidden states, and of the inner
-        tensors.
+        Its bytes are element bytes x (parameters + 2 x tokens x hidden size + inner): the weights,
+        the input and output hidden states, which are not divided, and the inner tensors.
         """
         elements = parameters + 2 * self.tokens * self.options.hidden + inner
         return Part(operations, parameters, elements * self.options.element_bytes)

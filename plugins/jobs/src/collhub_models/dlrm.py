@@ -78,9 +78,10 @@ class DlrmSizes:
         return 2 * self.samples * sum(inputs * outputs for inputs, outputs in pairwise(widths))
 
     def bytes(self, widths: list[int]) -> int:
-        """Return the bytes of the weights and the activations of an MLP with these layer widths.
+        """Return the bytes of the parameters and the activations of an MLP with these layer widths.
 
-        Activations are those of all samples of the rank in every layer, the input included.
+        Parameters are weights and biases. Activations are those of all samples of the rank in every
+        layer, the input included.
         """
         elements = self.parameters(widths) + self.samples * sum(widths)
         return elements * self.options.element_bytes
