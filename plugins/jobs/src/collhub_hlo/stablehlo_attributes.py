@@ -102,8 +102,9 @@ def custom_call_target(operation: Operation) -> str:
 def read_mesh(text: str) -> str:
     """Convert the axes of a Shardy mesh, `<["x"=2, "y"=4], device_ids=[1, 0]>`, to HLO text.
 
-    The result is `mesh['x'=2,'y'=4], device_ids=(1,0)`; without device ids it ends after
-    `]`. Text without axes gives `mesh[]`. The number of devices is not checked.
+    The result is `mesh['x'=2,'y'=4], device_ids=(1,0)`; without device ids it is only
+    `mesh['x'=2,'y'=4]`. Text without axes gives `mesh[]`. The number of devices is not
+    checked.
     """
     devices = _SHARDY_DEVICES.search(text)
     return _format_mesh(_SHARDY_AXIS.findall(text), devices[1].split(",") if devices else [])

@@ -137,9 +137,10 @@ def _number_pieces(
 ) -> npt.NDArray[np.uint64]:
     """Return the ids of the pieces: uint64[pieces].
 
-    `source`: node of every piece; `index`: number of the piece within its node, from 0. First
-    pieces keep the id of the node. Further pieces get ids above all ids of their rank, ordered by
-    the id of the node, then by piece.
+    `source`: node of every piece; `index`: number of the piece within its node, from 0.
+    First pieces keep the id of the node. The further pieces of a rank get consecutive ids
+    from the highest id of its nodes plus 1 on, ordered by the id of the node, then by
+    piece. Ids above 2^64 - 1 continue at 0.
     """
     identity = nodes.identity[source].copy()
     rows = np.flatnonzero(index)

@@ -160,10 +160,11 @@ class Costs:
 
 
 def parameters(options: TransformerOptions) -> int:
-    """Return the number of parameters of a complete model.
+    """Return the number of parameters of a complete model with L layers, all experts included.
 
-    A plain model has 12 L h^2 (1 + 13 / (12 h) + (V + s) / (12 L h)). Raises `ValueError` if the
-    tensor parallelism exceeds 1.
+    A plain model has 12 L h^2 (1 + 13 / (12 h) + (V + s) / (12 L h)), with the hidden size
+    h, the vocabulary V and the sequence length s (for embeddings of positions). Raise
+    `ValueError` if the tensor parallelism exceeds 1.
     """
     costs = Costs(options)
     if options.tensor > 1:

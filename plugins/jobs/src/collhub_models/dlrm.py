@@ -164,10 +164,11 @@ def _mlp(
     after: list[int] | tuple[()],
     before: list[int] | tuple[()],
 ) -> int:
-    """Add the computation of an MLP, and return its row.
+    """Add one computation of an MLP for the samples of a rank, and return its row.
 
-    `widths`: of its layers; `after`: rows whose data it needs; `before`: rows that it starts after.
-    The work is doubled if `name` begins with `backward`.
+    `widths`: of all its layers, from input to output; `after`: rows whose data it needs;
+    `before`: rows after which it starts, without data. Operations and bytes are doubled if
+    `name` begins with `backward`.
     """
     times = _BACKWARD if name.startswith("backward") else 1
     operations = times * sizes.operations(widths)

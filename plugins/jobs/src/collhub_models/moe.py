@@ -59,7 +59,8 @@ class _Job:
     def add(self, rank: int, kind: NodeKind, name: int, after: Sequence[int], **values: int) -> int:
         """Add a node that depends on the data of the rows `after`, and return its row.
 
-        `values`: further columns; the others are -1, and the tag 0.
+        `name`: position in `_NAMES`; `values`: further columns by name. Columns that are not
+        given are -1, except the tag, which is 0. Names of unknown columns are ignored.
         """
         row = len(self.columns["rank"])
         stated = {"rank": rank, "kind": int(kind), "name": name, "tag": 0, **values}
@@ -123,10 +124,12 @@ class _Job:
 
 
 def generate(options: MoeOptions) -> Workload:
-    """Generate the forward step of all layers of a mixture-of-experts model as a workload.
+    """Generate the forward step of a mixture-of-experts model on all ranks as a workload.
 
-    Raises `UsageError` (`degrees`) if the experts are no multiple of the ranks, the ranks no
-    multiple of those of a node, or `top_k` or `replicas` exceeds the number of experts.
+    Its layers follow each other (`_add_layer`). With the option `nodes` = `collectives`,
+    exchanges are all-to-alls with counts, otherwise messages. Raise `UsageError`
+    (`degrees`) if the experts are no multiple of the ranks, the ranks no multiple of
+    `node_ranks`, or `top_k` or `replicas` exceeds the number of experts.
     """
     _check(options)
     job = _Job(options.ranks, has_collectives=options.nodes == "collectives")
@@ -141,8 +144,9 @@ def generate(options: MoeOptions) -> Workload:
 def _check(options: MoeOptions) -> None:
     """Raise `UsageError` (`degrees`) for options that do not fit together.
 
-    Experts must be a multiple of the ranks, ranks a multiple of those of a node, and `top_k` and
-    `replicas` at most the number of experts.
+    The checks, in this order: experts are a multiple of the ranks; ranks are a multiple of
+    `node_ranks` (with every exchange); `top_k`, then `replicas`, is at most the number of
+    experts.
     """
     for name, value, base in (
         ("experts", options.experts, options.ranks),
@@ -272,9 +276,11 @@ def _outward_hops(
 def _inward_hops(
     options: MoeOptions, per_rank: Int64Array, per_node: Int64Array, part: int
 ) -> list[_Hop]:
-    """Return the exchanges of the combine: those of the dispatch in reverse order and direction.
+    """Return the exchanges that bring the results of experts back to their ranks.
 
-    With two levels, the relay ranks add the results.
+    They are the hops of `_outward_hops` for the same arguments, in reverse order and with
+    senders and receivers exchanged. With two hops, the first one is within each node, to
+    the relay ranks, which add the results and send them to the other nodes in the second.
     """
     hops = _outward_hops(options, per_rank, per_node, part)
     names = [_COMBINE] if len(hops) == 1 else [_ADD, _COMBINE]

@@ -30,9 +30,10 @@ ROLES = ("tensor", "data", "expert", "expert data", "embedding")
 
 
 def stage_ranks(options: TransformerOptions, stage: int) -> npt.NDArray[np.int64]:
-    """Return the ranks of a pipeline stage, ascending.
+    """Return the ranks of a pipeline stage, ascending: int64[data x tensor].
 
-    Stages are the slowest dimension of rank numbers, and tensor-parallel ranks are consecutive.
+    They are consecutive and begin at `stage` (from 0) times data x tensor; tensor-parallel
+    ranks are consecutive. The stage is not checked.
     """
     count = options.data * options.tensor
     return np.arange(stage * count, (stage + 1) * count, dtype=np.int64)
@@ -86,10 +87,11 @@ class StageProgram:
         microbatches: int,
         roles: Sequence[str],
     ) -> None:
-        """Create an empty program of stage `stage`, counted from 0.
+        """Create an empty program of pipeline stage `stage`, counted from 0.
 
-        `microbatches`: number of microbatches of a pass; `roles`: names of the groups. The stage
-        has layers / pipeline consecutive layers, rounded down; remaining layers are dropped.
+        `microbatches`: number of microbatches of the step; `roles`: names of the groups. The
+        stage has layers / pipeline consecutive layers, rounded down; remaining layers are
+        dropped.
         """
         self.program = RankProgram(roles)
         self._options, self._costs = options, costs
@@ -244,19 +246,21 @@ class StageProgram:
         self._flow = [row]
 
     def _communicate(self, name: str, kind: JobCollective, role: str) -> None:
-        """Add a collective on the hidden state, which the following operations wait for.
+        """Add a collective on the hidden state, which the following operations need.
 
-        An all-gather has the bytes of the rank's shard, other kinds those of the complete hidden
-        state.
+        Its group is `role`, and it needs the data of the operations before it. An all-gather
+        has the bytes of the rank's shard (with sequence parallelism a tensor-parallel part,
+        otherwise all), other kinds those of the complete hidden state.
         """
         is_gather = kind is JobCollective.ALL_GATHER
         size = self._costs.shard_bytes if is_gather else self._costs.activation_bytes
         self._flow = [self.program.collective(name, kind, size, role, self._flow)]
 
     def _exchange(self, name: str) -> None:
-        """Add the all-to-all that sends tokens to their experts, or back.
+        """Add the all-to-all in the group `expert` that sends tokens to their experts, or back.
 
-        Its size is the rank's hidden state times `top_k`.
+        Its size is the rank's shard of the hidden state times `top_k`, in bytes. It needs the
+        data of the operations before it, and the following operations need its data.
         """
         # Each token goes to so many experts.
         size = self._costs.shard_bytes * self._options.top_k
@@ -273,11 +277,13 @@ class StageProgram:
         self._message(NodeKind.SEND, shift, microbatch, self._flow)
 
     def _message(self, kind: NodeKind, shift: int, microbatch: int, after: Sequence[int]) -> int:
-        """Add a message to or from another stage, and return its row.
+        """Add a SEND to, or a RECV from, a neighbour stage, and return its row.
 
-        `shift`: 1 for the next stage, -1 for the previous one. The message carries activations if
-        it goes towards later stages, otherwise their gradients; its size is the rank's shard of the
-        hidden state.
+        `kind`: SEND or RECV; `shift`: 1 for the next stage, -1 for the previous one;
+        `microbatch`: its number, which is the tag; `after`: rows whose data it needs. The peer
+        is the rank at the same position of the other stage, which is not checked to exist. A
+        message to a later stage carries activations, otherwise their gradients; its size is the
+        rank's shard of the hidden state.
         """
         # Activations go up the stages, their gradients down.
         is_forward = (kind is NodeKind.SEND) == (shift > 0)
@@ -298,11 +304,13 @@ class StageProgram:
         return parameters * self._options.element_bytes
 
     def _gathered_weights(self, name: str) -> list[int]:
-        """Add the all-gather of a layer's weights, and return its row in a list.
+        """Add the all-gather of a layer's weights (group `data`); return its row in a list.
 
-        Empty without FSDP or with one data-parallel rank. The size is the layer's bytes divided by
-        the data-parallel ranks, rounded up. With overlap the gather starts after the third-last
-        computation, so that it runs one layer ahead; otherwise after the last one.
+        [] without FSDP or with one data-parallel rank. The size is the layer's bytes
+        (`_layer_bytes`) divided by the data-parallel ranks, rounded up. Without the option
+        `overlap` it starts after the last computation of the stage. With it, it starts after
+        the third-last one, so that it runs one layer ahead; of fewer than three computations,
+        after the first. Without computations it waits for none.
         """
         if not self._options.fsdp or self._options.data == 1:
             return []
@@ -349,10 +357,11 @@ class StageProgram:
                 self._gradients.append(gradients)
 
     def _all_reduce(self, name: str, size: int, role: str, after: Sequence[int]) -> list[int]:
-        """Add an all-reduce in the group of a role; return the rows to wait for.
+        """Add an all-reduce in the group of a role; return the rows for which later nodes wait.
 
-        A group of one rank gets no collective, because simulators would hang; then `after` is
-        returned.
+        `role`: `data`, `expert data` or `embedding`; `size`: bytes; `after`: rows whose data it
+        needs. The result is its row. A group of one rank gets no collective, because simulators
+        would hang; then the result is `after`.
         """
         ranks = {
             "data": self._options.data,
@@ -411,10 +420,11 @@ def schedule(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int
 
 
 def computations(options: TransformerOptions) -> int:
-    """Return the number of computations in the layers of all ranks.
+    """Return the number of computations in the layers of all ranks, to estimate a job's size.
 
-    There are 2 per layer (attention, MLP) and direction, for every microbatch and tensor-parallel
-    rank. It estimates the size of a job, which has up to six times as many nodes. The options are
+    There are 2 per layer (attention, MLP) and direction, for every microbatch of every
+    data-parallel rank, on each tensor-parallel rank: 4 x layers x (batch / microbatch) x
+    tensor. Logits do not count; the job has up to six times as many nodes. The options are
     not checked.
     """
     # Two halves of a layer, forward and backward, for every microbatch of every replica.

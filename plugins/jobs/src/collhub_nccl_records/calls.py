@@ -93,9 +93,10 @@ def operation_word(operation: str) -> str:
 def input_bytes(word: str, size: int, rank_count: int) -> int:
     """Return the bytes of the input buffer of a rank, as `JobCollective` defines them.
 
-    `word`: operation in lower case; `size`: count x size of the type in the call. For
-    reduce-scatter (received data), all-to-all and scatter this is one segment, so the result is
-    `size` x `rank_count`. -1 if the size, or a necessary rank count, is unknown.
+    `word`: operation in lower-case letters; `size`: count x size of the type in the call.
+    For `reducescatter` (received data), `alltoall` and `scatter` this is one segment, so
+    the result is `size` x `rank_count`; for all other words it is `size`. -1 if the size is
+    unknown (negative), or a rank count that is needed (below 1).
     """
     if size < 0:
         return -1
@@ -146,9 +147,11 @@ def type_of_number(number: int) -> tuple[str, int]:
 
 
 def type_of_name(text: str) -> tuple[str, int]:
-    """Return name and bytes of a type such as `ncclFloat32`; ("", -1) for unknown types.
+    """Return (name, bytes) of an element type: `ncclFloat32` gives ("float32", 4).
 
-    Case, underscores and the prefix `nccl` are ignored.
+    Case, underscores, outer blanks and the prefix `nccl` are ignored; the aliases `half`,
+    `float`, `double`, `char` and `int` are replaced by `float16`, `float32`, `float64`,
+    `int8` and `int32`. ("", -1) for unknown types.
     """
     word = text.strip().lower().removeprefix("nccl").replace("_", "")
     word = _ALIASES.get(word, word)

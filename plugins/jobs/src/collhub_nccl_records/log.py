@@ -311,10 +311,12 @@ _FACTS: tuple[tuple[str, Callable[[NcclLog, _Line], bool]], ...] = (
 
 
 def _split(number: int, content: bytes) -> Iterator[_Line]:
-    """Split a line at the prefixes of NCCL, since processes may write into each other's lines.
+    """Yield one message for each prefix of NCCL in a line, in order.
 
-    `number`: of the line, used for all parts. Text before the first prefix, and colour codes, are
-    dropped. Nothing is yielded for lines without NCCL.
+    Processes may write into each other's lines, so a line may have several. A message
+    extends to the next prefix or the end of the line. Text before the first prefix, and
+    colour codes, are dropped; bytes that are not UTF-8 are replaced. `number`: of the line,
+    used for all messages. A line without a prefix yields no message.
     """
     if b" NCCL " not in content:
         return

@@ -232,10 +232,12 @@ def read_profiler_events(
 
 
 def _event(line: bytes | None, file: str) -> dict[str, Any] | None:
-    """Parse a line of an event list; {} for brackets and empty lines, None for other text.
+    """Parse a line of an event list; {} for brackets and empty lines, None for invalid lines.
 
-    Commas after the object, and brackets of the list before or after it, are dropped. Values that
-    are bare words are quoted first. None also for a line that is too long (None).
+    A comma after the object, and brackets of the list before or after it, are dropped.
+    Values without quotes that are hexadecimal numbers (`0x...`) or names `nccl...` are
+    quoted first. `line` is None for a line that is too long. Lines that are no JSON object
+    are invalid.
     """
     text = b"?" if line is None else line.strip().removesuffix(b",").rstrip()
     text = text.removeprefix(b"[").lstrip() if text.startswith(b"[") else text

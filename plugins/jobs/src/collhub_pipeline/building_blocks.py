@@ -31,10 +31,11 @@ Slots = dict[Operation, int]
 
 
 def v_half(devices: int, micros: int) -> Schedule:
-    """Build the schedule V-Half, which needs half of the activation memory of 1F1B.
+    """Build the schedule V-Half, which needs about half of the activation memory of 1F1B.
 
-    Each device has two stages (chunks), with the second half of the stages on the devices in
-    reverse order, and separate input and weight gradients.
+    Of D devices, device d has two stages (chunks), d and 2D - 1 - d. Input and weight
+    gradients are separate passes. `micros`: microbatches, at least 1 (otherwise
+    `ValueError`). The rules are those of `_build_repeated`.
     """
     lag = 0 if devices % 2 else 3
     starts = [
@@ -45,10 +46,11 @@ def v_half(devices: int, micros: int) -> Schedule:
 
 
 def v_min(devices: int, micros: int) -> Schedule:
-    """Build the schedule V-Min, which needs a third of the activation memory of 1F1B.
+    """Build the schedule V-Min, which needs about a third of the activation memory of 1F1B.
 
-    Each device has two stages (chunks), with the second half of the stages on the devices in
-    reverse order, and separate input and weight gradients.
+    Of D devices, device d has two stages (chunks), d and 2D - 1 - d. Input and weight
+    gradients are separate passes. `micros`: microbatches, at least 1 (otherwise
+    `ValueError`). The rules are those of `_build_repeated`.
     """
     lag = 0 if devices % 3 else 2
     starts = [
@@ -152,10 +154,11 @@ class _Device:
 
     @classmethod
     def create(cls, slots: Slots, length: int) -> _Device:
-        """Create the record of a device from the slots of its passes, and count each pass in it.
+        """Create the record of a device from the slots of its passes, with every pass counted.
 
-        `length`: number of slots; larger than all slots. `slots` is not copied. A device without
-        weight gradients in `slots` is marked as such.
+        `length`: number of slots, larger than every slot (otherwise `IndexError`). The record
+        shares the mapping `slots`. `has_weight_gradients` is whether `slots` has a weight
+        gradient.
         """
         stored, gradients, is_occupied = np.zeros((3, length), np.int64)
         has_weights = any(pass_.kind is _W for pass_ in slots)

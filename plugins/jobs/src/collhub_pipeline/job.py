@@ -61,13 +61,14 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
 def layout_of(options: PipelineOptions) -> Layout:
     """Build the layout of ranks and activations from the options of a pipeline.
 
-    With `activation_tensor` and `meshes`, the meshes define the ranks of each stage and their tiles
-    of the activation. Without both, the option `tensor` gives the ranks of each stage (one number
-    for all stages, or one per stage), which hold even slices of the activation.
+    With `activation_tensor` and `meshes`, the meshes define the ranks of each stage and
+    their tiles of the activation. Without both, the option `tensor` gives the ranks of each
+    stage (one number for all stages, or one per stage), which hold even slices of the
+    activation.
 
-    Raises `UsageError` (`option-value`) if only one of the two options is given, if `tensor` is
-    given in addition, and if `tensor` is no positive number for every stage. Raises `HubError` for
-    an invalid tensor or invalid meshes.
+    Raises `UsageError` (`option-value`) if only one of the two options is given, if they
+    are given and `tensor` is not 1, and if `tensor` is no positive number for every stage.
+    Raises `HubError` for an invalid tensor or invalid meshes.
     """
     tensor, meshes = options.activation_tensor, options.meshes
     if tensor is None and meshes is None:

@@ -215,7 +215,9 @@ def file_of(workload: Workload, rank: int) -> str | None:
 def has_device(workload: Workload, rank: int) -> bool:
     """Return whether the file of a rank records the work of a device.
 
-    False for a workload of another reader, which has no such list.
+    It is the entry of the list `has_device` in the plugin's extension; False for a workload
+    of another reader, which has no such list. Raise `IndexError` for a rank outside of the
+    list.
     """
     flags = fact_list(workload, "has_device")
     return bool(flags[rank]) if flags else False
@@ -336,10 +338,12 @@ class _Tables:
         }
 
     def _name_column(self, part: RankNodes, calls: Sequence[Call], call: Int64Array) -> Int64Array:
-        """Return the index of each node's name in `names`, which is extended: int64[nodes].
+        """Return the index of each node's name in `self.names`: int64[nodes].
 
-        `call`: index in `calls` of each node, -1 without. A node with a call has the name of the
-        call as torch records it; other work has the name in the profile, -1 without one.
+        `call`: index in `calls` of each node, -1 without. A node with a call has the name of
+        the call as torch records it; other nodes have their name in the profile, -1 without
+        one. All names of `part`, then those of `calls`, are added to `self.names` if they are
+        new.
         """
         index = [_index(self.names, name) for name in part.names]
         names = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]

@@ -84,11 +84,12 @@ class EventColumns:
     label: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, event: Record, place: int, correlation: int, label: int) -> None:
-        """Append an event as a row of the columns, with its times converted from us to ns.
+        """Append an event as a row of the columns, with its times (us) rounded to ns.
 
-        `place`: number of the stream or thread. `correlation`: number that links a runtime call and
-        its work on the device; `label`: index of the name, or kind of the call. These three are
-        stored unchanged. Raises `ValueError` for invalid times, and `KeyError` without a start.
+        A missing duration is 0. `place`: number of the stream or thread. `correlation`: number
+        that links a runtime call and its work on the device; `label`: index of the name, or
+        kind of the call. These three are stored unchanged. Raises `ValueError` for invalid
+        times, and `KeyError` without a start; no row is added then.
         """
         start, duration = _times_ns(event)
         self.start.append(start)
@@ -282,10 +283,11 @@ def _describe(record: Record) -> str:
 
 @lru_cache(maxsize=64)
 def _find_handler(category: str) -> Callable[[RankEvents, Record], None] | None:
-    """Return the function that adds an event of this category to a `RankEvents`.
+    """Return the function that adds an event of this category to a `RankEvents`, or None.
 
-    Case is ignored. Runtime calls of any device (`cuda_runtime`, `xpu_runtime`, ...) have one
-    function; None for categories whose events are ignored.
+    Case is ignored. One function handles the runtime and driver calls of any device
+    (`cuda_runtime`, `xpu_runtime`, `cuda_driver`, ...). Events of categories without a
+    function are ignored.
     """
     name = category.lower()
     return _HANDLERS.get(name) or (_add_runtime_call if _RUNTIME.match(name) else None)
@@ -358,7 +360,9 @@ def _add_stream_wait(events: RankEvents, record: Record) -> None:
 def _stream(events: RankEvents, args: Mapping[str, Any], name: str) -> int:
     """Return the number of the stream of an event; streams of all devices are numbered from 0.
 
-    `name`: argument that has the stream. A new pair of device and stream gets the next number.
+    `name`: argument that has the stream, -1 if it is missing; a missing `device` is 0. A
+    new pair of device and stream gets the next number in `events.streams`. Raises
+    `ValueError` or `TypeError` for values that are no integers.
     """
     stream = int(args.get("device", 0)), int(args.get(name, -1))
     return events.streams.setdefault(stream, len(events.streams))
@@ -382,10 +386,15 @@ def _add_runtime_call(events: RankEvents, record: Record) -> None:
 
 
 def classify_runtime_call(name: str) -> int:
-    """Return the kind of a call of the device's runtime, by its name, such as `cudaLaunchKernel`.
+    """Return the kind of a runtime call by its name, such as `cudaLaunchKernel`.
 
-    BLOCK if it blocks the host until the device has finished work, STREAM_WAIT if it lets a stream
-    wait for an event, otherwise LAUNCH, also for unknown names and "".
+    - BLOCK for synchronizations of a stream, device, event or context, and for copies
+      (`Memcpy`) without `Async` in the name: the host waits until the device has finished
+      work
+    - STREAM_WAIT for `StreamWaitEvent`: a stream waits for an event
+    - LAUNCH for all other names, also unknown ones and ""
+
+    The first of these applies; case matters.
     """
     if _BLOCKING.search(name):
         return BLOCK
@@ -413,9 +422,11 @@ def _add_operator(events: RankEvents, record: Record) -> None:
 def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
     """Return the sizes of an operator's inputs in elements, and its root or peer.
 
-    `args`: the arguments of the event. Root or peer is a number at a position in `Concrete Inputs`
-    that depends on the name of the operator; -1 if the operator has none, or the input is no
-    number. Inputs without a shape are left out of the sizes.
+    `args`: the arguments of the event. Root or peer is the text of digits at a position in
+    `Concrete Inputs` that depends on the name of the operator (`ROOT_OR_PEER`). It is -1 if
+    the name has no position, or the input is missing or not of digits (such as -1). A list
+    of tensors is one input with the sum of their elements. Inputs with an empty or missing
+    shape are left out of the sizes.
     """
     inputs = args.get("Concrete Inputs", ())
     index = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
@@ -478,8 +489,10 @@ def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
 def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
     """Parse the communication in the arguments of an event in newer files.
 
-    None without `Collective name`. A known list of ranks is stored in `events.groups`, unless the
-    group is already there.
+    None without `Collective name`, and if it names no known communication. In the second
+    case, too, a known list of ranks is stored in `events.groups`, unless the name of the
+    group is already there. Raises `InputError` for an invalid list of ranks, and
+    `ValueError` or `TypeError` for invalid numbers.
     """
     if "Collective name" not in args:
         return None

@@ -92,11 +92,12 @@ class RankProfile:
     host_calls: int = 0
 
     def order_times(self) -> Int64Array:
-        """Return the times in ns by which the activities of the rank are ordered: int64 array.
+        """Return the times in ns by which activities are ordered: int64[activities].
 
-        These are start times, but the times of issue for collectives that run on the host, in which
-        all ranks agree. They are all activities of a rank without a device, otherwise the last
-        `host_calls` ones.
+        They are the times of the issuing points for collectives that run on the host, whose
+        order of issue is equal on all ranks, and start times for other activities. Collectives
+        of the host are all activities of a rank without a device (`is_on_host`), otherwise the
+        last `host_calls` ones.
         """
         times = self.start.copy()
         first = 0 if self.is_on_host else len(times) - self.host_calls

@@ -61,10 +61,14 @@ def workload_of(
 ) -> Workload:
     """Read Kineto profiles, one per rank, as a workload.
 
-    One file is in memory at a time. A file without a rank in its name and content gets its position
-    in `files`. Notes and assumptions are in the plugin's extension of the workload. Clocks are
-    aligned as the options request (`align_clocks`). Raises `InputError` for invalid files, missing
-    ranks (unless the options assume them), ranks with two files, and clocks that cannot be aligned.
+    The rank of a file is that in its content, else that in its name, else its position in
+    `files`. One file is in memory at a time. Notes and assumptions are in the plugin's
+    extension of the workload. Clocks are aligned as the options request (`align_clocks`).
+
+    Raises `InputError` for invalid files (`read_events`), for ranks that do not form a job,
+    such as missing ranks (unless the options assume them) or ranks with two files
+    (`join_ranks`), for collectives that differ between ranks (unless the options keep
+    them), and for clocks that cannot be aligned. Raises `ValueError` without files.
     """
     parts = [_rank_nodes(file, order, options) for order, file in enumerate(files)]
     lines: list[JsonValue] = [*describe_facts(parts)]
