@@ -140,9 +140,9 @@ class StageTimes:
     def at(self, kind: Pass, stage: int, slice_: int = 0) -> Time:
         """Return the duration of a pass of one token slice in a stage.
 
-        Every backward pass and input gradient of a stage that recomputes its activations includes a
-        forward pass. With several slices, the duration of the complete microbatch is multiplied by
-        the fraction of the slice.
+        In the stages of `recomputed`, a full backward pass and an input gradient include a forward
+        pass. With several slices, the duration of the complete microbatch is multiplied by the
+        share of the slice; with one, `slice_` has no effect.
         """
         whole = self.stages[stage].of(kind)
         if kind.is_backward and stage in self.recomputed:

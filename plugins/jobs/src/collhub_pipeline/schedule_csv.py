@@ -231,8 +231,9 @@ def _add_messages(
 ) -> None:
     """Record the result of a pass, and append its send and receive to the rows of their ranks.
 
-    Messages are added only if the next stage is on another rank; nothing happens for weight
-    gradients. Modifies `results` and `rows`.
+    The receiver is the next stage for a forward pass, the previous stage for a gradient. Send
+    and receive are added only if this stage exists and is on another rank. A weight gradient
+    has no result: neither `results` nor `rows` is changed.
     """
     kind, _, stage, micro = operation
     if kind is Pass.WEIGHT_GRADIENT:
@@ -250,8 +251,8 @@ def _generate_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
     """Yield (row number from 1, text) of the rows of a CSV file.
 
     Empty rows at the end are left out, also rows of blanks and commas; those before are kept.
-    Raises `InputError` at the first row for more than `MAX_BYTES` (2^26) characters or
-    `MAX_ACTIONS` (10^6) commas in the text.
+    Raises `InputError`, located in row 1, before the first row for a text of more than
+    `MAX_BYTES` (2^26) characters or `MAX_ACTIONS` (10^6) commas.
     """
     if len(text) > MAX_BYTES:
         raise _refuse(path, 1, f"the file is larger than {MAX_BYTES} bytes", "use a smaller step")
@@ -280,10 +281,11 @@ def _parse_row(line: str, row: int, path: str) -> Iterator[Action]:
 
 
 def _parse_action(text: str, place: tuple[int, int]) -> Action | None:
-    """Parse one action; None if the text is no action, or if a number is 10^6 or more.
+    """Parse one action, such as `3F0` (stage, kind, microbatch); None if the text is no action.
 
-    Actions on parameters (UNSHARD, RESHARD, REDUCE_GRAD) have no microbatch, which becomes -1; all
-    other actions must have one. `place`: row and cell, for errors.
+    None also if a number is 10^6 or more. Actions on parameters (UNSHARD, RESHARD, REDUCE_GRAD)
+    have no microbatch, which becomes -1; all other actions must have one. `place`: row and
+    cell, which the action stores for errors.
     """
     match = _ACTION.fullmatch(text)
     if match is None:
@@ -460,10 +462,12 @@ def _check_progress(
 def _find_awaited(
     action: Action, device_of: Sequence[int], *, has_messages: bool
 ) -> tuple[str, ...]:
-    """Return the alternative actions of which a pass needs one; () for all other actions.
+    """Return the texts of the actions of which a pass needs one; () for all other actions.
 
-    `device_of`: rank of each stage; `has_messages`: a pass needs the send of another rank instead
-    of its pass. () also for passes at the ends of the pipeline, which need no input.
+    A forward pass needs the forward pass of the stage before, a backward pass or input gradient
+    either of these two of the stage after, with the same microbatch. With `has_messages`, it
+    needs the send (`3SEND_F0`) if that stage is on another rank. () for a pass without such a
+    stage. `device_of`: rank of each stage.
     """
     stage, kind, micro = action.stage, action.kind, action.micro
     if kind not in ("F", "B", "I"):

@@ -31,7 +31,8 @@ def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> 
     """Build the schedule with a name; `search` searches the fastest one within `budget`.
 
     Raises `UsageError` if the schedule does not fit the shape, and (`memory`) if it needs more
-    memory than the shape has.
+    memory than the shape has; `KeyError` for an unknown name. `search` has the errors of
+    `fastest`, such as `BudgetReached` if no schedule was found in time.
     """
     if name == SEARCHED:
         return fastest(shape, budget)
@@ -171,7 +172,8 @@ def _list_chunks(shape: Shape) -> list[int]:
 def compute_search_bound(shape: Shape) -> Time:
     """Return a lower bound of the objective for all placements and orders of a search.
 
-    Only placements that fit the memory count. Raises `ValueError` if there is none.
+    It is the smallest bound of all placements that fit the memory, in the time unit of the
+    shape. Raises `ValueError` if none fits, and `UsageError` for a wrong number of limits.
     """
     spaces = [space for space in generate_spaces(shape) if space.fits(shape)]
     return min(space.compute_bounds(shape).value for space in spaces)
@@ -235,10 +237,13 @@ def _generate_named(shape: Shape) -> Iterator[Schedule]:
 def _generate_variants(shape: Shape) -> Iterator[Schedule]:
     """Yield variants between 1F1B and eager 1F1B, with one chunk per device.
 
-    For each number of additional forward passes in the warm-up, 0 to min(microbatches, devices),
-    there are nine: full backward passes; input gradients that are sent before the weight gradients;
-    and weight gradients of which at most 0, 0.5, 1, ... 3 times the stage number (rounded down) are
-    pending.
+    The warm-up (forward passes before the first backward pass) of stage i of n is n - i plus
+    min(`more`, n - i - 1), at most the number of microbatches. For each `more` from 0 to
+    min(microbatches, n) there are nine variants, in this order:
+
+    - full backward passes
+    - input gradients that are sent before the weight gradients are computed
+    - at most f x i pending weight gradients in stage i, rounded down, for f = 0, 0.5, 1, ... 3
     """
     devices, micros = shape.devices, shape.micros
     for more in range(min(micros, devices) + 1):
@@ -256,9 +261,9 @@ def _generate_variants(shape: Shape) -> Iterator[Schedule]:
 def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
     """Search the orders of one placement; return whether the budget is used up.
 
-    Starts also from the `_SEEDS` best named schedules with this placement and the same recomputed
-    stages. Results are offered to `best`. The search of this placement ends at the objective
-    `bound`.
+    The search also starts from the `_SEEDS` best named schedules that have this placement and
+    recompute the same stages. Results are offered to `best`. The search of this placement stops
+    when a schedule has the objective `bound` or less.
     """
     search = ListSearch(shape, space.device_of, space.recomputed, best.budget)
     known = [

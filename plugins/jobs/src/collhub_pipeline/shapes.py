@@ -140,10 +140,10 @@ class Shape:
     def stage_sizes(self, stages: int) -> list[Fraction]:
         """Return the memory of the activations of one microbatch in each of `stages` stages.
 
-        The model is divided equally among the stages; `sizes` of the shape (memory of consecutive
-        equal parts of the model) are divided accordingly. The unit is the average memory of a
-        device for a microbatch, unless the shape has `sizes`; the sum is then the number of
-        devices.
+        The model is divided equally among the stages. The unit is the memory of one microbatch on
+        one device if all parts of the model have equal activations. The sum is then the number of
+        devices. With `sizes`, part i of the model has `sizes[i]` times its equal share, so that the
+        sum is the number of devices times the mean of `sizes`.
         """
         parts = [PassTimes(Fraction(size), 0, 0) for size in self.sizes or (1,)]
         # `split_work` returns sums over parts; the sum of an equally divided model is `devices`.
@@ -166,7 +166,11 @@ class Shape:
         return timed(schedule, self.times_in(schedule))
 
     def measure(self, schedule: Schedule) -> Time:
-        """Return the objective of a schedule: its makespan, or its time per step of many steps."""
+        """Return the objective of a schedule, in the time unit of the shape.
+
+        It is the time per step of many steps without a flush if `is_steady`, else the makespan of
+        one step. Raises `UsageError` (`deadlock`) if passes wait for each other.
+        """
         if self.is_steady:
             return compute_period(schedule, self.times_in(schedule))
         return self.timed(schedule).makespan
@@ -363,7 +367,10 @@ def order_backward_units(micros: int, slices: int) -> list[int]:
 
 
 def format_memory(memory: Memory) -> str:
-    """Write a memory as an integer or with at most three decimals, rounded up."""
+    """Write a memory as text: rounded up to thousandths, then to six significant digits.
+
+    1/3 gives `0.334`, 4 gives `4`.
+    """
     thousandths = -(-Fraction(memory) * 1000 // 1)
     return f"{float(Fraction(thousandths, 1000)):g}"
 

@@ -116,9 +116,10 @@ class Timing:
         return max((pass_ends[-1] for pass_ends in self.ends if pass_ends), default=0)
 
     def bubble(self) -> Time:
-        """Return the maximum idle time of a device between its first start and its last end.
+        """Return the largest idle time of any device, in the unit of the times.
 
-        It is in the unit of the times; devices without passes count as 0.
+        The idle time of a device is the time from its first start to its last end without the
+        durations of its passes; 0 for a device without passes.
         """
         idle: list[Time] = [0]
         for starts, pass_ends in zip(self.starts, self.ends, strict=True):
@@ -147,12 +148,17 @@ class Run:
     def ready(self, operation: Operation) -> Time | None:
         """Return the time from which a pass has its input; None if it waits for another pass.
 
-        The time is the arrival of the result of the neighbour stage: the previous one of a forward
-        pass, the next one of an input gradient or backward pass. It is `origin`, the start of the
-        run, at a stage without such a neighbour, and for a weight gradient. Own passes only have to
-        be finished, their ends do not count, since the device itself runs one pass at a time: a
-        backward pass needs its forward pass, a weight gradient its input gradient, and other passes
-        the slice of the microbatch before their own one (backward: after it).
+        - A weight gradient waits until its input gradient is finished; the time is `origin`, the
+          start of the run.
+        - Another pass waits until the result of its neighbour stage has arrived, and the time is
+          this arrival: from the previous stage for a forward pass, from the next stage for an input
+          gradient or backward pass. Without such a stage the time is `origin`.
+        - It also waits until these passes of the same stage are finished: its forward pass (for an
+          input gradient or backward pass), and the slice of the microbatch before it (backward:
+          after it).
+
+        The end times of passes of the same stage do not count in the result, because the device
+        runs one pass at a time.
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
@@ -167,7 +173,7 @@ class Run:
         return self.arrived.get((kind.is_backward, direction, stage, micro))
 
     def _has_neighbour_slice(self, operation: Operation) -> bool:
-        """Check whether the previous token slice of the same pass has run.
+        """Check whether the preceding token slice of a forward or (input-)gradient pass has run.
 
         Forward passes of a microbatch run in the order of its slices, backward passes in reverse.
         True for the first slice in this order.
@@ -213,9 +219,10 @@ class Run:
 def timed(schedule: Schedule, times: Durations) -> Timing:
     """Run a schedule, and return start and end of every pass per device, in its order.
 
-    Times are in the unit of `times`. Each device runs its passes in their fixed order. A pass
-    starts when its inputs have arrived and the device is free; blocking sends also occupy the
-    device. Raises `UsageError` (`deadlock`) if passes wait for each other.
+    Times are in the unit of `times`; all devices are free at 0. Each device runs its passes in
+    their fixed order, as early as possible. A pass starts when its inputs have arrived and the
+    device is free; blocking sends also occupy the device. Raises `UsageError` (`deadlock`) if
+    passes wait for each other.
     """
     run = Run(schedule, times)
     starts, ends, _ = execute(run, [0] * schedule.num_devices)

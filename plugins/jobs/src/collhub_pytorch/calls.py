@@ -157,8 +157,10 @@ def call_of_shapes(
 ) -> Call | None:
     """Parse a call from an annotation `nccl:NAME` with the shapes and dtypes of its inputs.
 
-    None if the name is no communication. Bytes are those of the first input, -1 if its dtype is
-    unknown or its shape is missing or empty, and 0 for a barrier.
+    None if the name is no communication. Only the first input counts: its bytes and dtype are
+    those of the call. The bytes are -1 if its dtype is unknown or its shape is missing or empty
+    (a scalar), and 0 for a barrier. Raises `ValueError` or `TypeError` for a length that is no
+    integer.
     """
     kinds = kind_of(name)
     if kinds is None:
@@ -206,11 +208,11 @@ def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
     """Parse the process group from the arguments of a call.
 
     The first of these that applies gives the ranks:
-    - the list of ranks, if it is not empty and not truncated (`...`)
+    - the list of ranks, if its text is not empty and not truncated (`...`); `[]` has no ranks
     - start, stride and size, if start and size are known and the stride is positive, or for one
       rank (a stride of 0 marks ranks without a regular order)
-    - none: a group with a name or a truncated list is marked as cut, because its ranks are unknown;
-      any other call is of all ranks of the job
+    - none: a group with a name or a truncated list is marked as cut, because its ranks are
+      unknown; any other call is of all ranks of the job
 
     `file`: for errors. Raises `InputError` for an invalid list of ranks, and `ValueError` for a
     number that is no integer.

@@ -104,10 +104,11 @@ def read(source: Source, options: ProfileOptions) -> Workload:
 
 
 def network(source: Source, options: NoOptions) -> Topology:
-    """Return the network of the card: switches within nodes and between nodes.
+    """Return the network of the card: a switch within each node, and switches between the nodes.
 
-    Bandwidths are those of the card, per device. Raises `InputError` (`ccl-bench`) if the card
-    lacks numbers or bandwidths.
+    `_network_text` has the rules. Bandwidths are those of the card, per device. Raises
+    `InputError` (`ccl-bench`) if the card has fewer than two devices, a number that is no
+    multiple of the devices per node, or no bandwidth, and the errors of `read_card`.
     """
     del options
     card = read_card(source)

@@ -194,9 +194,10 @@ def _recorded_call(trace: _Trace, node: Record) -> Call | None:
 def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | None:
     """Return the call of operation `name`, with the bytes and the dtype of its first input.
 
-    The first of `inputs` is a tensor ([id, storage, offset, elements, bytes per element, device])
-    or a list of tensors, whose bytes are added up; without tensors the bytes stay unknown. None if
-    `name` is no communication.
+    The first of `inputs` is a tensor ([id, storage, offset, elements, bytes per element,
+    device]) or a list of tensors, whose bytes are added up. Without tensors the dtype is "",
+    and the bytes are unknown (-1), 0 for a barrier. None if `name` is no communication. Raises
+    `IndexError` for a shorter tensor.
     """
     first = inputs[0] if inputs and isinstance(inputs[0], list) else []
     tensors = first if first and isinstance(first[0], list) else [first] if first else []

@@ -246,8 +246,9 @@ def _add_waiting(
 ) -> None:
     """Add the waiting of communication `meeting` to `entry`; `rows`: its nodes on measured ranks.
 
-    `entry.measured_count` is raised to the number of measured ranks. Waiting is added only if there
-    are at least two; the straggler, if there is one, is charged with the waiting that it caused.
+    `entry.measured_count` is raised to the number of measured ranks. Waiting is added only if
+    there are at least two. If one of them is the straggler, one more communication and the
+    waiting that it caused are added to `entry.caused` of its rank.
     """
     waits, stragglers = times
     count = int(stragglers.measured[meeting])
@@ -372,8 +373,8 @@ def _rank_findings(
 def _idle_time(workload: Workload, rank: int) -> IdleTime | None:
     """Return the idle times of a rank in ns, summed over its streams, by reason.
 
-    The reasons are waiting for the host, delay between kernels, and other. None without a device,
-    or if the workload does not contain them.
+    The reasons are waiting for the host, delay between kernels, and other; all are 0 without
+    streams. None for a rank without a device, or if the workload does not contain idle times.
     """
     streams = (fact_list(workload, "idle") or [None] * workload.num_ranks)[rank]
     if not isinstance(streams, list):

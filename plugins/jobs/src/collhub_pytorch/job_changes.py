@@ -73,11 +73,16 @@ def find_changes(
 ) -> tuple[JobChange, ...]:
     """Return the changes of bucket sizes and of overlap that save time in a job.
 
-    `workload`: every node has a time. Savings are relative to the replay of the unchanged job, in
-    which ranks wait only as dependencies require. For each class of collectives (kind, number of
-    ranks, distance between them), only the bucket size with the largest saving is returned.
-    `is_predicted`: the times of the collectives are predicted (`predict_job`); savings then have a
-    range that corresponds to the errors of the predictions.
+    `workload`: every node has a time. Savings in ns are relative to the replay of the unchanged
+    job, in which ranks wait only as dependencies require; changes that save no time are left
+    out. First come the changes of bucket sizes: for each class of collectives (kind, number of
+    ranks, distance between them) the size with the largest saving, in descending order of
+    transfer time, of at most `MAX_CLASSES` classes. The change of overlap, if any, is the last.
+
+    `meetings`: the matched communications, by default those of the workload. `is_predicted`:
+    the times of the collectives are predicted (`predict_job`); savings then have a range that
+    corresponds to the errors of the predictions. Raises `InputError` for communications that do
+    not match and nodes without a time.
     """
     meetings = meetings or match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
@@ -91,8 +96,9 @@ def find_changes(
 def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
     """Return the change by which collectives take no time: the upper limit of any saving.
 
-    `workload`: from `predict_job`. Messages keep their times. The saving in ns is relative to the
-    replay with predicted times; its range corresponds to the errors of the predicted times.
+    `workload`: from `predict_job`. Messages and unmatched collectives keep their times. The
+    saving in ns is relative to the replay with predicted times; its range corresponds to the
+    errors of the predicted times, and is None if an error is unknown.
     """
     meetings = match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)

@@ -72,7 +72,8 @@ def match_communications(workload: Workload) -> Meetings:
 def _split_collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
     """Return the rows of the collectives by group and rank, in the order of the nodes.
 
-    Group -1 has all ranks. Groups ascend; ranks without a collective of a group are missing there.
+    Group -1 has all ranks. Groups and the ranks of a group ascend; a rank without a collective
+    of a group is missing there, and so is a group without collectives.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
