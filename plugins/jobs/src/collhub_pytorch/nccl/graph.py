@@ -61,11 +61,12 @@ class CallGraph:
             self._place_in_order()
 
     def rank_nodes(self) -> list[RankNodes]:
-        """Build the nodes of every rank that has records, in the order in which ranks got calls.
+        """Build the nodes of every rank that has records, ascending by rank.
 
-        Messages are matched first. Messages without a recorded other end, and calls of unknown
-        operations or groups, become nodes of kind COMPUTE that count as communication without a
-        peer; their number is added to the notes.
+        Messages are matched first (`_match_messages`). Messages without a recorded other end,
+        and calls of unknown operations or groups, become nodes of kind COMPUTE that count as
+        communication without a peer. If there are any, a note with their number is added to
+        `self.notes`, by every call.
         """
         is_matched = self._match_messages()
         return [

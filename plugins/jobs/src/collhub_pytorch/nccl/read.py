@@ -69,20 +69,25 @@ def read_profiler(source: Source, options: ClockOptions) -> Workload:
 def read_log(source: Source, options: RankOptions) -> Workload:
     """Read the calls in logs of NCCL (subsystem COLL) as a job without times.
 
-    The calls of each rank follow each other. Other lines are ignored; damaged ones are reported as
-    notes. Raises `InputError` without a valid record, for contradictory records, and for ranks
-    without a file unless the options assume them.
+    The calls of each rank follow each other. Other lines are ignored. Damaged ones are not
+    used; the first 10 are named in notes, which are reported to `source`. Raise
+    `InputError` without a valid record (`empty`), for contradictory records
+    (`communicator`), for ranks without a file unless the options assume them, and for
+    collectives that differ between ranks.
     """
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, NCCL_CALLS, workload_of, clocks)
 
 
 def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
-    """Read the log of DeepSpeed's communication logger as a job.
+    """Read the log of DeepSpeed's communication logger as a job with durations of calls.
 
-    The log is of rank 0: all calls are assumed to be calls of all ranks. Other ranks are assumed to
-    do the same if the option `ranks_missing` is `assume-same`. Notes are reported to `source`.
-    Raises `InputError` without a valid record, and for missing ranks without that option.
+    The log is of rank 0: all calls are assumed to be calls of all ranks, whose number is
+    derived from the bandwidths. With the option `ranks_missing` = `assume-same`, the other
+    ranks do the same. The calls of a rank follow each other, because the log has no start
+    times. Notes are reported to `source`. Raise `InputError` without a valid record
+    (`empty`), if no number of ranks fits, for too many calls, and for missing ranks without
+    that option.
     """
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, DEEPSPEED, workload_of, clocks)
@@ -181,9 +186,10 @@ def workload_of(
 
 
 def _describe_skipped(skipped: Sequence[str]) -> list[str]:
-    """Return notes on the first `_MAX_LISTED_LINES` unused lines, and the number of the others.
+    """Return notes `not used: TEXT` on the first `_MAX_LISTED_LINES` (10) unused lines.
 
-    Empty without such lines.
+    If there are more, a last note has the number of the remaining ones; [] without such
+    lines.
     """
     lines = [f"not used: {text}" for text in skipped[:_MAX_LISTED_LINES]]
     if len(skipped) > _MAX_LISTED_LINES:

@@ -110,9 +110,10 @@ def read_activities(tables: Tables) -> Activities:
 
 
 def _read_kernel_names(tables: Tables, column: str) -> dict[int, str]:
-    """Return the texts of the ids in a column of the table of kernels, by id.
+    """Return the texts of the name ids in a column of the table of kernels, by id.
 
-    Negative ids, and ids without a text, are left out.
+    Texts are those of the table `StringIds`. Negative ids, and ids without a text, are left
+    out; {} if the table or the column is missing. Raise `InputError` for a damaged file.
     """
     ids: set[int] = set()
     for chunk in tables.numbers(KERNELS, (column,), ("start",)):

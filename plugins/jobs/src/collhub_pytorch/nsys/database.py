@@ -96,9 +96,11 @@ class Database:
         self._columns: dict[str, frozenset[str]] = {}
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the columns of a table; empty if the file does not have the table.
+        """Return the names of the stored columns of a table; empty if the file lacks the table.
 
-        They are read once and cached. Raises `InputError` for a damaged file.
+        Hidden and generated columns are left out, and names other than letters, digits and `_`
+        (at most 100 characters). The names are read once and cached. Raise `InputError`: `view`
+        if the name is that of a view or a virtual table, `sqlite` for a damaged file.
         """
         if table not in self._columns:
             self._columns[table] = self._read_columns(table)
@@ -188,7 +190,8 @@ class Database:
     def count(self, table: str) -> int:
         """Return the number of rows of a table; 0 if the file lacks it.
 
-        Raises `InputError` for a damaged file.
+        Raise `InputError` as `columns`: `view` for a view or a virtual table, `sqlite` for a
+        damaged file.
         """
         if not self.columns(table):
             return 0
