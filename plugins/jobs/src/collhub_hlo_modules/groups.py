@@ -263,14 +263,17 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
 
 
 def _device_ids(text: str, count: int) -> Int64Array:
-    """Parse the device ids of a mesh, in the order in which the mesh contains the devices.
+    """Parse the device ids of a mesh, int64[count], in the order of the devices in the mesh.
 
-    A list in parentheses, `(0,2,1,3)`, gives the ids themselves. An iota, with or without
-    parentheses, gives the ids 0 to count - 1 arranged in dimensions, transposed by `T` if given,
-    and flattened: `[4]`, `[4]<=[2,2]T(1,0)`. Numbers in brackets are always dimensions.
+    - A list, `(0,2,1,3)` or without brackets, gives the ids themselves.
+    - An iota, with or without parentheses, gives the ids 0 to count - 1 arranged in
+      dimensions, transposed by `T` if given, and flattened. `[4]` gives 0, 1, 2, 3, and
+      `[4]<=[2,2]T(1,0)` gives 0, 2, 1, 3. Only the dimensions after `<=` count if it
+      exists.
 
-    `count`: number of devices of the mesh. Raises `ValueError` for other text, and unless each of 0
-    to count - 1 occurs exactly once.
+    Numbers in square brackets are always dimensions. `count`: number of devices of the
+    mesh. Raises `ValueError` for other text, if the dimensions do not have the product
+    `count`, and unless each of 0 to count - 1 occurs exactly once.
     """
     text = text.strip()
     inside = text[1:-1] if text.startswith("(") else text

@@ -416,14 +416,18 @@ def count_work(
 ) -> tuple[int, int]:
     """Estimate the work of an instruction: (arithmetic operations, bytes read and written).
 
-    `instructions`: instructions of the same computation by name. `body`: the fused computation of a
-    fusion, None for other instructions.
+    `instructions`: instructions of the same computation by name. `body`: the fused
+    computation of a fusion, None for other instructions.
 
-    A fusion whose body has stored bytes (`body.accessed`) has the operations of its body; it reads
-    its operands and writes its result. If the body uses only slices of an operand, or updates a
-    slice of the result in place, only the bytes of the slices count. Any other instruction, also a
-    fusion whose body communicates, has the work of `count_operations` and `count_bytes`. Raises
-    `ValueError` for dimensions that do not exist.
+    - A fusion whose body has stored bytes (`body.accessed`) has the operations of its body.
+      It reads each operand, at most with the bytes that the body reads of the parameter of
+      the same number. It writes its result, or only the update if the root of the body
+      updates a slice in place.
+    - Every other instruction, also a fusion whose body contains a collective, has the work
+      of `count_operations` and `count_bytes`. Raises `ValueError` for a contracted
+      dimension of a product that does not exist.
+
+    Raises `KeyError` for an operand that is not in `instructions`.
     """
     if body is None or body.accessed is None:
         return count_operations(instruction, instructions), count_bytes(instruction, instructions)

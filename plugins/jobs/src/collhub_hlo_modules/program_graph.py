@@ -449,13 +449,15 @@ class _GraphBuilder:
         return self._add_inputs(instruction, InputRole.CONSTANT, "R")
 
     def _add_unknown(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
-        """Add a node `hlo.OPCODE` about which nothing is assumed, and return its results.
+        """Add a node `hlo.OPCODE`, without any assumption about its effect; return its results.
 
-        All parts of the operands, tuples flattened, become the argument `operands`. The results are
-        the arrays of the instruction, without tokens. If the instruction has the shape of a tuple,
-        also a nested one, the value is a flat tuple of the names of the results; otherwise it is
-        the only name. Without results no node is added, and the value is None. Raises `InputError`
-        for an element type that PyTorch lacks.
+        All parts of the operands, tuples flattened, become the argument `operands`: a token is
+        None, and a broadcast is the tensor before the expansion. The results are the arrays of
+        the instruction, without tokens. If the instruction has the shape of a tuple, also a
+        nested one or one of a single array, the value is a flat tuple of the names of the
+        results; otherwise it is the only name. Without results no node is added, and the value
+        is None. Raises `InputError` for an element type that PyTorch lacks, and for more than
+        `MAX_NODES` nodes.
         """
         flat = [part for operand in operands for part in _flatten(operand)]
         values = tuple(self._to_argument(part, instruction) for part in flat)
@@ -709,10 +711,13 @@ class _GraphBuilder:
     ) -> str | None:
         """Add a bitcast as a permutation, a reshape and a permutation; return the result's name.
 
-        A bitcast keeps the sequence of elements in memory, but result and operand may have other
-        shapes and other orders of dimensions in memory. `order`: that of the operand, see `Shape`;
-        an empty order is the default one. None, without nodes, if the order of operand or result is
-        None (a layout that has tiles or is unknown).
+        A bitcast keeps the sequence of elements in memory, but operand and result may have
+        different shapes and different orders of dimensions in memory. A permutation or reshape
+        without effect is omitted; without any node the result is `name`, the operand. `order`:
+        order of the operand (`Shape.order`); an empty order is the default one, row-major.
+
+        Returns None, without nodes, if the order of operand or result is None (a layout that
+        has tiles or is unknown). The numbers of elements are not compared.
         """
         sizes, result = instruction.shape.leaves[0][1], instruction.shape.order
         if order is None or result is None:
@@ -776,12 +781,18 @@ class _GraphBuilder:
         return self._multiply(name, other, instruction)
 
     def _broadcast(self, operand: Value, shape: Shape, instruction: Instruction) -> Value:
-        """Return the value of a broadcast, without a node: the expansion is added when it is used.
+        """Return the value of a broadcast; the expansion is added when the value is used.
 
-        A number is returned unchanged. A tensor whose dimensions all remain in place is returned
-        itself, by name; result and tensor then have equally many dimensions. Other tensors give a
-        `_Spread`: the name, and for each dimension its position in the result. `shape`: of the
-        operand. None if the attribute `dimensions` does not fit the operand or the result.
+        - A number is returned unchanged.
+        - A tensor that has as many dimensions as the result, in the same order, is returned by
+          its name.
+        - Any other tensor gives a `_Spread`: its name, and for each of its dimensions the
+          position in the result, from the attribute `dimensions`.
+        - None if `dimensions` does not have one position per dimension of the operand, or a
+          position that the result lacks. Sizes are not compared.
+
+        `shape`: shape of the operand. An operand that is a broadcast itself becomes a tensor
+        first, which adds nodes. Raises the `InputError` of `_to_tensor`.
         """
         if isinstance(operand, int | float):
             return operand
@@ -826,11 +837,13 @@ class _GraphBuilder:
         return self._append("aten.cat.default", arguments, instruction)
 
     def _slice(self, name: str, text: str, instruction: Instruction) -> str | None:
-        """Add one slice for each dimension that is not complete; return the name of the result.
+        """Add one slice node per dimension that is cut; return the name of the last result.
 
-        `name`: of the tensor, returned if no slice is needed. `text`: bounds as `[start:end:step]`
-        by dimension, without the step if it is 1. None if their number is not that of the
-        dimensions. The bounds are not checked.
+        `name`: the tensor; it is returned if every dimension is complete. `text`: the bounds of
+        each dimension as `[start:end]` or `[start:end:step]`; other text is skipped. Returns
+        None, without nodes, if the number of bounds is not the number of dimensions. The bounds
+        are not compared with the sizes of the tensor. Raises `InputError` for more than
+        `MAX_NODES` nodes.
         """
         bounds = [(int(one[0]), int(one[1]), int(one[2] or 1)) for one in _SLICE.findall(text)]
         shape = self._tensors[name].shape
@@ -843,10 +856,14 @@ class _GraphBuilder:
     def _slice_dynamically(
         self, name: str, starts: Sequence[Value], instruction: Instruction
     ) -> str | None:
-        """Add a dynamic slice whose starts are known numbers, as in unrolled loops.
+        """Add slice nodes for a dynamic slice whose starts are known; return the result's name.
 
-        A start beyond the limits is moved so that the slice is inside. Returns the name of the
-        result; None, without nodes, if a start is no integer.
+        `starts`: first index by dimension. The sizes of the slice are those of the result of
+        `instruction`. A start beyond the limits is moved so that the slice is inside, as HLO
+        requires. A dimension that remains complete gets no node; without nodes the result is
+        `name`. Returns None, without nodes, if a start is no known integer, or if there is not
+        one start per dimension. Raises `ValueError` if the result has another number of
+        dimensions than the tensor.
         """
         sizes, shape = instruction.shape.leaves[0][1], self._tensors[name].shape
         if len(starts) != len(shape) or not all(isinstance(one, int) for one in starts):
@@ -901,11 +918,16 @@ class _GraphBuilder:
         return self._append("aten.slice.Tensor", arguments, instruction, tuple(shape))
 
     def _reduce(self, name: str, operands: Sequence[Value], instruction: Instruction) -> str | None:
-        """Add a reduction, and return the name of its result.
+        """Add a sum, maximum or minimum over the dimensions in `dimensions`; return its name.
 
         `name`: the tensor; `operands`: the tensor and its initial value. If all dimensions are
-        reduced, the operator has no dimensions. None if several tensors are reduced, for an
-        unsupported reducer, and for an initial value other than the neutral element of the reducer.
+        reduced, the operator has no argument `dim`. Returns None, without a node, in these
+        cases:
+
+        - Several tensors are reduced.
+        - The reducer is none of add, maximum and minimum.
+        - The initial value is not the number 0 for add, -infinity for maximum and infinity for
+          minimum. So a maximum of integers, which begins with the lowest integer, gives None.
         """
         reducer = self._module.find_reducer(instruction)
         if len(operands) != 2 or reducer not in _REDUCERS or operands[1] != _NEUTRAL[reducer]:
@@ -1094,13 +1116,17 @@ class _GraphBuilder:
         return tuple(cuts)
 
     def _name_group(self, groups: Sequence[tuple[int, ...]], instruction: Instruction) -> str:
-        """Return the name of a partition of the devices into groups; record its first group.
+        """Return the name of a partition of the devices into groups, and record the partition.
 
-        The name is `all` for a single group, otherwise the text of the groups, such as `0,1|2,3`;
-        text above 200 characters is cut and gets a number. Equal partitions have equal names, and
-        so have all partitions of a single group, of which the first is recorded. If the groups are
-        not shifted copies of each other, the partition is recorded as irregular, with the
-        instruction that used it first.
+        The name is `all` for a single group, otherwise the text of the groups in their order,
+        such as `0,1|2,3`. Of a text above 200 characters the first 190 are followed by `...`
+        and a unique number. Partitions with the same groups in the same order have equal names,
+        and so have all partitions of a single group.
+
+        Recorded under the name is the first group of the first such partition. If the groups
+        are not shifted copies of each other, such as `0,1|2,4`, the partition is also recorded
+        as irregular, with the instruction that used it first. Raises `IndexError` without
+        groups.
         """
         first = groups[0]
         offsets = {tuple(rank - one[0] for rank in one) for one in groups if one}
@@ -1178,9 +1204,11 @@ def _wrap(number: int, dtype: str) -> int:
 
 
 def _parse_number(literal: str, dtype: str) -> int | float | None:
-    """Return the value of a scalar constant; booleans are 1 and 0.
+    """Return the value of a scalar constant as an int or a float.
 
-    None for complex numbers, and for text that is no number.
+    `literal`: its text; `dtype`: its HLO element type. A `pred` gives 1 or 0. `inf` and
+    `nan` are floats. Returns None for complex numbers, for text that is no number of this
+    type (such as `1.5` for `s32`), and for a `pred` that is neither `true` nor `false`.
     """
     text = literal.strip()
     if dtype == "pred":

@@ -169,9 +169,11 @@ class StatementReader:
             raise invalid(message, self.file, self._line, "copy or dump the file again", "cut")
 
     def _take_line(self) -> str | None:
-        """Return the next line without surrounding space; None at the end of the file.
+        """Return the next line without surrounding space, and count it; None at the end.
 
-        Bytes that are not UTF-8 are replaced. Raises `InputError` for a line of 2^24 bytes or more.
+        An empty line is `""`. A line that `_is_complete` has read in advance comes first. Bytes
+        that are not UTF-8 are replaced by U+FFFD. Raises `InputError` (`too-large`) for a line
+        of 2^24 bytes or more, including its line break.
         """
         if self._next is not None:
             text, self._next = self._next, None
@@ -341,11 +343,17 @@ class InstructionParser:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse an HLO shape: element type and dimensions of each array, and the order of dimensions.
+    """Parse an HLO shape: element types, dimensions, and the order of dimensions.
 
-    It is a tuple if the text begins with `(`; nested tuples are flattened. The order has the
-    dimensions from the slowest to the fastest in memory. It is () for the default order, and None
-    with tiles, and for several arrays of which one has another order. Memory spaces are ignored.
+    The arrays are all parts like `f32[2,3]` in the order of the text; nested tuples are
+    flattened, and other text is ignored. It is a tuple if the text begins with `(`. `()`
+    and text without an array have no arrays.
+
+    The order (`Shape.order`) lists the dimensions from the slowest to the fastest in
+    memory: (1, 0) for `f32[2,3]{0,1}`. It is () for the default order, also if no order is
+    given. It is None with tiles (`T(...)`), and for several arrays of which one has another
+    order. Memory spaces (`S(1)`) are ignored.
+
     Raises `ValueError` for unknown element types and invalid dimensions.
     """
     leaves = []
@@ -430,8 +438,9 @@ def _count_open(text: str) -> int:
 def _find_close(text: str, start: int) -> int:
     """Return the position after the bracket that closes the first one at or after `start`.
 
-    The kinds of brackets are not compared, and brackets in strings are ignored. Raises `ValueError`
-    if it is not closed.
+    Round, square and curly brackets count as the same kind. Brackets in double-quoted
+    strings are ignored. Raises `ValueError` if no bracket is opened, or if it is not
+    closed.
     """
     depth = 0
     for token in _TOKEN.finditer(text, start):

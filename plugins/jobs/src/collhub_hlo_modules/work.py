@@ -92,8 +92,12 @@ def count_operations(instruction: Instruction, instructions: Instructions) -> in
 def count_bytes(instruction: Instruction, instructions: Instructions) -> int:
     """Estimate the bytes that an instruction other than a fusion reads and writes.
 
-    They are the bytes of the operands and of the result. A slice counts twice its own bytes (read
-    and written), and so does the update of a slice.
+    - slice, dynamic-slice, gather: twice the bytes of the result (read and written)
+    - dynamic-update-slice: twice the bytes of the update, its second operand
+    - any other: the bytes of the result and of all operands, a repeated operand repeatedly
+
+    `instructions`: instructions of the same computation by name. Raises `KeyError` for an
+    operand that is missing there.
     """
     opcode, result = instruction.opcode, instruction.shape.bytes
     operands = [instructions[name].shape.bytes for name in instruction.operands]
@@ -211,8 +215,9 @@ def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
 def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int:
     """Return how many kernel elements contribute to one output element of a convolution.
 
-    It is the product of the kernel's dimensions, without that of the output features (label `o` in
-    `dim_labels`). Without `dim_labels`, all dimensions count; without a kernel it is 1.
+    It is the product of the dimensions of the kernel, the second operand, without the
+    dimension of the output features: the one with the label `o` in `dim_labels`. Without
+    readable `dim_labels`, all dimensions count. Without a second operand it is 1.
     """
     kernel = _dimensions(operands[1]) if len(operands) > 1 else ()
     labels = _DIM_LABELS.match(instruction.attributes.get("dim_labels", ""))
@@ -226,9 +231,12 @@ def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int
 def _attention_operations(instruction: Instruction, operands: list[Shape]) -> int:
     """Estimate the operations of an attention call: 4 x query elements x sequence length.
 
-    The gradient has 2.5 times as many. The query is the first operand. The sequence length is
-    the larger one of the second and third dimension of the second operand. 0 for other custom
-    calls, and for calls without these operands or dimensions.
+    An attention call is a custom call whose target begins with an entry of
+    `_ATTENTION_TARGETS`. A target with `ackward` in its name computes the gradient and has
+    2.5 times as many operations, rounded down. The query is the first operand. The sequence
+    length is the larger one of the second and third dimension of the second operand, or the
+    second if there are only two. Returns 0 for other custom calls, for fewer than two
+    operands, and if the second operand has fewer than two dimensions.
     """
     target = _target(instruction)
     if not target.startswith(_ATTENTION_TARGETS) or len(operands) < 2:

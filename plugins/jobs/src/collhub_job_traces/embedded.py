@@ -37,10 +37,11 @@ def algorithm_texts(algorithm: Algorithm) -> list[str]:
 
 
 def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
-    """Decode an algorithm that is stored as base64 texts of its traces, one per rank in order.
+    """Decode an algorithm from its canonical Chakra traces, given as base64 texts.
 
-    `file` and `what` (description of the texts) are for errors. Raises `InputError` for texts that
-    are no base64, or no traces of one algorithm.
+    `texts`: one per rank, in order. `file` and `what` (a description of the texts) name the
+    origin in errors. Raises `InputError` for no texts, for a text that is no base64
+    (`algorithm`), and for contents that are not the traces of one algorithm.
     """
     contents = [_decoded(text, file, rank, what) for rank, text in enumerate(texts)]
     # Lazy imports, here and below: most jobs contain no algorithms.

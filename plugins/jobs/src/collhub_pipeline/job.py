@@ -150,9 +150,12 @@ def _to_fraction(number: float) -> Fraction:
 
 
 def _parse_times(name: str, text: str) -> PassTimes:
-    """Parse three times, forward/input gradient/weight gradient, and round them to ns.
+    """Parse the times of a forward pass, input gradient and weight gradient, as integer ns.
 
-    `name`: option, for the error. Raises `UsageError` (`option-value`) for other text.
+    `text`: three times with units, separated by `/`, such as `1ms/1ms/500ns`; blanks are
+    ignored. A time is rounded to the nearest ns, a half to the even one; 0 is accepted with
+    a unit. The transfer time of the result is 0. `name`: option, for the error. Raises
+    `UsageError` (`option-value`) for other text.
     """
     try:
         forward, inputs, weights = (round(parse_time(part) * 1e9) for part in text.split("/"))
@@ -321,11 +324,18 @@ class _Writer:
         return devices[at] if exists else None
 
     def _add_receives(self, operation: Operation) -> list[int]:
-        """Add the receives that bring the input of a pass; return their rows.
+        """Add the receives that bring the input of a pass from another device; return their rows.
 
-        If the layout forwards data between the ranks of a device, the order is: receives from the
-        other device, sends of data to be forwarded, receives of forwarded data. Empty if the input
-        of the pass is on the same device, or the pass has no input from another stage.
+        Nodes are added in this order:
+
+        1. receives from the other device
+        2. sends of received data to other ranks of this device, if the layout forwards data;
+           they depend on all receives of 1
+        3. receives of data that other ranks of this device forward
+
+        The result has the rows of 1, then of 3. It is empty, and no node is added, if the input
+        comes from a stage on the same device, or if the pass has no input from another stage:
+        the first forward pass, the last backward pass, and weight gradients.
         """
         device = self._find_neighbour(operation, -1)
         if device is None or device == self._position[0]:

@@ -224,9 +224,11 @@ class MeshLayout:
     def groups(self) -> dict[str, Int64Array]:
         """Return the groups of both roles in `ROLES` as tables, one group per row, padded with -1.
 
-        The ranks in a row ascend. A tensor group has all ranks of one stage's mesh in one replica
-        that hold the same tile of the activation. A data group has all ranks of one stage's mesh,
-        in all replicas, that hold the same weights; their batch rows differ.
+        The ranks in a row ascend. A tensor group has all ranks of one stage's mesh in one
+        replica that hold the same tile of the activation; rows are ordered by stage, then by
+        the lowest rank in the first replica, then by replica. A data group has all ranks of one
+        stage's mesh, in all replicas, that hold the same weights but different rows of the
+        batch; rows are ordered by stage, then by the lowest rank. A group may have one rank.
         """
         tensor: dict[object, list[int]] = {}
         data: dict[object, list[int]] = {}

@@ -191,12 +191,18 @@ class ListSearch:
         )
 
     def search(self, seeds: Sequence[Schedule], target: Fraction) -> list[Schedule]:
-        """Search schedules with a fixed placement of stages; return the results, best or not.
+        """Search schedules with the placement of this search; return all results, also bad ones.
 
-        The results are the best list schedule, if one fits the memory, and improvements of it and
-        of every schedule in `seeds` by moves of single passes. `seeds`: schedules with this
-        placement that fit the memory. Ends as soon as an improved schedule reaches the value
-        `target`, or at a limit of the budget.
+        `seeds`: schedules with this placement that fit the memory. Results, in this order:
+
+        1. the best list schedule, if one fits the memory
+        2. its improvement by moves of single passes (`_improve`)
+        3. the improvement of each schedule in `seeds`, in their order
+
+        The search stops after the first improvement with a value of at most `target` (ns,
+        rounded down to a tick), and after the improvement during which a limit of the budget
+        was reached. So at least one schedule is improved. Empty without a list schedule and
+        seeds.
         """
         goal = int(target / self.tick)
         found = self._search_lists(seeds, goal)
@@ -261,11 +267,12 @@ class ListSearch:
     def _change_starts(
         self, state: _Best, random: np.random.Generator, count: int, goal: int
     ) -> None:
-        """Try the start times of the best schedule, some of them changed, as keys, `count` times.
+        """Build list schedules whose keys are the start times of the best one with random changes.
 
-        In turn about 2, 10 and 50 % of the passes get random changes of up to 4 mean durations. A
-        result that is not worse replaces the best one in `state`. Ends early at the value `goal`
-        (in ticks), without a schedule, or at a limit of the budget.
+        There are `count` trials, of which each third one changes about 2, 10 or 50 % of the
+        passes, by at most 4 mean durations of a pass. A result that is not worse replaces the
+        best one in `state`, and the next trials change its start times. Stops at the value
+        `goal` (in ticks), at a limit of the budget, and if `state` has no schedule.
         """
         unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
         step = max(1, int(self.durations.mean()))
@@ -350,9 +357,12 @@ class ListSearch:
     def _generate_limits(self) -> Iterator[Int64Array]:
         """Yield eleven tables of limits: how many activations each stage may store, int64[stages].
 
-        The limits are proportional to the minimum lifetime of an activation of the stage, with
-        growing scales. Each is at least one microbatch and at most all, and is then lowered until
-        the activations of each device fit its memory (`_reduce`).
+        Activations are counted by units (token slices of microbatches). A limit is a multiple,
+        from 0.2 to 3, of the minimum lifetime of an activation divided by the work of the
+        busiest device per microbatch. The lifetime is the time of the forward passes and input
+        gradients from this stage to the last one, and of its weight gradient. A limit is at
+        least one microbatch and at most all; `_reduce` then lowers it to fit the memory. Tables
+        may be equal.
         """
         total = self.durations.sum(axis=2)
         lifetime = np.cumsum((total[0] + total[1])[::-1])[::-1] + total[2]
@@ -365,12 +375,12 @@ class ListSearch:
             yield self._reduce(np.clip(ahead, self.shape.slices, self.shape.units))
 
     def _reduce(self, ahead: Int64Array) -> Int64Array:
-        """Lower the limits of stages until the activations of each device fit its memory.
+        """Return limits of activations that are lowered until each device fits its memory.
 
-        `ahead`: limit by stage, the largest number of its activations at one time; it is not
-        changed, a new array (int64) is returned. The stage with the highest limit is lowered first,
-        the first one of equal ones. A limit is at least one microbatch, so that a device may still
-        not fit.
+        `ahead`: limit by stage, in units (token slices of microbatches); it is not changed. As
+        long as a device exceeds its memory, the highest limit of its stages is lowered by 1,
+        the first one of equal ones. No limit becomes smaller than one microbatch, so a device
+        may remain above its memory. The result is int64.
         """
         ahead = ahead.astype(np.int64)
         sizes = self.kept + self.restored
@@ -425,11 +435,12 @@ class _Best:
         self.ahead = np.full(len(self.search.device_of), self.search.shape.units, np.int64)
 
     def offer(self, keys: Int64Array, ahead: Int64Array, patience: int, guard: int) -> None:
-        """Build a list schedule with these keys, and keep it if it is as good as the best one.
+        """Build a list schedule with these keys, and keep it unless it is worse than the best one.
 
-        `ahead`: limits of activations by stage; `patience`, `guard`: see `build_list_schedule`. A
-        schedule that does not fit (value -1) is dropped. A kept one replaces value, result, keys,
-        limits, patience and start times. Each call counts a turn.
+        `ahead`: limits of activations by stage; `patience`, `guard`: see `build_list_schedule`.
+        An equal value replaces the best one. A schedule that does not fit (value -1) is
+        dropped. A kept one replaces value, result, keys, limits, patience and start times. Each
+        call counts a turn, and adds steps to the budget.
         """
         self.turn += 1
         passes, starts, places, value = self.search.run(keys, ahead, patience, guard)
@@ -443,11 +454,13 @@ class _Best:
 
 
 def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:
-    """Build a schedule that runs ready passes: backward before forward, later stages first.
+    """Build a schedule in which each device starts the pass that can start first.
 
-    Stage s of S stages holds at most S - s microbatches, as in 1F1B; `shape` must not have token
-    slices. Each weight gradient follows its input gradient, as one full backward pass. The memory
-    limit and recomputation of the shape are ignored.
+    Of several, backward passes precede forward passes, then later stages precede earlier
+    ones, then lower microbatches precede. Stage s of S stages stores at most S - s
+    activations, as in 1F1B. All backward passes are full ones. `device_of`: device of each
+    stage. `shape` gives the durations and must not have token slices. Its memory limit,
+    recomputation and steady objective are ignored.
     """
     plain = replace(shape, memory=None, recompute="none", is_steady=False)
     search = ListSearch(plain, device_of)

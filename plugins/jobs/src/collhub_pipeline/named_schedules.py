@@ -285,10 +285,11 @@ def _build(name: str, shape: Shape) -> Schedule:
 
 
 def _reverse_slices(schedule: Schedule, shape: Shape) -> Schedule:
-    """Return the schedule with the token slices of each microbatch in reverse order in gradients.
+    """Return the schedule with the token slices of each microbatch reversed in all gradients.
 
-    Forward passes and the positions of passes are unchanged. The result has the shape's number of
-    slices.
+    With 2 slices, the gradients of the units 0, 1, 2, 3 become those of 1, 0, 3, 2. Forward
+    passes and the positions of passes are unchanged. The result has the number of slices of
+    `shape`.
     """
     unit_of = order_backward_units(shape.micros, shape.slices)
     orders = tuple(

@@ -118,8 +118,9 @@ class NetworkPredictor:
 def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> LibraryCall:
     """Convert a collective of a job to a call of a library.
 
-    `size`: input bytes of one rank. The call has the bytes of the full buffer: `size` x ranks for
-    all-gather and gather, otherwise `size`. Barriers are not allowed.
+    `size`: input bytes of one rank. The call has the bytes of the full buffer: `size` x
+    ranks for all-gather and gather, otherwise `size`. Raises `AssertionError` for barriers
+    and collectives of unknown kind.
     """
     assert kind.kind is not None, "barriers are not predicted"
     total = size * len(ranks) if kind.kind.traits.input_is_part else size
@@ -245,10 +246,11 @@ def predicted_calls(
 
 
 def _add_order(workload: Workload, meetings: Meetings) -> Workload:
-    """Return a copy of the job with its collectives in order on each rank.
+    """Return a copy of the job in which each rank runs the collectives of a group in order.
 
-    Control dependencies are added between consecutive collectives of each group on each rank, in
-    the order of the numbers in `meetings`.
+    A control dependency is added from each collective to the next one of the same group on
+    the same rank, in the order of the numbers in `meetings`. Collectives of different
+    groups get none.
     """
     nodes = workload.nodes
     following = next_in_group(nodes, meetings, nodes.is_kind(NodeKind.COLLECTIVE))
@@ -257,10 +259,10 @@ def _add_order(workload: Workload, meetings: Meetings) -> Workload:
 
 
 def _add_lane_order(workload: Workload, lane: Int64Array, start_ns: Int64Array) -> Workload:
-    """Add control dependencies between consecutive computations of each lane.
+    """Return a copy of the job with control dependencies between consecutive nodes of a lane.
 
-    `lane`: number by node, -1 for none; `start_ns`: starts. Computations are ordered by start, then
-    duration (those of 0 ns first), then row.
+    `lane`: number of the lane by node, -1 for none; `start_ns`: start by node. The nodes of
+    a lane are ordered by start, then duration, the shortest first, then row.
     """
     rows = np.flatnonzero(lane >= 0)
     # Computations without a duration start at the same time as their successor.
@@ -270,9 +272,10 @@ def _add_lane_order(workload: Workload, lane: Int64Array, start_ns: Int64Array) 
 
 
 def _lanes(workload: Workload) -> Int64Array:
-    """Return the lane of each node: its rank for timed computations of a device, otherwise -1.
+    """Return the lane of each node, int64[nodes]; the nodes of a lane run one after another.
 
-    int64[nodes]. The computations of a lane run one after another.
+    The lane of a computation of a device with a duration above 0 is its rank. All other
+    nodes, such as computations of the host, have -1.
     """
     nodes = workload.nodes
     is_on_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (nodes.duration_ns > 0)
@@ -318,9 +321,9 @@ def add_control_edges(workload: Workload, before: Int64Array, after: Int64Array)
 
 
 def has_computation_times(workload: Workload) -> bool:
-    """Return whether all nodes except collectives, messages and markers have a duration.
+    """Check whether all nodes except collectives, messages and markers have a duration.
 
-    True without such nodes.
+    0 ns is a duration, -1 is none. True without such nodes.
     """
     nodes = workload.nodes
     kinds = NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV, NodeKind.MARKER
@@ -328,9 +331,10 @@ def has_computation_times(workload: Workload) -> bool:
 
 
 def require_sizes(workload: Workload) -> None:
-    """Raise `UsageError` if a collective other than a barrier has no recorded size.
+    """Raise `UsageError` if a collective other than a barrier has no recorded size (-1).
 
-    Times of collectives cannot be predicted without sizes.
+    Times of collectives cannot be predicted without sizes. A size of 0 is accepted.
+    Collectives of unknown kind need a size too.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes < 0))

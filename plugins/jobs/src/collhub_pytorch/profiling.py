@@ -22,9 +22,11 @@ _DEFAULT_OPTIONS = ProfileOptions()
 def read_profiles(files: Sequence[str], options: ProfileOptions = _DEFAULT_OPTIONS) -> Workload:
     """Read Kineto profiles, one file per rank, as a workload.
 
-    The rank of a file follows from its content or its name, else from its position in `files`,
-    which must not be empty. Files are parsed as streams, at any size. Raises `UsageError`
-    for a repeated path, `InputError` for invalid files, missing ranks and clocks that cannot be
+    The rank of a file follows from its content or its name, else from its position in
+    `files`, which must not be empty. Files may be compressed; they are parsed as streams,
+    at any size. Raises `UsageError` for a repeated path. Raises `InputError` for files that
+    are invalid or cannot be opened, for two files of one rank, for missing ranks unless
+    `options` assume them, for collectives that do not match, and for clocks that cannot be
     aligned.
     """
     # Lazy imports: recording profiles must not require numpy.

@@ -58,7 +58,7 @@ class ParquetTables:
     def count(self, table: str) -> int:
         """Return the number of rows of a table, from the metadata of its file; 0 without a file.
 
-        Raises `InputError` (`parquet`) for a damaged file.
+        Raises `InputError` (`parquet`) for a damaged file, and `UsageError` without pyarrow.
         """
         if table not in self._files:
             return 0

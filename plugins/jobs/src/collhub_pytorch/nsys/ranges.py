@@ -230,9 +230,11 @@ def _pair_group(
 
 
 def _kernel_word(name: str) -> str:
-    """Return the operation in the name of a NCCL kernel, such as `allreduce`; "" for none.
+    """Return the operation in the name of a NCCL kernel, in lower case; "" if there is none.
 
-    `sendrecv` for messages; otherwise the longest matching name of a collective.
+    Only the letters before the first `(` count. A name with `sendrecv` (messages) gives
+    `sendrecv`. Otherwise the longest name of a collective that occurs is returned:
+    `reducescatter`, not `reduce`, for `ncclKernel_ReduceScatter`.
     """
     word = operation_word(name.partition("(")[0])
     names = (_MESSAGE_KERNEL, *sorted(COLLECTIVES, key=len, reverse=True))
@@ -240,20 +242,22 @@ def _kernel_word(name: str) -> str:
 
 
 def _enclosing(groups: Sequence[tuple[int, int, list[CallRange]]], moment: int) -> int:
-    """Return the index of the group of calls that launches at the time `moment`, -1 for none.
+    """Return the index of the group of calls that launches at the time `moment`, or -1.
 
-    `groups`: (begin, end, calls) of the launch in ns, sorted by begin; both times are included.
-    Only the last group that begins by `moment` is examined.
+    `groups`: (begin, end, calls) of the launch in ns, sorted by begin; both times are
+    included. Only the last group that begins at or before `moment` is examined: an earlier
+    group that overlaps it and ends later is not found.
     """
     index = bisect_right(groups, moment, key=lambda group: group[0]) - 1
     return index if index >= 0 and moment <= groups[index][1] else -1
 
 
 def _enclosing_call(calls: Sequence[CallRange], moment: int) -> CallRange | None:
-    """Return the call whose range contains the time `moment`, ends included, or None.
+    """Return the call whose range contains the time `moment` (ns), start and end included.
 
-    `calls` are sorted by start. Of nested ranges the one with the latest start is returned; only
-    the last `_MAX_NESTING` that started before are examined.
+    `calls` are sorted by start. Of several ranges that contain the time, the last one in
+    `calls` is returned. Only the last `_MAX_NESTING` calls that start at or before the time
+    are examined. None if none of them contains it.
     """
     last = bisect_right(calls, moment, key=lambda call: call.start)
     around = [call for call in calls[max(0, last - _MAX_NESTING) : last] if call.end >= moment]

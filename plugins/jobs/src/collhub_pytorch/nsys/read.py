@@ -215,7 +215,9 @@ def _number_ranks(
 def _find_users(parts: Sequence[RankNodes], ranks: Sequence[FileRank]) -> dict[str, list[str]]:
     """Return the processes whose calls use each communicator, by its name (`""` if unknown).
 
-    `parts` and `ranks` describe the same processes in the same order.
+    `parts` and `ranks` describe the same processes in the same order. A process
+    (`FileRank.process`) occurs once per communicator that it uses; the lists have the order
+    of `ranks`. Communicators without calls are not included.
     """
     users: dict[str, list[str]] = defaultdict(list)
     for part, rank in zip(parts, ranks, strict=True):

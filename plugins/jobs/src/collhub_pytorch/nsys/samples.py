@@ -105,9 +105,11 @@ class Export:
         peer: int | None = None,
         communicator: int = COMMUNICATOR,
     ) -> None:
-        """Add the NVTX range of a collective (sum) or, with `peer`, of a message.
+        """Add the NVTX range of a collective with the operator sum, or with `peer` of a message.
 
-        `start`, `end`: ns; `size`: as NCCL's API counts it.
+        `start`, `end`: ns. `peer`: number of the other process in the communicator. `size`:
+        bytes as NCCL's API counts them, which is one segment of the buffer for reduce-scatter,
+        all-to-all and scatter.
         """
         schema = 16777221 if peer is None else 16777225
         content = struct.pack("<QQiI", communicator, size, peer or 0, 0)
@@ -149,9 +151,11 @@ class Export:
 
 
 def exports() -> Sequence[Source]:
-    """Return one source with the SQLite exports of two ranks: compute, all-reduce, compute.
+    """Return one source, `report`, with the SQLite exports of two ranks, in a list.
 
-    Rank 0 reaches the all-reduce 40 us before rank 1, and waits. Findings are lost.
+    Each rank runs a computation, an all-reduce of both ranks and a computation. Rank 0
+    reaches the all-reduce 40 us before rank 1, and waits. The source ignores findings that
+    are reported to it.
     """
     parts = [
         file_part(f"report.{rank}.sqlite", step_of(rank, start).content(), rank)
