@@ -289,10 +289,11 @@ def _check(
 def _positions(
     workload: Workload, rows: Int64Array, rank: Int64Array, group: Int64Array
 ) -> Int64Array:
-    """Return the position of every call's rank in its group: int64[calls].
+    """Return the position of every call's rank in the members of its group: int64[calls].
 
-    `group`: number of the group by call, -1 for all ranks. Raises `InputError` if a rank is no
-    member.
+    `rows`: row of each call in the workload, for errors; `group`: number of the group by
+    call, -1 for all ranks. Raise `InputError` (`collectives-differ`) at the first call
+    whose rank is no member of its group.
     """
     position = np.zeros(len(rows), np.int64)
     for number in np.unique(group).tolist():

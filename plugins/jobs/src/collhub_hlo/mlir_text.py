@@ -190,9 +190,11 @@ class MlirReader:
     def _skip_values(self, raw: bytes) -> bytes:
         """Skip the values of a long constant; return a short line with its name and type.
 
-        `raw`: beginning of the line, of which the rest is read from the stream. The result is `NAME
-        = dense<...> : TYPE>` and a line break. At most one chunk of `MAX_STATEMENT_CHARACTERS` is
-        in memory at a time.
+        `raw`: beginning of the line, or the complete line; the rest is read from the stream.
+        The result is the text before `dense` (of the first 128 bytes), then `dense<...> : TYPE`
+        and a line feed. TYPE is the text after the last ` : ` up to the last `>`, within the
+        last 1024 bytes. At most two chunks of `MAX_STATEMENT_CHARACTERS` are in memory at a
+        time.
         """
         first, last = raw[:128], raw
         while not last.endswith(b"\n"):
@@ -350,10 +352,11 @@ def parse_operation(text: str, line: int) -> Operation:
 
 
 def parse_arguments(text: str, start: int) -> list[tuple[str, str]]:
-    """Parse `(%a: type, %b: type {...})` from the bracket at `start`.
+    """Parse `(%a: type, %b: type {...})` from the bracket at `start`; [] for `()`.
 
-    Returns names with `%`, and the texts of their types, which may end with attributes. Raises
-    `ValueError` for an entry without a type.
+    Returns pairs of a name with `%`, and the text of its type, which may end with
+    attributes. Raise `ValueError` for an entry without a type, and for a bracket that is
+    not closed.
     """
     arguments = []
     for piece in split(text[start + 1 : find_close(text, start) - 1]):
@@ -405,8 +408,9 @@ class TypeParser:
     def results(self, types: str, count: int) -> tuple[Shape, ...]:
         """Return the shapes of `count` results, from the text of an operation's types; cached.
 
-        A function type gives its results, a list its last types, and a single type is that of all
-        values. Raises `ValueError` for unknown types.
+        They are the last `count` types of the list; of a function type, those of its results.
+        Raise `ValueError` for fewer types than results and for unknown types. With `count` 0
+        the result is empty, and the text is not parsed.
         """
         key = types, count
         shapes = self._results.get(key)
@@ -532,8 +536,9 @@ def split(text: str) -> list[str]:
 def find_close(text: str, start: int) -> int:
     """Return the position after the bracket that closes the first one at or after `start`.
 
-    The kinds of brackets are not compared. Brackets in strings and in `->` do not count. Raises
-    `ValueError` if the bracket is not closed.
+    The kinds of brackets are not compared. Brackets in strings and in `->` do not count. If
+    the first bracket is a closing one, the position after it is returned. Raise
+    `ValueError` if there is no bracket, or it is not closed.
     """
     depth = 0
     for token in _TOKEN.finditer(text, max(start, 0)):
@@ -600,9 +605,10 @@ def _split_types(text: str, start: int) -> tuple[str, str]:
 def _count_open(text: str, *, is_inside: bool = False) -> int:
     """Return the number of opened minus closed brackets of a line, except those of regions.
 
-    A final `{` or `({` opens a region and is not counted. A leading `}` or `)` closes one and is
-    not counted, unless `is_inside` is true: then the line continues a dictionary. Strings and `->`
-    are ignored.
+    A final `{` or `({` opens a region and is not counted. A leading `}`, `)` or `})` closes
+    one and is not counted, unless `is_inside` is true: then the line continues a
+    dictionary. Brackets in strings and in `->` are ignored. The number is negative if more
+    are closed than opened.
     """
     if '"' in text:
         text = _STRING.sub("", text)

@@ -114,12 +114,15 @@ class _Open:
 
 
 def read_stablehlo(statements: MlirReader, trip_count: int | None) -> Module:
-    """Read the statements of a StableHLO module.
+    """Read the statements of a StableHLO module, whose entry is `main` or the only function.
 
-    `trip_count`: assumed iterations of loops whose count is unknown. Without `mhlo.num_partitions`
-    and `mhlo.num_replicas`, the number of devices is the smallest one that the groups of
-    collectives allow, with a note. Raises `InputError` with the line for damaged text, for
-    undefined names, for dimensions of unknown size and for recursive functions.
+    `trip_count`: assumed iterations of loops whose count is unknown, None for no
+    assumption. If both `mhlo.num_partitions` and `mhlo.num_replicas` are missing, the
+    number of devices is the smallest one that the groups of collectives allow, with a note.
+
+    Raise `InputError` with the line for damaged text, undefined names, dimensions of
+    unknown size, recursive functions, and a file without a function or with several of
+    which none is `main`.
     """
     reader = _Lowering(statements.file, trip_count)
     line = 1
@@ -341,10 +344,12 @@ class _Lowering:
         return parse_arguments(text, position) if is_manual else []
 
     def _open_region(self, line: int) -> None:
-        """Begin the next region of the innermost open operation, with its arguments.
+        """Begin the next region of the innermost open operation, at the given line.
 
-        Raises `ValueError` outside of an operation, directly in a module or function, and for more
-        than `_MAX_DEPTH` (1000) nested regions.
+        Its arguments are the ones that precede the regions in the pretty form
+        (`_Open.arguments`); all regions of an operation get the same. Raise `ValueError`
+        outside of an operation, directly in a module or function, for more than `_MAX_DEPTH`
+        (1000) nested regions, and for arguments of an unknown type or with equal names.
         """
         if not self._open or self._open[-1].name in ("module", "func.func"):
             raise ValueError("a region without an operation")
@@ -355,10 +360,11 @@ class _Lowering:
         self._add_arguments(self._open[-1].arguments)
 
     def _begin_block(self, text: str) -> None:
-        """Read the label of a block, which gives the arguments of its region.
+        """Read the label of a block; its arguments, if any, become those of the innermost region.
 
-        Labels outside of regions are ignored. Raises `ValueError` if the region already has
-        arguments or instructions, since branches between blocks are not supported.
+        Labels outside of regions are ignored. Raise `ValueError` if the region already has
+        arguments or instructions, since branches between blocks are not supported, and for
+        arguments that cannot be parsed.
         """
         if not self._regions:
             return
@@ -595,12 +601,12 @@ class _Lowering:
         regions: list[_Region],
         attributes: dict[str, str],
     ) -> None:
-        """Store the reduction of a collective in `attributes`: the opcode that its region returns.
+        """Store the reduction of a collective in `attributes`, as `to_apply`: `reduce.OPCODE`.
 
-        `regions` has at least one region; the first one counts. `attributes` is modified, and the
-        opcode is added to `self._reducers`. No reducer is stored for operations that are no
-        collectives, and if the region returns none of its own instructions. Raises `ValueError` if
-        a region contains a collective, for any operation.
+        OPCODE is the opcode of the instruction that the first region returns first; it is added
+        to `self._reducers`. `regions` has at least one region. `attributes` is unchanged for an
+        operation that is no collective, and if the region returns none of its own instructions.
+        Raise `ValueError` if a region contains a collective, for any operation.
         """
         inner = [one for region in regions for one in region.instructions.values()]
         if any(one.opcode in COLLECTIVES for one in inner):
@@ -735,11 +741,12 @@ class _Lowering:
     ) -> None:
         """Store a region as a computation: its arguments and captured values become parameters.
 
-        `captured`: the values that all regions of the operation capture together. Their parameters
-        are numbered from `first_captured` on; this region has parameters only for those that it
-        uses itself, so that numbers may be missing. `is_tuple`: the result is a tuple of the
-        returned values. Raises `ValueError` for a name that is already used, and, without
-        `is_tuple`, for a region that returns no value.
+        `captured`: shapes of the values that all regions of the operation capture together.
+        Their parameters are numbered from `first_captured` on; this region has parameters only
+        for those that it uses itself, so that numbers may be missing. The result is a tuple of
+        all returned values with `is_tuple`, otherwise the first returned value. Raise
+        `ValueError` for a name that is already used, and, without `is_tuple`, for a region that
+        returns no value.
         """
         parameters: dict[str, Instruction] = {}
         for number, (name, shape) in enumerate(region.arguments.items()):
@@ -854,9 +861,10 @@ class _Lowering:
     def _count_global(self, entry: str) -> int:
         """Count the instructions whose shapes are those of all devices together.
 
-        These are the instructions outside of `sdy.manual_computation` and its older forms, in all
-        computations that `entry` executes; each computation counts once. Instructions that are free
-        or have regions do not count.
+        These are the instructions outside of `sdy.manual_computation` and its older forms, in
+        all computations that `entry` executes; each computation counts once. Instructions
+        without cost (`FREE`) and those that execute computations (loops, conditionals, calls)
+        do not count.
         """
         total, seen, pending = 0, {entry}, [entry]
         while pending:

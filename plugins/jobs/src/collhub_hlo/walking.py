@@ -82,10 +82,14 @@ class _Frame:
 def evaluate(module: Module, options: HloOptions, file: str) -> Program:
     """Evaluate the entry of a module as a program: the rows of one device, and its calls.
 
-    A row is a computation, collective, message or marker with the rows that it waits for; rows of
-    collectives refer to calls, one per instruction. All devices execute the same rows. `file`: name
-    for errors. Raises `InputError` for invalid groups, unknown trip counts, and more nodes than
-    `options.max_nodes`.
+    A row is a computation, collective, message or marker with the rows that it waits for,
+    in the order of evaluation. Rows of collectives and messages refer to calls: one per
+    instruction that is executed, also if it is executed repeatedly. All devices execute the
+    same rows. `file`: name for errors.
+
+    Raise `InputError` for invalid groups (`group`), loops of unknown trip count
+    (`trip-count`), and more than `options.max_nodes` rows on all devices together
+    (`too-large`). Raise `AssertionError` for a module without an entry.
     """
     assert module.entry
     if module.entry.visits > _VISITS_PER_NODE * options.max_nodes:
@@ -247,11 +251,11 @@ class _Evaluation:
         frame.values[instruction.name] = rows
 
     def _read_call(self, computation: Computation, instruction: Instruction, name: str) -> int:
-        """Read a collective or message, and return its number in the calls of the program.
+        """Append a collective or message to the calls of the program, and return its number.
 
-        `name`: its kind. The reduction is the opcode of the root of `to_apply`, `""` without one.
-        Ragged all-to-alls, and sends and receives without pairs, are counted as losses. Raises
-        `InputError` with the line for invalid attributes.
+        `name`: its kind, such as `all-reduce`. The reduction is the opcode of the root of
+        `to_apply`, `""` without one. Ragged all-to-alls, and sends and receives without pairs,
+        are counted as losses. Raise `InputError` with the line for invalid attributes.
         """
         reduction = self._module.find_reducer(instruction)
         operands = [computation.instructions[operand].shape for operand in instruction.operands]

@@ -140,10 +140,10 @@ def _groups(instruction: Instruction, name: str, devices: Devices) -> Groups:
 def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
     """Return the shape of the arrays that a collective produces.
 
-    An opcode with `-start` often has a tuple as shape: first the shapes of its operands, then those
-    of the results, then contexts. If the shape begins with those of the operands, only the results
-    are returned. Otherwise, as for an all-reduce, for other opcodes and in older dumps, the entire
-    shape is the result.
+    An opcode with `-start` often has a tuple as shape: first the shapes of its operands,
+    then as many results, then contexts. If the shape begins with those of `operands` and
+    has at least twice as many arrays, the results are returned as a tuple. Otherwise, as
+    for an all-reduce, for other opcodes and in older dumps, the entire shape is the result.
     """
     leaves = instruction.shape.leaves
     inputs = tuple(leaf for operand in operands for leaf in operand.leaves)

@@ -112,12 +112,14 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
 
 
 def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
-    """Return the (source, target) ranks of a permutation or message.
+    """Return the (source, target) ranks of a permutation or message; () for `{}`.
 
-    `text`: the `source_target_pairs`, such as `{{0,1},{1,0}}`. Their ids are partitions if the
-    instruction has a channel, otherwise replicas; the pairs are repeated for every replica or
-    partition, respectively. An id sends at most once and receives at most once. Raises `ValueError`
-    with the reason for other text or ids.
+    `text`: the `source_target_pairs`, such as `{{0,1},{1,0}}`. Their ids are partitions if
+    the instruction has a channel, otherwise replicas. The result has all pairs, in the
+    order of the text, for replica 0 (or partition 0), then for the next one, and so on.
+
+    Raise `ValueError` with the reason for other text, for an id that is out of range, sends
+    twice or receives twice, and in the cases of `_mode`.
     """
     pairs = [(int(source), int(target)) for source, target in _PAIRS.findall(text)]
     if re.sub(r"[\s,{}]", "", _PAIRS.sub("", text)):
@@ -169,11 +171,12 @@ def parse_groups(text: str, count: int) -> Groups:
 def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple[bool, Int64Array]:
     """Return the meaning of the ids in groups: whether they are ranks, and the ranks of each id.
 
-    The table of ranks is int64[ids, others]: an id that is a partition has one rank per replica, a
-    replica one per partition, a rank only itself. Without a channel (absent, 0 or negative), ids
-    are replicas. With a channel, ids are partitions for `_PARTITION_OPERATIONS`, ranks with
-    `use_global_device_ids`, and replicas otherwise. Raises `ValueError` for `use_global_device_ids`
-    without a channel.
+    The table of ranks is int64[ids, ranks of an id]: an id that is a partition has one rank
+    per replica, a replica one per partition, a rank only itself. Without a channel (absent,
+    0 or negative), ids are replicas. With a channel, ids are partitions for
+    `_PARTITION_OPERATIONS`, ranks with `use_global_device_ids`, and replicas otherwise.
+    Raise `ValueError` for a `channel_id` that is no integer, and for
+    `use_global_device_ids` without a channel.
     """
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
     is_global = attributes.get("use_global_device_ids") == "true"

@@ -170,8 +170,9 @@ class _Device:
     def count(self, pass_: Operation, slot: int, sign: int) -> None:
         """Add a pass in a slot to the counts of the device (`sign` 1), or remove it (-1).
 
-        The counts by slot are whether it is occupied, its input gradients, and the change of stored
-        activations: +1 for a forward pass, -1 for a weight gradient.
+        The counts of the slot are its passes (`is_occupied`), its input gradients
+        (`gradients`), and the change of stored activations (`stored`): +1 for a forward pass,
+        -1 for a weight gradient. `slots` is not changed.
         """
         self.is_occupied[slot] += sign
         if pass_.kind is _I:
@@ -263,8 +264,9 @@ def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
 def _number_weight_gradients(line: Slots) -> Slots:
     """Assign the slots of weight gradients on a device in the order of the input gradients.
 
-    The microbatch and stage whose input gradient is first get the first of these slots, and so on.
-    This is needed after moves, which change the order of the input gradients. All other passes keep
+    The microbatch and stage whose input gradient is first get the first of these slots, and
+    so on; with fewer slots, the last input gradients have no weight gradient. This is
+    needed after moves, which change the order of the input gradients. All other passes keep
     their slots. Returns a new mapping.
     """
     result = {pass_: slot for pass_, slot in line.items() if pass_.kind is not _W}
@@ -276,12 +278,12 @@ def _number_weight_gradients(line: Slots) -> Slots:
 
 
 def _list_inputs(pass_: Operation, num_stages: int) -> list[Operation]:
-    """Return the passes that must precede a forward pass or an input gradient.
+    """Return the two passes that must precede a forward pass or an input gradient.
 
-    They are the same pass of the previous microbatch, and the pass of the neighbour stage that
-    computes its input: stage - 1 of a forward pass, stage + 1 of an input gradient, or, for that of
-    the last stage, its own forward pass. The result may contain passes outside of the schedule,
-    such as stage -1 or microbatch -1.
+    The first is the same pass of the previous microbatch. The second computes the input:
+    for a forward pass the one of stage - 1, for an input gradient the one of stage + 1, and
+    for an input gradient of the last stage the forward pass of this stage. The result may
+    contain passes outside of the schedule, such as stage -1 or microbatch -1.
     """
     earlier = pass_._replace(micro=pass_.micro - 1)
     if pass_.kind is _F:

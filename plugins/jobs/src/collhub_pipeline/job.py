@@ -212,8 +212,9 @@ def _build_programs(
 ) -> RankPrograms:
     """Build the program of one rank of each replica: passes, messages and collectives of a step.
 
-    `position`: (device, member), where a device runs stages and has one member per rank. The result
-    has the program and the corresponding ranks of all replicas.
+    `position`: (device, member). A device runs the stages of `schedule.orders[device]`, and
+    its ranks are its members, numbered from 0. The result has the program and the ranks
+    that run it: the rank at this position in every replica.
     """
     writer = _Writer(schedule, layout, options, position)
     for operation in schedule.orders[position[0]]:
@@ -272,8 +273,10 @@ class _Writer:
     def _cut(self, size: int, unit: int) -> int:
         """Return the bytes of one token slice of `size` bytes.
 
-        `unit`: number of the unit (one slice of one microbatch); the slice is `unit % slices`. The
-        slices of a microbatch differ by at most one byte, and have `size` bytes together.
+        `unit`: number of the unit (one slice of one microbatch); its slice is i = `unit` %
+        slices. Slice i has the bytes from i * `size` // slices to (i + 1) * `size` // slices,
+        so that the slices of a microbatch differ by at most one byte, and have `size` bytes
+        together.
         """
         slices = self._schedule.slices
         at = unit % slices
@@ -315,7 +318,9 @@ class _Writer:
     def _find_neighbour(self, operation: Operation, step: int) -> int | None:
         """Return the device that sends a pass's input (`step` -1) or gets its result (`step` 1).
 
-        None at the ends of the pipeline, and for weight gradients.
+        It runs the stage before or after that of the pass in the direction of data, which is
+        reversed for backward passes; it may be the device of the pass itself. None before the
+        first stage, after the last one, and for weight gradients.
         """
         kind, direction, stage, _ = operation
         devices = self._schedule.device_of[direction]

@@ -217,7 +217,10 @@ class MeshLayout:
 
     @cached_property
     def ranks(self) -> Ranks:
-        """Numbering of the ranks: one rank per device of each stage's mesh, in each replica."""
+        """Return the numbering of the ranks: one rank per device of each stage's mesh.
+
+        Ranks count stage by stage, and replica by replica.
+        """
         widths = tuple(side.mesh.num_devices for side in self.sides)
         return Ranks(widths, self.replicas)
 
@@ -260,10 +263,11 @@ class MeshLayout:
         return self.replicas > 1 or len(set(weights)) < len(weights)
 
     def legs(self, sender: int, receiver: int) -> tuple[Leg, ...]:
-        """Return the messages that bring activations from one device's mesh to another's; cached.
+        """Return the messages that bring activations from one stage's mesh to another's; cached.
 
-        One per pair of ranks in replica 0: first the direct ones, then those by which ranks of the
-        receiver forward data, each by source and destination.
+        `sender`, `receiver`: numbers of the stages. The messages are between ranks of replica
+        0, at most one per pair of ranks and form: first the direct ones, then those by which
+        ranks of the receiver forward data. Both are ordered by source, then destination.
         """
         if (sender, receiver) not in self._legs:
             self._legs[sender, receiver] = tuple(self._resharded(sender, receiver))
@@ -274,9 +278,11 @@ class MeshLayout:
         return {}
 
     def _keys(self, side: Side) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield for each device of a mesh its tile and the coordinates that select its weights.
+        """Yield for each device of a mesh, in its order, the tile and the key of its weights.
 
-        These are the coordinates on the axes that do not split the batch.
+        The tile is its coordinates per dimension of the activation. The key is the coordinates
+        of the device on all axes of the mesh that do not split the batch (dimension 0): devices
+        with equal keys have the same weights.
         """
         tiles = side.placement.tile_coordinates(side.mesh).tolist()
         batch = side.placement.axes[0]

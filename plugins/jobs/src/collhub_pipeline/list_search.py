@@ -397,19 +397,20 @@ class ListSearch:
     def _is_within(self, ahead: Int64Array) -> bool:
         """Return whether the limits per stage guarantee the memory limits of all devices.
 
-        `ahead`: maximum number of stored activations by stage. The sum of the activations of a
-        device's stages, with their restored memory, must not exceed its limit.
+        `ahead`: maximum number of stored activations by stage. For each device, the sum over
+        its stages of `ahead` times the size of an activation, kept and restored parts together,
+        must not exceed its limit.
         """
         sums = np.zeros(self.shape.devices, np.int64)
         np.add.at(sums, np.array(self.device_of), ahead * (self.kept + self.restored))
         return bool((sums <= self.limits).all())
 
     def _change_limits(self, ahead: Int64Array, random: np.random.Generator) -> Int64Array:
-        """Return changed limits: up to three random stages get one more or less; all are reduced.
+        """Return randomly changed limits of stages that fit the memory.
 
-        One to three times, a random stage (possibly the same) is changed by -1, 0 or 1. Limits
-        remain between one microbatch and all units, and are then lowered until they fit the memory
-        (`_reduce`). `ahead` is not changed; `random` advances.
+        One to three times, a random stage (possibly the same) is changed by -1, 0 or 1. All
+        limits are then clipped to the range from one microbatch to all units, and lowered until
+        they fit the memory (`_reduce`). `ahead` is not changed; `random` advances.
         """
         changed = np.minimum(ahead, self.shape.units)
         for _ in range(int(random.integers(1, 4))):

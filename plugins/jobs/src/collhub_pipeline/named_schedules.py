@@ -58,8 +58,10 @@ def eager_warmups(stages: int, micros: int) -> list[int]:
 def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -> Schedule:
     """Build a schedule with `warmups[i]` forward passes on stage i, then alternating passes.
 
-    After the warm-up, each backward pass is followed by a forward pass while any remain. `delayed`:
-    a backward pass is an input gradient, which is sent at once, and a weight gradient.
+    Stage i is on device i. After the warm-up, each backward pass is followed by a forward
+    pass while any remain. Both kinds run in ascending order of microbatches. No warm-up may
+    exceed `micros`. `delayed`: a backward pass is an input gradient, directly followed by a
+    weight gradient; otherwise it is one pass.
     """
     orders = [
         _order_with_warmup(stage, warmup, micros, delayed=delayed)
@@ -151,9 +153,11 @@ def zb_h2(stages: int, micros: int) -> Schedule:
 def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros: int) -> Schedule:
     """Build a schedule with `warmups[i]` forward passes and delayed weight gradients on stage i.
 
-    After the warm-up, each input gradient is followed by the oldest weight gradient if more than
-    `delays[i]` are pending, then by a forward pass while any remain. Pending weight gradients run
-    at the end.
+    Stage i is on device i. After the warm-up, each input gradient is followed by the oldest
+    pending weight gradient, if more than `delays[i]` are pending including the new one,
+    then by a forward pass while any remain. The weight gradients that are still pending are
+    last. No warm-up may exceed `micros`. Raise `ValueError` if `warmups` and `delays`
+    differ in length.
     """
     orders = [
         _order_with_delay(stage, warmup, delay, micros)
@@ -205,11 +209,13 @@ NAMED = ("gpipe", *_DELAYS, "1f1b", "eager-1f1b", *_LOOPS, *_V_SHAPES, "hanayo")
 def build_named(name: str, shape: Shape) -> Schedule:
     """Build the schedule with this name for a shape, without a check of its memory.
 
-    With the recomputation `all`, all stages recompute their activations; with `auto` only if the
-    schedule does not fit the memory otherwise. Given warm-ups apply to 1F1B, eager 1F1B and GPipe
-    only, and so do delayed weight gradients. V-shaped schedules have 2 chunks per device, Hanayo
-    any even number. Raises `UsageError` for numbers of chunks, microbatches and slices that the
-    schedule does not support, and `KeyError` for an unknown name.
+    With the recomputation `all`, all stages recompute their activations; with `auto` only
+    if the schedule does not fit the memory otherwise. The warm-ups and the delayed weight
+    gradients of the shape apply to 1F1B, eager 1F1B and GPipe only; other names ignore
+    them. V-shaped schedules have 2 chunks per device, Hanayo any even number.
+
+    Raise `UsageError` for chunks, microbatches, slices, stages and warm-ups that the
+    schedule does not support (`_build`), and `KeyError` for an unknown name.
     """
     schedule = _build(name, shape)
     stages = range(len(schedule.device_of[0]))
@@ -303,9 +309,10 @@ def _reverse_slices(schedule: Schedule, shape: Shape) -> Schedule:
 
 
 def _parse_warmups(shape: Shape) -> list[int]:
-    """Return the warm-ups of the shape, limited to the number of units; empty if none are given.
+    """Return the warm-ups of the shape, each limited to the number of units; [] if none are given.
 
-    Raises `UsageError` (`option-value`) unless there is one of at least 1 for each device.
+    Raise `UsageError` (`option-value`) if warm-ups are given that are not one per device,
+    or of which one is below 1.
     """
     # Without warm-up, the backward pass would precede the forward pass of a stage.
     if shape.warmups and (len(shape.warmups) != shape.devices or min(shape.warmups) < 1):

@@ -266,7 +266,10 @@ def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Tim
 
 
 def format_pass(operation: Operation) -> str:
-    """Return stage, letter and unit of a pass, such as `3B1`; `'` is appended in direction 1."""
+    """Return stage, letter and unit of a pass, such as `3B1`; `'` is appended in direction 1.
+
+    Letters: F forward, B full backward, I input gradient, W weight gradient.
+    """
     mark = "'" * operation.direction
     return f"{operation.stage}{_LETTER[operation.kind]}{operation.micro}{mark}"
 

@@ -77,9 +77,10 @@ class Call:
     splits: tuple[str, str] | None = None
 
     def extra(self) -> str:
-        """Return dtype and splits of the call as JSON; workloads have no columns for them.
+        """Return dtype and splits of the call as a JSON object; workloads have no columns for them.
 
-        The keys are dtype, in_split and out_split; "" without any of them.
+        The keys are `dtype` if it is not empty, and `in_split` and `out_split` if splits are
+        recorded. The result is "" if it would have no keys.
         """
         fields: dict[str, object] = {"dtype": self.dtype} if self.dtype else {}
         if self.splits is not None:
@@ -109,7 +110,8 @@ def kind_of(name: str) -> tuple[NodeKind, int] | None:
 def element_bytes(dtype: str) -> int:
     """Return the bytes per element of a type such as `Float`, `long int` or `Tensor(float)`.
 
-    Case, blanks and a prefix before `:` are ignored; -1 for an unknown type.
+    Case, characters other than letters and digits, and a prefix before the last `:` are
+    ignored. The result is -1 for an unknown type.
     """
     inner = dtype[7:-1] if dtype.startswith("Tensor(") else dtype
     word = re.sub(r"[^a-z0-9]", "", inner.rpartition(":")[2].lower())
@@ -180,10 +182,12 @@ def with_target(call: Call, target: int) -> Call:
 
 
 def call_of_kernel(name: str) -> Call | None:
-    """Return the call that a kernel of communication executes; None for other kernels.
+    """Return the collective that a kernel of communication executes; None for other kernels.
 
-    The call is derived from the name, such as `ncclDevKernel_AllReduce_...`; its bytes are unknown
-    (-1).
+    The name of the kernel decides, such as `ncclDevKernel_AllReduce_...`: it contains
+    AllReduce, AllGather, ReduceScatter, Broadcast or Reduce, in any case, followed by `_`,
+    `(`, Ring, Tree, CollNet or the end. Kernels of messages give None. The bytes are
+    unknown (-1), and so is the group.
     """
     match = _NAME_OF_KERNEL.search(name)
     kinds = kind_of(match[1]) if match else None
@@ -193,8 +197,9 @@ def call_of_kernel(name: str) -> Call | None:
 def elements_of(shape: Sequence[Any]) -> int:
     """Return the number of elements of a tensor with this shape; 1 for an empty shape.
 
-    A list of shapes (the first entry is a list) gives the sum of the elements of all these tensors.
-    Raises `ValueError` or `TypeError` for a length that is no integer.
+    A list of shapes (the first entry is a list) gives the sum of the elements of all these
+    tensors. Lengths are converted by `int`, so that 2.5 counts as 2. Raise `ValueError` or
+    `TypeError` for a length that it refuses.
     """
     if shape and isinstance(shape[0], list):
         return sum(elements_of(tensor_shape) for tensor_shape in shape)

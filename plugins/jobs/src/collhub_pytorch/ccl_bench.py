@@ -275,9 +275,9 @@ metric_source:
 
 
 def samples() -> Sequence[Source]:
-    """Return one source: a folder in memory with a card and the profiles of two ranks.
+    """Return one correct source: a folder in memory with a card and the profiles of two ranks.
 
-    Findings that are reported to the source are lost.
+    Its method `report` drops findings.
     """
     # Imported here: only tests and the conformance kit need the profiles.
     from collhub_pytorch.samples import profiles

@@ -208,8 +208,9 @@ def _write_page(
 ) -> None:
     """Write an interactive page with the timeline of a job to `out`, and print its path.
 
-    Times are computed from the durations in the workload; `timing` describes them, such as
-    "measured". Raises `InputError` for a job without durations.
+    `name`: title of the page and the timeline. Times are computed from the durations in the
+    workload; `timing` describes them, such as "measured". Raise `InputError` if a node
+    other than a marker has no duration, and for cyclic dependencies.
     """
     from collhub_pytorch.analysis import measured_timeline
 

@@ -63,9 +63,11 @@ class _Trace:
 
 
 def read(source: Source, options: RankOptions) -> Workload:
-    """Read PyTorch execution traces, one per rank, as a workload; see `workload_of`.
+    """Read PyTorch execution traces, one file per rank, as a workload; see `workload_of`.
 
-    Raises `InputError` for damaged files, missing ranks, and collectives that do not match.
+    Raise `InputError` for damaged files, two files of one rank, missing ranks (unless
+    `ranks_missing` is `assume-same`), and collectives that do not match (if `mismatches` is
+    `refuse`).
     """
     provenance = Provenance(EXECUTION_TRACE, "", source.name, source.sha256())
     return workload_of(files_of(source), options, provenance)
@@ -249,9 +251,10 @@ def _with_targets(trace: _Trace) -> list[Call]:
 
 
 def _inputs(node: Record) -> list[Any]:
-    """Return the values of a node's inputs; empty without inputs.
+    """Return the values of a node's inputs as a new list; [] without inputs.
 
     They are a list in schema 1.0.1, and the member `values` of an object in later versions.
+    Raise `KeyError` for an object without this member.
     """
     inputs = node.get("inputs", [])
     values = inputs["values"] if isinstance(inputs, dict) else inputs

@@ -180,8 +180,10 @@ def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
 def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
     """Replay the job with given times of collectives, and compare it with the measured job.
 
-    If `collective_time` returns None, the measured time is kept. The result has the measured and
-    the new time of the job, and the time of each rank in the replay, in ns.
+    `collective_time` returns the transfer time of a collective in ns; None keeps the
+    measured one. Waiting times follow from the replayed arrivals; computations keep their
+    durations. The result has the measured and the new time of the job, and the span of each
+    rank in the replay, in ns. Raise `InputError` if the workload has no times.
     """
     replay = replay_job(findings.workload, collective_time, findings.meetings)
     return Saving(findings.job_ns, replay.job_ns, replay.span_ns)

@@ -193,9 +193,9 @@ def fact_list(workload: Workload, name: str) -> list[JsonValue]:
 
 
 def recorded_ranks_per_node(workload: Workload) -> int | None:
-    """Return the ranks of each node as the files record them; None if they do not.
+    """Return the number of ranks on each node as the files record it; None if they do not.
 
-    Rank r is on node r // ranks_per_node.
+    Rank r is on node r // (this number).
     """
     facts = workload.extensions.get(EXTENSION)
     value = facts.get("ranks_per_node") if isinstance(facts, dict) else None
@@ -205,8 +205,9 @@ def recorded_ranks_per_node(workload: Workload) -> int | None:
 def file_of(workload: Workload, rank: int) -> str | None:
     """Return the file of a rank, as the plugin's extension lists it.
 
-    A rank that is assumed to be a copy has the file of its original. Without the list, as in a
-    workload of another reader, it is the name of the source, None if that is unknown.
+    A rank that is assumed to be a copy has the file of its original. Without the list, as
+    in a workload of another reader, the result is the name of the source, None if that is
+    unknown. Raise `IndexError` for a rank that the list does not contain.
     """
     files = fact_list(workload, "files")
     return str(files[rank]) if files else workload.provenance.source_name

@@ -217,7 +217,10 @@ class Stragglers:
 def is_measured(workload: Workload) -> BoolArray:
     """Mark the nodes of ranks that have their own file: bool[nodes].
 
-    False for ranks that are assumed to be copies of another rank.
+    False for ranks that are assumed to be copies of another rank, by the list
+    `assumed_ranks` of the plugin's extension. All True if the list is missing, as in a
+    workload of another reader. Raise `ValueError` for an entry of the list that is no
+    integer.
     """
     assumed = [int(str(rank)) for rank in fact_list(workload, "assumed_ranks")]
     mask: BoolArray = ~np.isin(workload.nodes.rank, np.array(assumed, np.int64))

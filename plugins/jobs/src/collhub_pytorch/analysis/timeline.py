@@ -39,10 +39,13 @@ class Timeline:
 
 
 def measured_timeline(workload: Workload) -> Timeline:
-    """Compute start and end of all nodes from the recorded durations, with measured waiting times.
+    """Compute start and end of all nodes in ns from the recorded durations.
 
-    A node starts when all of its parents have ended. Raises `InputError` for a node without a
-    duration (`no-times`), and for cyclic dependencies.
+    A node starts when all of its parents have ended, at 0 without parents, and takes its
+    duration (0 for a marker without one). This also holds for communications: they do not
+    wait for other ranks, because their durations contain the measured waiting times. Raise
+    `InputError` for another node without a duration (`no-times`), and for cyclic
+    dependencies (`deadlock`).
     """
     no_communication = np.full(len(workload.nodes), -1, np.int64)
     return timeline(workload, no_communication, np.empty(0, np.int64), lambda rows, starts: ())
