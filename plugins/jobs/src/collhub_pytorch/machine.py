@@ -411,10 +411,12 @@ def _format_result(calls: ComparedCalls, machine: str) -> str:
 
 
 def _saving_line(saving: MachineSaving, machine: str) -> str:
-    """Format the saving on a machine with its range, `saves 10 us (8 us to 12 us by the ...)`.
+    """Format the saving by the bandwidth of a machine as a line of text.
 
-    Without a range, it says `error not measured`. The percentage is relative to the replayed time,
-    0 if that is 0.
+    The line is `if slower collectives reached the bandwidth of MACHINE the job takes A
+    instead of B: saves C (D to E by the held-out error), 12.3 %`. Without limits of the
+    saving, the text in parentheses is `error not measured`. The percentage is relative to
+    the replayed time B, and 0.0 if B is 0.
     """
     if saving.min_saved_ns is None or saving.max_saved_ns is None:
         band = "error not measured"

@@ -47,11 +47,17 @@ def measure_idle_times(
 ) -> tuple[StreamIdle, ...]:
     """Measure the idle time in ns of every stream of a rank, by reason.
 
-    Idle time is a gap between two consecutive activities of a stream. If the second one was
-    launched after the first one ended, the stream waited for the host. Otherwise a gap below
-    `kernel_delay_ns` is the usual delay between kernels; all other gaps are other idle time.
-    `start`, `end`, `stream`, `issued_at` (launch): int64[activities], sorted by start, times in ns,
-    launch -1 if unknown. `names`: (device, stream) of each number in `stream`.
+    Idle time is a gap between an activity of a stream and the next one by start. Activities
+    that overlap have no gap. The first rule that applies gives the reason:
+
+    1. host wait: the second activity was launched after the first one ended
+    2. kernel wait: the gap is below `kernel_delay_ns`, the usual delay between kernels
+    3. other
+
+    `start`, `end`, `stream`, `issued_at` (launch): int64[activities], sorted by start,
+    times in ns. A launch of -1 (unknown) is no host wait. `names`: (device, stream) of each
+    number in `stream`. The result has one entry per number that occurs, ascending. A stream
+    with one activity has the times 0.
     """
     idle_times = []
     for number in np.unique(stream).tolist():
@@ -185,9 +191,11 @@ def translate_group(
 
 
 def _of(rank: int, count: int, distance: int) -> tuple[int, ...]:
-    """Return the ranks of the regular group that contains a rank, ascending.
+    """Return the ranks of the regular group that contains `rank`, ascending.
 
-    It has `count` ranks at equal distance, within a block of count x distance consecutive ranks.
+    The ranks are divided into blocks of count x distance consecutive ranks, and each block
+    into `distance` groups of `count` ranks at equal distance. Rank 5 with `count` 2 and
+    `distance` 2 gives (5, 7). Raises `ZeroDivisionError` if `count` or `distance` is 0.
     """
     block = count * distance
     first = rank // block * block + rank % distance
@@ -200,6 +208,9 @@ def _message(call: Call, rank: int) -> str:
 
 
 def _unknown(message: str, part: RankNodes) -> InputError:
-    """Create (not raise) the error `missing-ranks`, located at the file of `part`."""
+    """Create (not raise) the error `missing-ranks`, located at the file of `part`.
+
+    The cure is to name the files of all ranks.
+    """
     cure = "name the files of all ranks"
     return InputError(message, location=Location(part.file), cure=cure, code="missing-ranks")

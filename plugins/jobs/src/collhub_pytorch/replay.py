@@ -58,13 +58,17 @@ def replay_job(
     *,
     keeps_shorter: bool = False,
 ) -> Replay:
-    """Replay a job by its dependencies, with other times of collectives.
+    """Replay a job by its dependencies with other times of collectives; return all times.
 
-    A communication starts when its last rank arrives, and then takes its transfer time, so that
-    waiting follows from the replayed arrivals. `collective_time(kind, bytes, ranks)` returns the
-    time of a collective in ns, or None to keep the measured transfer time. `keeps_shorter`: a
-    measured time that is shorter is kept too. Computations keep their durations. Raises
-    `InputError` if the workload has no times, or if its ranks do not match.
+    A communication starts when its last rank arrives, and then takes its transfer time, so
+    that waiting follows from the replayed arrivals. Computations keep their durations, and
+    messages their measured transfer times. So do collectives of unknown kind or size.
+
+    `collective_time(kind, bytes, ranks)` returns the time of a collective in ns, or None to
+    keep the measured transfer time. `keeps_shorter`: a measured time that is shorter is
+    kept too. `meetings`: the matched communications of the job, computed if None. Raises
+    `InputError` if a node has no time, if the communications of the ranks do not match, and
+    for cyclic dependencies.
     """
     meetings = meetings or match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
@@ -115,10 +119,12 @@ def replay_transfers(
 
 
 def select_span_rows(workload: Workload, rank: int) -> Int64Array:
-    """Select the nodes of a rank that define its span, from their first start to their last end.
+    """Select the nodes of a rank that define its span.
 
-    They are the nodes of its device; without a device, all nodes except the first. Returns their
-    rows, int64, ascending; empty for a rank without nodes.
+    The span is the time from their first start to their last end. They are all nodes that
+    are not on the host. For a rank without recorded work of a device, they are all nodes
+    except the first, which is the time before its start. Returns their rows, int64,
+    ascending; empty for a rank without nodes.
     """
     nodes = workload.nodes
     rows = np.arange(nodes.rank_indptr[rank], nodes.rank_indptr[rank + 1])
@@ -134,8 +140,9 @@ def _to_replay(workload: Workload, times: Timeline) -> Replay:
 def measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
     """Measure the time in ns from the last rank's start to the end of each node: int64[nodes].
 
-    The last rank is the one of the node's communication that starts last. -1 for nodes of no
-    communication, and for nodes that ended before the last rank started.
+    The last rank is the one that starts last in the node's communication. The time is 0 for
+    a node that ends at this start. It is -1 for nodes of no communication, and for nodes
+    that ended before the last rank started.
     """
     waits = measure_waiting(profile, meetings)
     is_after = (profile.end >= waits.last_start) & (meetings.of_node >= 0)
@@ -220,9 +227,10 @@ class NetworkTimes:
     def __call__(self, kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:
         """Simulate a collective, and return its time in ns; None for collectives without traffic.
 
-        These have no standard kind, 0 bytes, or fewer than 2 ranks. The algorithm is the chosen
-        one, else that of `DEFAULT_ALGORITHMS`. Results are cached by kind, size and ranks. Raises
-        `HubError` of synthesis and simulation.
+        `size`: input bytes of one rank; rank r is on NPU r. A collective has no traffic if it
+        has no standard kind, 0 bytes, or fewer than 2 ranks. The algorithm is the chosen one,
+        else that of `DEFAULT_ALGORITHMS`. Results are cached by kind, size and ranks. Raises
+        `HubError` of synthesis and simulation, also if the simulator does not finish.
         """
         question = (kind, size, ranks)
         if kind.kind is None or size == 0 or len(ranks) < 2:

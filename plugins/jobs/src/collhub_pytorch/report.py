@@ -158,9 +158,11 @@ def kind_lines(findings: Findings) -> list[str]:
 
 
 def saving_line(saving: Saving, lead: str) -> str:
-    """Format the saving of a replay as a line that begins with `lead`.
+    """Format the times of a job and the saving of a replay as a line that begins with `lead`.
 
-    A negative saving reads as `costs`; the percentage has no sign and one decimal.
+    The line is `LEAD the job takes A instead of B: saves C, 12.3 %`, where B is the
+    measured time. A negative saving is `costs C`, with positive numbers. The percentage is
+    relative to B, and 0.0 if B is 0.
     """
     saved = saving.measured_ns - saving.job_ns
     verb = "saves" if saved >= 0 else "costs"
@@ -172,9 +174,11 @@ def saving_line(saving: Saving, lead: str) -> str:
 
 
 def instant_line(findings: Findings) -> str:
-    """Return a sentence on the saving if collectives took no time: the limit for any network.
+    """Return a sentence on the time that the job would take if collectives took no time.
 
-    Without collectives it states that a network can save nothing.
+    It compares this time with the measured one (`saving_line`). Messages, and collectives
+    of unknown kind or size, keep their measured times. If the profile has no calls, neither
+    collectives nor messages, the sentence reports that a network can save no time.
     """
     if not findings.calls:
         return "there are no collectives in the profile: a network can save nothing"
@@ -240,7 +244,9 @@ def _idle_values(rank: RankFindings) -> list[int | None]:
 def overlap_definition(findings: Findings) -> str:
     """Return the sentence that defines `overlap` in this report.
 
-    That for devices if any rank has memory times of a device, else that for hosts.
+    It is the definition by kernels (`OVERLAP_DEFINITION`) if any rank has a time of memory
+    operations, which only profiles of a device have. Otherwise it is the definition by
+    operators of the host.
     """
     has_device = any(rank.times.memory_ns is not None for rank in findings.ranks)
     return OVERLAP_DEFINITION if has_device else HOST_OVERLAP_DEFINITION
@@ -345,7 +351,9 @@ def create_report(
 def _list_idle_streams(streams: JsonValue) -> list[IdleStream] | None:
     """Convert the idle times of a rank, a list of JSON objects per stream, to records.
 
-    A missing time is 0; entries that are no objects are left out. None if `streams` is no list.
+    A missing member of an object is 0, and other members are ignored. Entries that are no
+    objects are left out. None if `streams` is no list. Raises `ValueError` for a member
+    that is no integer.
     """
     if not isinstance(streams, list):
         return None
@@ -426,9 +434,10 @@ def _percent(value: float | None) -> str:
 
 
 def lines(workload: Workload) -> list[str]:
-    """Format the report of measured times without a replay; empty without recorded times.
+    """Format the report of measured times (`build_blocks`) as lines of text.
 
-    Raises `InputError` for communications that do not match.
+    Returns [] unless all nodes except markers have a recorded duration. Raises `InputError`
+    for communications that do not match, and for cyclic dependencies.
     """
     if not has_times(workload):
         return []

@@ -20,10 +20,11 @@ _GROUP = {
 
 
 def profiles() -> Sequence[Source]:
-    """Return one source with the profiles of two ranks: compute, all-reduce, compute.
+    """Return one source, `job`, with the Kineto profiles of two ranks in memory, in a list.
 
-    The files are in memory. Rank 0 reaches the all-reduce 40 us before rank 1, and waits. Findings
-    are lost.
+    Each rank runs a computation, an all-reduce of both ranks and a computation. Rank 0
+    reaches the all-reduce 40 us before rank 1, and waits. The source ignores findings that
+    are reported to it.
     """
     parts = [
         part(f"job.{rank}.pt.trace.json", rank, profile_of(rank, step_events(start_us)))
@@ -64,9 +65,11 @@ def profile_of(rank: int, events: Sequence[Event], world_size: int = 2) -> Mappi
 def step_events(start_us: int, call: Mapping[str, object] | None = None) -> list[Event]:
     """Create the events of one step of a rank: a kernel, an all-reduce, and another kernel.
 
-    The first kernel ends 10 us before `start_us`. The all-reduce lasts from `start_us` to 200 us,
-    and the second kernel waits for it. `call`: arguments of the all-reduce's event, None for the
-    usual ones.
+    The events are the kernels, the calls that launch them, and a call that makes the second
+    kernel wait for the all-reduce. The first kernel lasts 70 us and ends 10 us before
+    `start_us`. The all-reduce lasts from `start_us` to 200 us, the second kernel from 201
+    to 231 us. `call`: arguments of the all-reduce's event, None for those of
+    `all_reduce_args`.
     """
     stated = all_reduce_args() if call is None else call
     return [
@@ -81,9 +84,10 @@ def step_events(start_us: int, call: Mapping[str, object] | None = None) -> list
 
 
 def all_reduce_args(elements: int = 1000, dtype: str = "Float") -> dict[str, object]:
-    """Return the arguments of an all-reduce of two ranks, as newer profiles record them.
+    """Return the arguments of an all-reduce event as newer Kineto profiles record them.
 
-    `elements`: of input and output.
+    `elements`: number of elements of the input, and also of the output. The process group
+    is group 0 of the ranks 0 and 1. The result is a new dictionary.
     """
     sizes = {"In msg nelems": elements, "Out msg nelems": elements, "dtype": dtype}
     return {"Collective name": "allreduce", **sizes, **_GROUP}
@@ -99,11 +103,11 @@ def launched(
     dur_us: float,
     args: Mapping[str, object] | None = None,
 ) -> list[Event]:
-    """Return the call that launched a kernel, and the kernel, as events of one profile.
+    """Return two events of a profile: the call that launches a kernel, then the kernel.
 
-    Both have the correlation id `correlation`. Times are in microseconds; the call starts at
-    `call_us` and takes 5. `args`: further arguments of the kernel, which precede its own, and
-    replace them if they have the same names. The device is 0.
+    Both have the correlation id `correlation`. Times are in microseconds; the call starts
+    at `call_us` and takes 5. `args`: further arguments of the kernel. They replace its own
+    arguments (`device` 0, `stream`, `correlation`) of the same name.
     """
     kernel_args = {"device": 0, "stream": stream, "correlation": correlation}
     kernel = {
@@ -296,9 +300,11 @@ def log_lines() -> Sequence[Source]:
 
 
 def profiler_events() -> Sequence[Source]:
-    """Return the files of NCCL's profiler of two ranks: an all-reduce, an all-gather.
+    """Return one source, `job`, with one file of NCCL's profiler plugin for each of two ranks.
 
-    The clock of rank 1 shows 5 us less.
+    The calls are an all-reduce and an all-gather (`profiler_file`). The clock of rank 1
+    shows 5 us less than that of rank 0. The source ignores findings that are reported to
+    it.
     """
     files = {
         f"trace-node{rank}-7.txt": profiler_file(rank, offset_us)
@@ -344,6 +350,9 @@ def _event(
 
 
 def source_of(name: str, files: Mapping[str, str]) -> Source:
-    """Create a source in memory from texts by file name; what is reported to it is dropped."""
+    """Create a source in memory from texts by file name, in the order of `files`.
+
+    The parts have no rank. The source ignores findings that are reported to it.
+    """
     parts = tuple(file_part(file, text.encode()) for file, text in files.items())
     return Source(name, parts, report=lambda finding: None)

@@ -153,10 +153,12 @@ class Placement:
     is_nested: bool = False
 
     def text(self, mesh: Mesh) -> str:
-        """Format the spec as `S0 R S1`, with `P` and the partial mesh axes at the end.
+        """Format the spec as `S0 R S1`: per dimension `R`, or `S` and the mesh axes that split it.
 
-        A spec of DTensor that shards a dimension along several axes is written in the notation of
-        DTensor, which is parsed to the same tiles.
+        If there are partial axes, a word `P` with them follows, such as `P2`. Axes are numbers;
+        they are separated by commas if one of them is 10 or more. A spec of DTensor that shards
+        a dimension along several axes is written in the notation of DTensor. The text is parsed
+        to the same tiles on `mesh`.
         """
         if self.is_nested and any(len(axes) > 1 for axes in self.axes):
             return ", ".join(self._dtensor_words(mesh))
@@ -205,8 +207,8 @@ class Placement:
     def tile_coordinates(self, mesh: Mesh) -> Int64Array:
         """Return the tile of every device in each dimension: int64[devices, dimensions].
 
-        Devices are in the order of the mesh. If several axes shard a dimension, the first one
-        varies slowest. Dimensions that are not sharded have tile 0.
+        Devices are in the order of the mesh. If several axes shard a dimension, the coordinate
+        on the first axis counts most. Dimensions that are not sharded have tile 0.
         """
         places = mesh.coordinates()
         tiles = np.zeros((mesh.num_devices, len(self.axes)), np.int64)
@@ -219,8 +221,11 @@ class Placement:
     def boundaries(self, shape: Sequence[int], mesh: Mesh) -> list[Int64Array]:
         """Return, for each dimension, the start of every tile and the end of the last one.
 
-        A dimension of length n in p tiles has tiles of ceil(n / p) elements; the last ones may be
-        shorter or empty. For DTensor, the axes of a dimension divide it one after the other.
+        Each array is int64[tiles + 1]. A dimension of length n in p tiles has tiles of ceil(n /
+        p) elements; the last ones may be shorter or empty. For DTensor (`is_nested`), this rule
+        applies axis by axis: each axis divides every tile of the axes before it. `shape`:
+        length by dimension. Raises `ValueError` for another number of dimensions than the spec
+        has.
         """
         boundaries = []
         for length, axes in zip(shape, self.axes, strict=True):
@@ -340,11 +345,14 @@ def _axis(name: str, text: str, mesh: Mesh) -> int:
 
 
 def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
-    """Parse a spec of JAX such as `P('x', None, ('y', 'z'))`; omitted dimensions are not split.
+    """Parse a spec of JAX such as `P('x', None, ('y', 'z'))`: the mesh axes of each dimension.
 
-    The prefix `PartitionSpec` or `P` is optional, and a single entry needs no tuple. `rank`: number
-    of dimensions of the tensor. Raises `InputError` for other syntax, more entries than dimensions,
-    and axes that the mesh lacks.
+    An axis is given by its name or number, `None` or `()` means that the dimension is not
+    split. Dimensions that are omitted at the end are not split. The prefix `PartitionSpec`
+    or `P` is optional, and a single entry needs no tuple. `rank`: number of dimensions of
+    the tensor. Raises `InputError` (`invalid-spec`) for other syntax, more entries than
+    dimensions, and axes that the mesh lacks. An axis may occur twice here; the caller
+    checks that.
     """
     tuple_text = text.removeprefix("PartitionSpec").removeprefix("P")
     try:

@@ -225,10 +225,10 @@ class CallGraph:
         return is_matched
 
     def _message_end(self, kind: int) -> tuple[tuple[int, int, int], int] | None:
-        """Return ((source, target, bytes), 0 for a send or 1 for a receive) of a kind of record.
+        """Return ((sender, receiver, bytes), 0 for a send or 1 for a receive) of a kind of record.
 
-        Ranks are those of the job. None for collectives, and for messages whose peer is unknown or
-        the rank itself.
+        `kind`: index in the kinds of all records. Sender and receiver are ranks of the job.
+        None for collectives, and for messages whose peer is unknown or the rank itself.
         """
         record = self._calls.kinds[kind]
         if not record.is_message:

@@ -112,11 +112,16 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
 
 
 def find_ranks_per_node(rank_of: Mapping[Member, int], world_size: int, world: str) -> int | None:
-    """Return the number of ranks on each node; None if it is unknown.
+    """Return the number of ranks on each node, world size / node count; None if it is unknown.
 
-    It is derived from the node count of the communicator of all ranks, `world` (`""` if there is
-    none). None if the node count is not recorded or does not divide the ranks, and if the hosts of
-    the processes contradict consecutive ranks on each node.
+    The node count is the one that the members of the communicator of all ranks, `world`,
+    recorded. None in these cases:
+
+    - `world` is `""`, which means that no communicator has all ranks.
+    - The node count is not recorded, differs between members, or does not divide the ranks.
+    - Nodes of consecutive ranks contradict the hosts of the processes: the members on a
+      node have several hosts, or two nodes have the same host. The host is the name of a
+      process up to its last `:`.
     """
     members = {rank: member for member, rank in rank_of.items() if member.communicator == world}
     counts = {member.node_count for member in members.values()}
@@ -218,9 +223,9 @@ class RecordedCalls:
     def add(self, record: CallRecord) -> None:
         """Append a record of a call as a row of the columns.
 
-        Records with equal member (rank of a communicator), operation, bytes, dtype and root have
-        one number in the column `kind`; the first of them is stored in `kinds`. Times are converted
-        from us to ns; -1 without a time.
+        Records with equal member (rank of a communicator), operation, bytes, dtype and root
+        have one number in the column `kind`; the first of them is stored in `kinds`. Times in
+        us are rounded to ns. A time that is negative or at least 1e15 us counts as missing, -1.
         """
         key = (record.member, record.operation, record.bytes, record.dtype, record.root)
         number = self._number.get(key)

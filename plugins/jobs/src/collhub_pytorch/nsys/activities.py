@@ -182,12 +182,17 @@ class Merger:
             self._bounds.setdefault(device, []).extend((rows["start"], rows["end"]))
 
     def reduce(self, records: Records) -> Records:
-        """Merge records of consecutive work until at most 200 000 remain, if possible.
+        """Merge consecutive records of a stream until at most 200 000 remain, if possible.
 
-        `records` must be sorted. Records of a stream are merged if the gap between them is short
-        enough. This gap grows tenfold per round, up to `_LAST_GAP_NS`, and is kept for later calls.
-        A round that saves too little (`_USEFUL_REDUCTION`) is the last one, and its growth of the
-        gap is undone, so that more records may remain.
+        `records` must be sorted by stream and start (`_sorted`). Merged are neighbours with a
+        gap below `gap_ns`, both memory operations or neither, without a bound of an NCCL kernel
+        between their starts; kernels of NCCL are never merged. The result lasts from the first
+        start to the last end; kernels get the name `MERGED`. The first round is always done. As
+        long as more than 200 000 records remain, further rounds increase the gap tenfold, up to
+        `_LAST_GAP_NS`. A round that removes less than 10 % of the records is the last one, and
+        the gap is reset to the one before it.
+
+        The gap is kept for later calls. `merged` is increased by the number of removed records.
         """
         records = self._merge(records)
         while len(records) > _MERGE_ABOVE and self.gap_ns < _LAST_GAP_NS:
@@ -221,10 +226,10 @@ class Merger:
         return merged
 
     def _sections(self, records: Records) -> Int64Array:
-        """Return for each record the number of bounds of its device at or before its start: int64.
+        """Return for each record how many bounds precede or equal its start: int64[records].
 
-        Bounds are the starts and ends of NCCL kernels; 0 without any. Sorts the stored bounds of
-        each device, so bounds must not be added after the first merge.
+        Bounds are the starts and ends of the NCCL kernels on the device of the record. Without
+        bounds it is 0. The stored bounds of each device are sorted as a side effect.
         """
         section = np.zeros(len(records), np.int64)
         devices = _device_keys(records)

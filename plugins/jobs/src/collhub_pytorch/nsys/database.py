@@ -149,11 +149,12 @@ class Database:
     def numbers(
         self, table: str, columns: Sequence[str], integers: Sequence[str]
     ) -> Iterator[Int64Array]:
-        """Yield chunks of integers, int64[rows, columns]; see `Tables`.
+        """Yield chunks of integers, int64[rows, columns], in the order of the table.
 
-        -1 in columns that are missing, and for values that are no integers. Rows in which one of
-        `integers` is no integer are dropped. Nothing is yielded if the table or one of `integers`
-        is missing. Raises `InputError` above 2^28 rows.
+        The value is -1 in columns that are missing, and for values that are no integers. Rows
+        in which one of the columns `integers` has no integer are dropped. No chunk is yielded
+        if the table or one of `integers` is missing, or if no row remains. Raises `InputError`
+        as `rows` does: `sqlite`, `view` or `too-large` (more than 2^28 rows).
         """
         present = self.columns(table)
         selected = ", ".join(
@@ -234,9 +235,11 @@ def _translate_errors(name: str) -> Iterator[None]:
 def open_database(stream: BinaryIO, name: str) -> Iterator[Database]:
     """Yield the SQLite database of a stream, open for reading while the body runs.
 
-    `name`: file in messages. A regular file on disk is read in place; other streams are loaded into
-    memory. Text that is not UTF-8 gets replacement characters. Raises `InputError` for files that
-    are no database, and for archives or pipes above 256 MiB.
+    `name`: file in messages. A regular file on disk is read in place; the content of any
+    other stream is loaded into memory. Text that is not UTF-8 gets replacement characters.
+    The database is closed after the body. Raises `InputError`: `format` if the stream does
+    not begin with the header of SQLite, `sqlite` for a damaged file, and `too-large` for an
+    archive or pipe above 256 MiB.
     """
     connection = _connect(stream, name)
     try:

@@ -67,10 +67,13 @@ def workload_of(
 
 
 def read_folder(source: Source, options: NsysOptions) -> Workload:
-    """Read a folder of Parquet exports, one per process, as a workload.
+    """Read a folder of Parquet exports as a workload, one folder `NAME/` per export.
 
-    The ranks of exports are those in the names of their folders. Notes are reported to `source`.
-    Raises `UsageError` without pyarrow, and `InputError` without exports and for damaged files.
+    Ranks follow from the recorded communicators. If a process has no record of one, ranks
+    follow from the names of the folders, or from their order (`_number_ranks`). Notes are
+    reported to `source`. Raises `UsageError` without pyarrow. Raises `InputError` without
+    exports, for damaged files, missing or repeated ranks, collectives that do not match,
+    and clocks that cannot be aligned.
     """
     provenance = Provenance(NSYS_PARQUET, "", source.name, source.sha256())
     exports = group_exports(source.parts)
@@ -229,11 +232,13 @@ def _find_users(parts: Sequence[RankNodes], ranks: Sequence[FileRank]) -> dict[s
 def _resolve_call(
     call: Call, group_of: Mapping[str, GroupRecord], ranks_of: Mapping[str, tuple[int, ...]]
 ) -> Call:
-    """Convert bytes, peer and group of a call to those of the job.
+    """Return a copy of a call whose bytes, peer and group refer to the job.
 
-    NCCL counts bytes as in its API, and peers as positions in the communicator. The result has the
-    bytes of the input buffer, and the peer as rank, -1 if unknown. A group with a rank without a
-    file has no list of ranks.
+    `call` has the bytes of NCCL's API, a position in the communicator as peer, and the name
+    of the communicator as group. The result has the bytes of the input buffer (-1 if
+    unknown), the rank of the peer in the job (-1 if unknown), and the group of the job. If
+    a rank of the group has no file, its list of ranks is None. `group_of`, `ranks_of`:
+    group and ranks by communicator. Raises `KeyError` for an unknown communicator.
     """
     communicator = call.group.name
     ranks = ranks_of[communicator]
@@ -312,10 +317,11 @@ def read_file(tables: Tables) -> FileContents:
 
 
 def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
-    """Return the runtime call that launched each activity, -1 for none: int64[activities].
+    """Return for each activity the index of the runtime call that launched it, or -1.
 
-    It is the call with the latest start among those with the correlation id of the activity in its
-    process. Activities with a negative correlation id have none.
+    It is the call of the same process with the same correlation id. Of several, the one
+    with the latest start is taken, of equal starts the last one in `runtime`. Activities
+    with a negative correlation id have none. The result is int64[activities].
     """
     keys = runtime.pid << 40 ^ runtime.correlation
     order = np.lexsort((runtime.start, keys))
