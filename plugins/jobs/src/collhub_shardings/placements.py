@@ -199,7 +199,8 @@ class Placement:
     def parts(self, mesh: Mesh) -> tuple[int, ...]:
         """Return the number of tiles along every dimension: the product of the sizes of its axes.
 
-        It is 1 for a dimension that is not sharded. Tiles may be empty if the dimension is short.
+        It is 1 for a dimension that is not sharded; partial axes do not count. A dimension that
+        is shorter than this number has empty tiles.
         """
         sizes = mesh.shape
         return tuple(int(np.prod([sizes[axis] for axis in axes])) for axes in self.axes)
@@ -280,10 +281,10 @@ def _joined(axes: Sequence[int]) -> str:
 
 
 def _cut(cut_points: Int64Array, parts: int) -> Int64Array:
-    """Divide every tile into `parts` blocks of equal length; the last may be shorter or empty.
+    """Divide every tile into `parts` blocks of equal length; the last ones may be shorter or empty.
 
-    `cut_points`: ascending starts of the tiles, and the end of the last one; the result has the
-    same form.
+    The length of a block is that of its tile / `parts`, rounded up. `cut_points`: ascending
+    starts of the tiles, and the end of the last one; the result has the same form.
     """
     starts, stops = cut_points[:-1], cut_points[1:]
     block = -(-(stops - starts) // parts)
@@ -322,19 +323,21 @@ def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
 
 
 def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
-    """Parse the mesh axes of a word: `01`, or `0,11` with two-digit numbers.
+    """Parse the mesh axes of a word, in its order: `01`, or `0,11` with two-digit numbers.
 
-    Without a comma every character is an axis. Raises `InputError` for an axis that the mesh lacks.
-    `text`: the spec, for the error.
+    Without a comma every character is an axis. With commas, empty entries are ignored, so
+    that `,` gives (). Raise `InputError` for an axis that the mesh lacks. `text`: the spec,
+    for the error.
     """
     names = [name for name in digits.split(",") if name] if "," in digits else list(digits)
     return tuple(_axis(name, text, mesh) for name in names)
 
 
 def _axis(name: str, text: str, mesh: Mesh) -> int:
-    """Return the number of a mesh axis in a spec; raise `InputError` if it does not exist.
+    """Return the position of a mesh axis in the mesh, from its name or its number.
 
-    `text`: the spec, for the error.
+    Names are compared first. Raise `InputError` (`invalid-spec`) if the axis does not
+    exist. `text`: the spec, for the error.
     """
     axis = mesh.axis(name)
     if axis is None:

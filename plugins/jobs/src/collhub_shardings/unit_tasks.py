@@ -179,7 +179,8 @@ def parse_move(
 def _on_other_hosts(side: Side, first_host: int) -> Side:
     """Return the side with its devices on hosts numbered from `first_host`.
 
-    Each host has as many devices as the last axis of the mesh.
+    Each host has as many devices as the last axis of the mesh, in the order of the mesh.
+    The numbers of the devices do not change.
     """
     mesh = side.mesh
     size = mesh.shape[-1]

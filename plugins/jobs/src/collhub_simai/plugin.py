@@ -118,7 +118,11 @@ def only_part(source: Source, rule: str) -> SourcePart:
 
 
 def source_of(name: str, text: str) -> Source:
-    """Create a source in memory with one file; what is reported to it is dropped."""
+    """Create a source in memory with one file, whose content is `text` in UTF-8.
+
+    `name`: of the source and the file. Findings that are reported to the source are
+    dropped.
+    """
     content = text.encode()
     part = SourcePart(name, lambda: content, None, len(content))
     return Source(name, (part,), report=lambda finding: None)

@@ -133,7 +133,7 @@ class _Words:
             yield from words
 
     def refuse(self, message: str, cure: str) -> NoReturn:
-        """Raise `InputError` (`simai`) at the current line."""
+        """Raise `InputError` (`simai`), always, at the current line; 1 before the first line."""
         location = Location(self.file, max(1, self.line))
         raise InputError(message, location=location, cure=cure, code="simai")
 

@@ -207,10 +207,11 @@ def _columns(
 def _edges_of_all(
     stages: Sequence[RankPrograms], first: Int64Array, kind: str
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children) of all stages; the nodes of a stage begin at a row in `first`.
+    """Return the dependencies of all ranks as (parents, children): stage by stage, rank by rank.
 
-    `kind`: `data` or `control`, attribute of a program with the edges of one rank, which are
-    repeated for every rank of the stage.
+    `kind`: `data` or `control`, the attribute of a program with the dependencies of one
+    rank, which are repeated for every rank of the stage. `first`: int64[stages], the row of
+    the first node of each stage.
     """
     sides = [
         repeat_edges(getattr(stage.program, kind), len(stage.program), len(stage.ranks), row)
@@ -233,11 +234,11 @@ def repeat_edges(
 
 
 def number_by_use(values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
-    """Give the distinct values new numbers, in the order of their first use.
+    """Give the distinct values new numbers from 0, in the order of their first use.
 
-    `values`: integers below `count`; negative ones are ignored. Returns the values in the new
-    order, and int64[count + 1] with the new number of each old value: -1 for an unused one. Its
-    last entry is -1, so that the index -1 (no value) remains -1.
+    `values`: integers below `count`; negative ones are ignored. Returns the distinct values
+    in this order, and int64[count + 1] with the new number of each old value: -1 for an
+    unused one. Its last entry is -1, so that the index -1 (no value) remains -1.
     """
     used, first = np.unique(values[values >= 0], return_index=True)
     order = used[np.argsort(first)]

@@ -117,9 +117,10 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
 
 
 def marker(positions: int) -> Template:
-    """Build a template with one node of zero duration (MARKER) per position of a group.
+    """Build a template with one MARKER node per position of a group, which takes no time.
 
-    The nodes have no dependencies and no messages; each is both start and end of its position.
+    The nodes have no duration, bytes, peer (all -1), dependencies or messages; each is both
+    start and end of its position.
     """
     nothing = np.full(positions, -1, np.int64)
     kind = np.full(positions, NodeKind.MARKER, np.uint8)

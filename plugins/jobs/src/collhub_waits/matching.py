@@ -72,9 +72,10 @@ class Matching:
         self._ranges: dict[tuple[int, int], tuple[int, int] | None] = {}
 
     def rows_of_key(self, row: int) -> dict[int, int]:
-        """Return the rows with the group and sequence number of a row, by rank.
+        """Return the rows with the key of a row, by rank, including the row itself.
 
-        If the numbers of a rank repeat because it restarted, its last row is returned.
+        The key is the group, the sequence number, and whether it is a message. If several rows
+        of a rank have this key, because it restarted, the last one is returned.
         """
         segment = self._segment_of[row]
         rows = self._order[self._starts[segment] : self._starts[segment + 1]]
@@ -247,7 +248,8 @@ class Matching:
     def _ends(self, group: int, call: Call) -> tuple[int, int] | None:
         """Return sender and receiver of a message as ranks of the job.
 
-        None for collectives, and if the members of the group are unknown or fewer.
+        `call` has both as positions in the group. None for collectives, if the members of the
+        group are unknown, and if a position is not below their number.
         """
         ranks = self.records.tables.groups[group].ranks
         if not call.is_message or ranks is None:
@@ -267,8 +269,9 @@ class Matching:
     def _has_lost_on(self, rank: int, group: int) -> bool:
         """Check whether the dump of a rank may lack messages of a group; False without a dump.
 
-        It may if the dump has active operations only, or if its buffer was overwritten and the
-        first message of the group is not recorded.
+        It may in two cases: the dumps of the job leave out completed operations and this one
+        has none; or its buffer was overwritten and the first message of the group is not
+        recorded (`_has_first_message`), also if no message of the group is.
         """
         dump = self.records.dumps.get(rank)
         if dump is None:
@@ -292,11 +295,11 @@ class Matching:
         return self._has_first[rank, group]
 
     def _offset(self, key: tuple[int, int, int]) -> int | None:
-        """Return how many positions the recorded sends of a pair are ahead of its receives.
+        """Return how many positions the recorded sends of a pair are ahead of its receives; cached.
 
-        `key`: (group, sender, receiver). Send number i belongs to receive number i minus the
-        result. It is 0 if no entries are lost, None if the dumps do not decide it. The result is
-        cached.
+        `key`: (group, sender, receiver). Recorded send i and recorded receive i - offset are
+        the two sides of one message. The offset is 0 if no entries are lost, and None if the
+        dumps do not decide it (`_find_offset`).
         """
         if key not in self._offsets:
             self._offsets[key] = self._find_offset(key)
@@ -487,7 +490,7 @@ class Matching:
 
 
 def _pack(group: NDArray[np.generic], calls: NDArray[np.generic]) -> Int64Array:
-    """Return a key of group and calls: the group in the upper 32 bits, int64.
+    """Return keys of group and calls: int64, with the group in the upper 32 bits.
 
     `group`, `calls`: numbers of equal shape, elementwise; `calls` must be in 0..2^32 - 1.
     """

@@ -287,8 +287,9 @@ def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
 def _list_sizes(calls: Calls) -> tuple[RankSizes, ...]:
     """Return the ranks by the shapes of their first call: at most `MAX_SIZES` different shapes.
 
-    An entry has the ascending ranks, and the input and output shapes. Entries ascend by number of
-    ranks, then by ranks; if there are too many, the rarest are omitted.
+    `calls`: calls by rank, at least one each. An entry has the ascending ranks, and the
+    input and output shapes. Entries ascend by number of ranks, then by ranks; if there are
+    too many, those with the fewest ranks are omitted.
     """
     ranks_by_size: dict[tuple[Shapes, Shapes], list[int]] = {}
     for rank in sorted(calls):

@@ -59,10 +59,12 @@ class WaitGraph:
         self.fronts = {rank: self._front(rank) for rank in sorted(self.records.dumps)}
 
     def awaited(self, row: int) -> tuple[Partner, ...]:
-        """Return the ranks that an operation waits for, with the reasons; cached per operation.
+        """Return the ranks for which an operation waits, with their states; cached per operation.
 
-        They are ranks that have not issued it, ranks without evidence, and ranks that have only
-        scheduled it, because they wait in another operation.
+        A rank is awaited if it has not issued the operation (LATE), if its state is unknown
+        (NO_DUMP, UNKNOWN), or if it has only scheduled the operation because it waits in
+        another one. Ranks ascend. In the last case, a collective may contain the rank of the
+        row itself.
         """
         participants = self.matching.participants(row)
         key = id(participants)
@@ -83,10 +85,10 @@ class WaitGraph:
 
     @cached_property
     def decided(self) -> dict[int, tuple[int, ...]]:
-        """Ranks that each rank certainly waits for, by waiting rank.
+        """Return the ranks for which each rank certainly waits, by waiting rank; computed once.
 
-        Waits for ranks without a dump, or whose entries are lost, are left out. The tuples ascend,
-        and are empty for a rank that waits for none. Computed once.
+        The keys are all ranks with a dump. Waits for ranks without a dump, or whose entries are
+        lost, are left out. The tuples ascend, and are empty for a rank that waits for none.
         """
         awaited: dict[int, set[int]] = {rank: set() for rank in self.fronts}
         for wait in self.waits:
@@ -118,9 +120,11 @@ class WaitGraph:
         }
 
     def _lacks_call(self, row: int, waiting: set[int]) -> bool:
-        """Check whether all partners of a batch of messages wait for a message that it lacks.
+        """Check whether all partners of a batch of messages wait for another message of its rank.
 
-        `waiting`: rows that wait for the rank. False for collectives, and if a partner is unknown.
+        `waiting`: rows of operations that wait for the rank of `row` to issue them. True if the
+        partners of the batch are recorded, and all of their rows are in `waiting`. False for
+        collectives, without partners, and if a partner is not recorded.
         """
         if not self.records.columns["is_p2p"][row]:
             return False
@@ -135,7 +139,8 @@ class WaitGraph:
         """Return the sorted ranks of every cycle of waits that depends on no rank outside of it.
 
         A cycle is a strongly connected set of at least two ranks in the graph of certain waits
-        (`decided`), of which no rank waits for a rank outside. Empty without a cycle.
+        (`decided`), of which no rank waits for a rank outside. Cycles are disjoint, in the
+        order of `_components`. The result is [] without a cycle.
         """
         cycles = []
         for ranks in _components(self.decided):

@@ -217,8 +217,8 @@ class _Calls:
     def node_on(self, row: int, rank: int) -> int:
         """Return the row of a rank in the collective of `row`; for a receive, the row of its send.
 
-        For a receive, `rank` is ignored. The rank must take part, and the receive must have a send,
-        otherwise `IndexError` is raised.
+        For a receive, `rank` is ignored. Raise `IndexError` if the rank does not take part in
+        the collective, for a receive without a matched send, and for any other node.
         """
         if self.nodes.kind[row] == NodeKind.COLLECTIVE:
             same = np.flatnonzero(self.vertex == self.vertex[row])

@@ -267,8 +267,9 @@ class AllToAll(_TabulatedCollective):
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
         """Create the collective; its name is `alltoall`, as the runtimes write it.
 
-        `chunk_factor` is the number of chunks that each rank sends to each rank. With `inplace`,
-        input and output are one list.
+        `chunk_factor` is the number of chunks that each rank sends to each rank. With
+        `inplace`, input and output are one list. Raise `ValueError` if `num_ranks` or
+        `chunk_factor` is below 1.
         """
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "alltoall"

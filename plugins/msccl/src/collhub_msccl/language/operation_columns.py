@@ -269,9 +269,10 @@ class Instances:
         """Return new columns with the operations of all instances, indexed in the hub's buffers.
 
         The operations keep their order; the instances (copies) of an operation are consecutive,
-        from instance 0 on. With several instances, operations that cross the end of a cell
-        (contiguous part of a buffer) are first divided, so there may be more rows than operations
-        times instances. The given columns are not changed.
+        from instance 0 on. Each instance has its own thread blocks and channels. With several
+        instances, operations that cross the end of a cell (contiguous part of a buffer) are
+        first divided, so there may be more rows than operations times instances. The given
+        columns are not changed.
         """
         # A single instance has only one copy of each cell, so no operation must be cut.
         parts = columns if self.number == 1 else self._cut_operations(columns)

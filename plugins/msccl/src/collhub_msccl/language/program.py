@@ -224,8 +224,9 @@ class MSCCLProgram:
     def _is_overlapping(self, read: Ref, written: Ref, slots: Slots) -> bool:
         """Return whether two references of equal size have a slot in common.
 
-        `slots`: the list that stores the buffer of `written`. The input and output of an in-place
-        collective are one list, so references to both can overlap.
+        They can have one only if both buffers are stored in the same list, such as the input
+        and output of an in-place collective on one rank. `slots`: the list that stores the
+        buffer of `written`. Raise `KeyError` if the rank of `read` does not have its buffer.
         """
         is_one_list = slots is self.buffers[read.rank][read.buffer]
         return is_one_list and abs(written.index - read.index) < read.size
@@ -259,8 +260,10 @@ class MSCCLProgram:
     def check(self) -> bool:
         """Verify the program, print its errors, one a line, and return whether there are none.
 
-        The lowered steps are verified: matching, deadlock, races and contents. The public language
-        checks only the contents, before lowering. A user-defined collective's `check` counts too.
+        If the `check` of a user-defined collective returns False, this is the only error.
+        Otherwise the program is lowered, and its steps are verified: matching, deadlock, races
+        and contents. Errors of `lower` are raised, not printed. The public language checks only
+        the contents, before lowering.
         """
         errors = self.findings()
         for line in errors:
@@ -286,8 +289,10 @@ class MSCCLProgram:
     def lower(self) -> Algorithm:
         """Convert the program to an algorithm of the hub, as recorded so far.
 
-        Raises `InputError` for invalid thread blocks, and `ValueError` if the `check` of a custom
-        collective refuses the result.
+        Raise `InputError` for invalid thread blocks and for values out of range. Raise
+        `ValueError` if the `check` of a custom collective refuses the result, or if its data is
+        initially not only in the inputs; exceptions of this `check` pass through. The program
+        is not changed.
         """
         # Imported lazily: lowering needs numpy and the core, tracing does not.
         from collhub_msccl.language.lowering import lower

@@ -182,12 +182,14 @@ def allgather_ring_inplace(
 ) -> None:
     """Add an all-gather along a ring of ranks to the current program.
 
-    The chunk of the k-th rank of the ring is in slot `index_offset` + k of `Buffer.input`, and is
-    passed around the ring into the same slot of all other ranks.
+    The chunk of the k-th rank of the ring is in slot `index_offset` + k of `Buffer.input`,
+    and is passed around the ring into the same slot of all other ranks. A ring of one rank
+    adds no copy.
 
-    `gpus`: the number of ranks, which are consecutive from `gpu_offset` on, or a list of ranks, to
-    each of which `gpu_offset` is added. `ch`: channel of the messages. Raises `ValueError` if a
-    chunk is missing.
+    `gpus`: the number of ranks, which are consecutive from `gpu_offset` on, or a list of
+    different ranks, to each of which `gpu_offset` is added. `ch`: channel of the messages;
+    -1 for none given. Raise `ValueError` if a chunk is missing, and `AssertionError` if the
+    topology lacks a link.
     """
     ranks = _list_ranks(gpus, gpu_offset)
     for start in range(len(ranks)):

@@ -120,8 +120,8 @@ def hub_and_spoke(num_nodes: int) -> Topology:
 def ring(num_nodes: int) -> Topology:
     """Build a ring topology with links of bandwidth 1 in both directions between neighbours.
 
-    Node n is linked with nodes n - 1 and n + 1, modulo the number of nodes. Two nodes have one link
-    in each direction.
+    Node n is linked with nodes n - 1 and n + 1, modulo the number of nodes. Two nodes have
+    one link in each direction, one node has none. The topology is named `Ring(n=NODES)`.
     """
     neighbours = (1, num_nodes - 1)
     links = _build_links(num_nodes, lambda src, dst: int((src - dst) % num_nodes in neighbours))
@@ -138,9 +138,11 @@ def line(num_nodes: int) -> Topology:
 
 
 def star(num_nodes: int, non_blocking: bool = True) -> Topology:
-    """Build a topology with links of bandwidth 1 between node 0 and all others.
+    """Build a star: links of bandwidth 1, in both directions, between node 0 and each other node.
 
-    Unless `non_blocking`, the total bandwidth of node 0 per direction is 1 too.
+    It is named `Star(n=NODES)`. Unless `non_blocking`, the name is `BlockingStar(n=NODES)`,
+    and the switches `hub_in` and `hub_out` limit the total bandwidth of node 0 per
+    direction to 1, too.
     """
     leaves = list(range(1, num_nodes))
     links = _build_links(num_nodes, lambda src, dst: int(0 in (src, dst)))
