@@ -171,7 +171,8 @@ def reverse_topology(topology: Topology) -> Topology:
 def binarize_topology(topology: Topology) -> Topology:
     """Return a copy of the topology with bandwidth 1 on every link, and without switches.
 
-    There is a link where the bandwidth was positive. The name gets the prefix `Binarized`.
+    There is a link where the bandwidth was positive; all other bandwidths become 0. The
+    name gets the prefix `Binarized`. The argument is not changed.
     """
     links = [[int(bandwidth > 0) for bandwidth in row] for row in topology.links]
     return Topology(f"Binarized{topology.name}", links)
@@ -192,7 +193,7 @@ def distributed_fully_connected(
     size = local.num_nodes()
 
     def get_bandwidth(src: int, dst: int) -> int:
-        """Return the bandwidth from `src` to `dst`, numbers of nodes among all copies.
+        """Return the bandwidth from node `src` to node `dst` of the result.
 
         Within a copy it is that of the local link, otherwise `remote_bandwidth`.
         """
@@ -241,7 +242,7 @@ def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth
 
 
 def amd4() -> Topology:
-    """Build the topology of four GPUs in a ring, with links of bandwidth 1 in both directions.
+    """Build the topology `AMD4`: four GPUs in a ring, with links of bandwidth 1 in both directions.
 
     The order of the ring is 0, 1, 3, 2.
     """
@@ -251,9 +252,9 @@ def amd4() -> Topology:
 
 
 def amd8() -> Topology:
-    """Build the topology of eight GPUs, all linked.
+    """Build the topology `AMD8`: eight GPUs, each with a link to each other one.
 
-    Bandwidth 6 between the two GPUs of a module (0-1, 2-3, ...), 5 between modules.
+    The bandwidth is 6 between the two GPUs of a module (0-1, 2-3, ...), 5 between modules.
     """
     # The GPUs of a module have numbers that differ in the last bit.
     links = _build_links(8, lambda src, dst: 6 if src ^ 1 == dst else 5)
@@ -270,9 +271,10 @@ def dgx1() -> Topology:
 
 
 def dgx_a100() -> Topology:
-    """Build the topology of a DGX A100: eight GPUs, each with a link to every other one.
+    """Build the topology `DGX_A100`: eight GPUs, each with a link to each other one.
 
-    The bandwidth of a link is 12, its number of NVLinks.
+    The bandwidth of every link is 12, the number of NVLinks of a GPU. The total of a GPU
+    has no limit, because the topology has no switches.
     """
     gpus = range(8)
     return Topology("DGX_A100", [[12 if src != dst else 0 for src in gpus] for dst in gpus])

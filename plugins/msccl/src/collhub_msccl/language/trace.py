@@ -35,7 +35,7 @@ _PACKAGE_FOLDER = str(Path(__file__).parent)
 
 
 def find_calling_file() -> str:
-    """Return the file name of the nearest caller outside this package.
+    """Return the file name of the nearest caller outside the package `collhub_msccl.language`.
 
     If all callers are inside the package, it is the file of the outermost caller.
     """
@@ -136,10 +136,11 @@ class Trace:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Trace:
-        """Build a trace from the result of `to_json`.
+        """Build a trace from the result of `to_json`; a contract of None stays None.
 
-        Raises `KeyError` without a field `contract`, and `TypeError` if another field is missing, a
-        field is unknown, or the contract is not a mapping.
+        Raise `KeyError` without a field `contract`. Raise `TypeError` if another field is
+        missing or a field is unknown, in the trace or its contract, and if the contract is not
+        a mapping. The values of the fields are not checked.
         """
         contract = value["contract"]
         stated = None if contract is None else TracedContract(**contract)

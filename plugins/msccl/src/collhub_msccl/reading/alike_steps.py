@@ -131,9 +131,10 @@ def _find_byte(content: bytes, begin: int, end: int, byte: bytes) -> Int64Array:
 def _find_quotes(quotes: Int64Array, begins: Int64Array, stops: Int64Array) -> Int64Array:
     """Return the offsets of the quotes of each step: int64[steps, number of quotes of a step].
 
-    The number is that of the first step, rounded down to an even number, at least 2. The row of a
-    step with another number of quotes has only -1. `quotes`: ascending offsets of all quotes.
-    `begins`, `stops`: offsets of the begin and end of each step.
+    The number is that of the first step, rounded down to an even number, at least 2. The
+    row of a step with another number of quotes, which can be the first step, has only -1.
+    `quotes`: ascending offsets of all quotes. `begins`, `stops`: offsets of the begin and
+    end of each step; at least one step.
     """
     first = np.searchsorted(quotes, begins)
     counts = np.searchsorted(quotes, stops) - first

@@ -64,7 +64,10 @@ class Texts:
         return np.asarray(values, np.int64), np.asarray(states, np.uint8)
 
     def positions_in(self, words: Sequence[str]) -> Int64Array:
-        """Return for every code the index of its text in `words`: int64, -1 if it is not there."""
+        """Return for every code the index of its text in `words`: int64, -1 if it is not there.
+
+        A missing attribute has -1. Of a word that occurs repeatedly, the last index counts.
+        """
         known: dict[str | None, int] = {word: index for index, word in enumerate(words)}
         return np.asarray([known.get(text, -1) for text in self._texts], np.int64)
 
@@ -226,9 +229,10 @@ class ElementRows:
     def build_table(self, child_rows: int) -> ElementTable:
         """Build the table of all appended elements.
 
-        It has one row of codes per element with one column per known attribute, the line of each
-        element, and the row of its first child. `child_rows`, the length of the child table, is
-        appended to the first children. Pending texts are converted to codes first.
+        It has one row of codes per element with one column per known attribute, the line of
+        each element, and the row of its first child. The last entry of `first_child` in the
+        table is `child_rows`, the length of the child table. Pending texts are converted to
+        codes first.
         """
         self._flush()
         codes = np.concatenate(self._pieces).reshape(-1, len(self.attributes))
@@ -243,7 +247,8 @@ class ElementRows:
     def _flush(self) -> None:
         """Encode the pending texts of attributes, append their codes, and clear the pending texts.
 
-        Codes are int32. A text that has no code yet gets the next one.
+        Codes are int32. A text without a code gets the next number in the mapping of codes,
+        which the rows of all tags share.
         """
         codes = map(self._codes.__getitem__, self._texts)
         self._pieces.append(np.fromiter(codes, np.int32, len(self._texts)))
@@ -334,7 +339,8 @@ def complete_header(document: ScannedXml, collective: str | None, file: str) -> 
 def _find_maximum(gpus: ElementTable, texts: Texts, attribute: str) -> int:
     """Return the maximum of a numeric attribute of all `<gpu>`, at least 1.
 
-    Texts that are not numbers count as 0.
+    Numbers are parsed by `parse_number`: text after a number is ignored. A missing
+    attribute, a text that begins with no number, and a number out of range count as 0.
     """
     values, _ = texts.numbers
     return int(np.max(values[gpus.column(attribute)], initial=1))
