@@ -269,13 +269,14 @@ def _replay(workload: Workload, meetings: Meetings, transfer_ns: Int64Array) -> 
 
 
 def _bucket_changes(job: _Job, predictor: Predictor) -> Iterator[JobChange]:
-    """Yield the change with the best bucket size for each class of collectives.
+    """Yield for each class of collectives the change to the bucket size that saves most.
 
-    A bucket is one collective that replaces several; a class has collectives with equal kind,
-    number of ranks and distance of ranks. Classes are in order of descending transfer time (ties by
-    name); only the first `MAX_CLASSES` are tried. The best change has the largest saving in ns,
-    which may be negative; of equal ones, the largest bucket size. A class without a size whose
-    times can be predicted is left out.
+    A bucket is one collective that replaces several. A class has collectives of equal kind,
+    number of ranks and distance (second rank minus first rank of the group), see
+    `_split_classes`. Classes are in order of descending transfer time (ties by name), and
+    only the first `MAX_CLASSES` are tried. The saving in ns may be negative; of equal
+    savings, the largest bucket size is taken. A class yields no change if no bucket size
+    can be timed: a prediction is missing or 0, or ranks would wait for each other.
     """
     classes = sorted(
         _split_classes(job.workload),

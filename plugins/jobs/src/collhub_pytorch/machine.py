@@ -133,9 +133,11 @@ class MachineComparison:
 def compare_with_machine(findings: Findings, predictor: MachinePredictor) -> MachineComparison:
     """Predict the collectives of the job on a machine, and replay the job with these times.
 
-    Returns the machine, its ranks per node, the measured and predicted figures by kind and class of
-    sizes, and the saving (None if no call is predicted). Barriers, messages and collectives of one
-    rank are not compared. Raises `HubError` for an unknown profile of a machine.
+    The result has the machine, its ranks per node, the measured and predicted figures of
+    the collectives (`_group_by_size_class`), and the saving (None if no call is predicted).
+    Barriers, messages, and collectives of size 0 or of one rank are not compared. Raise
+    `InputError` (`no-times`) for a job without times, and `HubError` for an unknown profile
+    of a machine.
     """
     sums = _sum_calls(findings)
     known = [key for key in sums if key[1] >= 0]
@@ -200,9 +202,10 @@ def _group_by_size_class(
 ) -> tuple[ComparedCalls, ...]:
     """Group calls by kind, size class, number of ranks and nodes, and reason of no prediction.
 
-    A size class contains the sizes above one power of 2 in bytes, up to and including the next.
-    Calls without a prediction because of an unknown size have the reason `SIZE_NOT_RECORDED`. The
-    result is ordered by descending transfer time, then kind, largest size and reason.
+    A size class contains the sizes above one power of 2 in bytes, up to and including the
+    next; unknown sizes (-1) are a class of their own, without a prediction and with the
+    reason `SIZE_NOT_RECORDED`. The result is ordered by descending measured transfer time,
+    then kind, largest size and reason.
     """
     groups: dict[tuple[str, int, int, int | None, str], list[CallKey]] = {}
     for key in sums:

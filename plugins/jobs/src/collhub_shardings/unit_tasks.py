@@ -103,8 +103,9 @@ class Move:
 def parse_tensor(text: str) -> TensorType:
     """Parse the shape and element type of a tensor such as `1024x1024x512:float32`.
 
-    Surrounding white space is ignored. There is at least one dimension, and a length may be 0.
-    Raises `InputError` for another form; `TensorType` checks the name of the element type.
+    Surrounding white space is ignored. There is at least one dimension, and a length may be
+    0. Raise `InputError` (`invalid-tensor`) for another form, an unknown element type, and
+    more than 2^50 elements.
     """
     # Python converts at most 4300 digits.
     match = re.fullmatch(r"([0-9]{1,40}(?:x[0-9]{1,40})*):(\w+)", text.strip())
@@ -119,8 +120,10 @@ def parse_tensor(text: str) -> TensorType:
 def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | None = None) -> Side:
     """Parse a mesh with a spec, `mesh(2,4): S0 R R`, for a tensor of `rank` dimensions.
 
-    Devices are numbered from `first_device`, unless the mesh lists them. `host_size`: devices on a
-    host, by default the size of the last axis. Raises `InputError` for other text.
+    Devices are numbered in row-major order from `first_device`, unless the mesh lists them.
+    `host_size`: devices on a host, by default (None or 0) the size of the last axis; device
+    d is on host d // `host_size`. Raise `InputError` (`invalid-mesh`, `invalid-spec`) for
+    other text, also without a colon, and `UsageError` for a malformed list of devices.
     """
     # Neither meshes nor specs hold a colon.
     mesh_text, colon, spec = text.partition(":")

@@ -366,10 +366,11 @@ def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
 
 
 def _number_groups(workload: Workload) -> Workload:
-    """Renumber the groups of a job in the order of their first use; unused ones are dropped.
+    """Renumber the groups of a job in the order of first use by a node; drop unused ones.
 
-    The numbers in the nodes begin at 0, the names of the groups are "1", "2", ... The group of all
-    ranks becomes -1 and is not listed. The given job is not changed.
+    The numbers in the nodes begin at 0, the names of the groups are "1", "2", ... A group
+    that lists all ranks in ascending order becomes -1 in the nodes and is not listed. Nodes
+    without a group keep -1. The given job is not changed.
     """
     nodes, every = workload.nodes, tuple(range(workload.num_ranks))
     is_every = np.array([*(group.ranks == every for group in workload.groups), False])
@@ -456,11 +457,12 @@ def _collective(
     sizes: dict[str, int],
     after: list[int],
 ) -> list[int]:
-    """Add a collective, and return its row in a list; return `after` if nothing is added.
+    """Add a collective that waits for the rows `after`, and return its row in a list.
 
-    Nothing is added without a communication, and in groups of one rank. The bytes of an all-gather
-    are divided by the ranks of the group, rounded up, because the file has the gathered buffer, a
-    workload the input of a rank.
+    `sizes`: ranks of a group by role. Without a communication, and in a group of one rank,
+    add no row and return `after`. The bytes of an all-gather are divided by the ranks of
+    the group, rounded up, because the file has the gathered buffer, a workload the input of
+    a rank.
     """
     if communication is None or sizes[communication.role] < 2:
         return after

@@ -215,9 +215,11 @@ class Matching:
         return Arrival.LATE
 
     def _sequences(self, rank: int, group: int) -> tuple[int, int] | None:
-        """Return the first and the last recorded number of a group's collectives on a rank; cached.
+        """Return the sequence numbers of the first and last collective of a group on a rank.
 
-        None if none is recorded.
+        First and last are in issue order; messages do not count. Return None if no collective
+        of the group is recorded. The result is cached. Raise KeyError for a rank without a
+        dump.
         """
         key = (rank, group)
         if key not in self._ranges:

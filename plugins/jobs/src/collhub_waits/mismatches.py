@@ -173,12 +173,16 @@ def is_all_to_all(call: Call) -> bool:
 
 
 def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
-    """Return the sorted ranks whose value differs from the most frequent one.
+    """Return the sorted ranks whose value does not agree with the most frequent value.
 
-    A value, or part of a tuple, that is None (not comparable) agrees with every other. Empty
-    if all values agree with the most frequent one, of equally frequent ones the first.
-    Otherwise all ranks if the two most frequent values are equally frequent, also if other values
-    are rarer.
+    Values agree if they are equal or one is None (not comparable); tuples agree if all
+    their parts do. For the frequency, only equal values count as one; of equally frequent
+    values, the first in `values` is the most frequent. The first rule that applies:
+
+    1. All values agree with the most frequent one, or there are none: ().
+    2. The two most frequent values are equally frequent: all ranks, also those of rarer
+       values.
+    3. Otherwise the ranks whose value does not agree with the most frequent one.
     """
     if len(set(values.values())) < 2:
         return ()
@@ -351,10 +355,10 @@ _SIGNATURES: tuple[tuple[str, Callable[[Sequence[Call]], Hashable]], ...] = (
 
 
 def _describe_sizes(calls: Sequence[Call]) -> str:
-    """Describe the input and output shapes of at most two calls, separated by a comma.
+    """Describe the input and output shapes of the first two calls, separated by a comma.
 
-    Each call is `input [...] output [...]`, with at most 200 characters for each side. "" without
-    calls.
+    Each call is `input [[4, 2]] output [[8]]`, a list of tensors on each side; a side is
+    cut after 200 characters. Further calls are ignored. Return "" without calls.
     """
     texts = []
     for call in calls[:2]:
@@ -382,10 +386,11 @@ _DESCRIPTIONS: Mapping[str, Callable[[Sequence[Call]], str]] = {
 def _describe_values(
     kind: str, signature: Callable[[Sequence[Call]], Hashable], calls: Calls
 ) -> str:
-    """Describe the different values of a signature, each with the ranks that have it.
+    """Describe the values of a signature, such as `ranks 0, 1: float32; rank 2: int8`.
 
-    `kind`: of the difference, which selects the description. Values are in the order of their
-    lowest rank, separated by `; `.
+    `kind`: `type`, `size` or `dtype`, which selects the description of a value; `calls`:
+    the calls of each rank. Values are in the order of their lowest rank. A value is
+    described by the calls of its highest rank. Return "" without ranks.
     """
     ranks_by_value: dict[Hashable, list[int]] = {}
     for rank in sorted(calls):

@@ -103,11 +103,12 @@ class WaitGraph:
 
     @cached_property
     def sources(self) -> dict[int, Front]:
-        """Return where a hang starts: late ranks that wait for no other rank, with their fronts.
+        """Return the late ranks that are not held up, where a hang starts, with their fronts.
 
-        A rank is late if another rank waits for it to issue an operation. Its front (the operations
-        in which it is stuck) is empty, or contains only batches of messages whose partners all wait
-        for a message that the rank has not issued (`_lacks_call`). Ranks ascend. Computed once.
+        A rank is late if another rank waits for an operation that it has not issued. It is held
+        up if its front (the operations in which it waits) has a collective, or a batch of
+        messages unless all partners of the batch wait for a message that the rank has not
+        issued (`_lacks_call`). Ranks ascend. Computed once.
         """
         waiting: dict[int, set[int]] = {}
         for wait in self.waits:
@@ -270,7 +271,9 @@ class WaitGraph:
     def _has_left_partner(self, row: int) -> bool:
         """Check whether other ranks completed an operation that no rank must still issue.
 
-        For a message, all partners must have completed it. The result for a collective is cached.
+        For a collective, at least one rank must have completed it, and no rank may be `LATE`;
+        the result is cached. For a message, all partners must have completed it; False without
+        partners.
         """
         participants = self.matching.participants(row)
         if self.records.columns["is_p2p"][row]:
@@ -306,10 +309,12 @@ class WaitGraph:
         return any(0 < end < latest - MAX_SKEW_NS for end in end_times)
 
     def _is_awaited(self, partner: Partner) -> bool:
-        """Check whether a rank is the reason that an operation does not proceed.
+        """Check whether a rank is a reason that an operation does not proceed.
 
-        It is if it has not issued the operation, if there is no evidence, or if it has only
-        scheduled the operation and waits in an earlier one.
+        `partner`: the rank and the state of the operation there. It is a reason if it has not
+        issued the operation, if its state is unknown (no dump, or lost entries), or if it has
+        only scheduled the operation and waits in other ones (its front has rows, but not this
+        one).
         """
         if partner.arrival is Arrival.LATE or partner.arrival in _UNDECIDED:
             return True
@@ -323,7 +328,10 @@ class WaitGraph:
 def walk_cycle(waits: Sequence[Wait]) -> list[Wait]:
     """Return the waits of one cycle, in which each waits for the rank of the next one.
 
-    Every awaited rank in `waits` must also wait.
+    The search starts at the first wait and then follows, from each awaited rank, the first
+    of its waits in `waits`. Waits before the cycle are not in the result; the last one
+    waits for the rank of the first. `waits` must not be empty (`IndexError`), and every
+    awaited rank in it must also wait (`KeyError`).
     """
     by_rank = {wait.rank: wait for wait in reversed(waits)}
     path: list[Wait] = []

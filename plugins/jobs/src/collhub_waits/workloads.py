@@ -86,13 +86,17 @@ def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
 def record_job(workload: Workload) -> Records:
     """Execute a workload without times, and return its operations as those of a hung job.
 
-    A collective completes if all ranks of its group call it with the same operation and size; the
-    k-th calls of a group belong together. A receive completes after its send has begun; a send
-    completes at once if its receive exists. Messages match in order by ranks, tag and bytes, the
-    remaining ones by ranks and tag. Left out are operations that a rank never issues because an
-    earlier one does not complete, calls of ranks outside of their group, and messages without
-    another rank. The frame of an operation is the name of its node, with the source of the workload
-    and the id of the node.
+    A collective completes if all ranks of its group call it with the same operation and
+    size; the k-th calls of a group belong together. Sizes of all-to-alls and scatters are
+    not compared; unknown sizes agree with all. Messages match in order by ranks, tag and
+    bytes, the remaining ones by ranks and tag: these have different bytes and do not
+    complete. Of other matched messages, the send completes at once, the receive after its
+    send has begun.
+
+    Operations are completed or started (a rank waits in them). Left out are operations that
+    a rank never issues because an earlier one does not complete, calls of ranks outside of
+    their group, and messages without another rank. The frame of an operation is the name of
+    its node, with the source of the workload and the id of the node.
     """
     calls = _Calls(workload, matches_repeated=True)
     rows = np.concatenate([calls.issued, calls.messages])
@@ -185,9 +189,10 @@ class _Calls:
     def find_incomplete(self) -> Int64Array:
         """Return the rows of incomplete collectives and of unmatched messages: int64.
 
-        A collective is incomplete if a rank of its group does not call it; the rows are those of
-        the ranks that do. Messages are last. Collectives after a cycle, and calls by ranks outside
-        of the group, do not count.
+        A collective is incomplete if a rank of its group does not call it; the rows are those
+        of the ranks that do, by rank and issue order. The messages come last. Collectives on a
+        cycle of dependencies, or after one, count as not called, as do calls by ranks outside
+        of the group.
         """
         size_of_group = np.array(
             [len(self.workload.members(number)) for number in range(-1, len(self.workload.groups))]

@@ -121,11 +121,10 @@ class FileFindings:
         rank: int | None = None,
         cure: str = "",
     ) -> None:
-        """Record an error at a line of the file; no error is raised or reported before
-        `raise_errors`.
+        """Record an error at a line (from 1) of the file, for `raise_errors` to raise later.
 
-        `code`: identifier of the rule. `rank`: rank concerned, None if unknown. `cure`: how to fix
-        it.
+        `code`: identifier of the rule. `rank`: rank concerned, None if unknown. `cure`: how to
+        fix it. Equal errors are recorded again.
         """
         location = self.get_location(line, rank)
         self._errors.append(Diagnostic(code, message, Severity.ERROR, location, cure))

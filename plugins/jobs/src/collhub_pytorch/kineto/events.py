@@ -55,10 +55,11 @@ _STEP = re.compile(r"ProfilerStep#([0-9]+)\Z")
 
 
 def _times_ns(event: Record) -> tuple[int, int]:
-    """Return start and duration of an event in ns, rounded from its microseconds.
+    """Return the start (`ts`) and duration (`dur`) of an event in ns, rounded from microseconds.
 
-    A missing duration is 0. Raises `ValueError` for other types, negative durations, and times that
-    are not within 2^62 ns of 0, and `KeyError` without a start.
+    A missing duration is 0. Raise KeyError without a start. Raise ValueError if one of them
+    is no finite number (such as null or a text), if the rounded duration is negative, and
+    if start or end is not within 2^62 ns of 0.
     """
     start, duration = event["ts"], event.get("dur", 0)
     try:
@@ -332,10 +333,11 @@ def _add_device_work(events: RankEvents, record: Record) -> None:
 
 
 def _drop_other_operators(events: RankEvents) -> None:
-    """Remove operators that issue no collectives; modifies `events`.
+    """Remove the operators that issue neither collectives nor messages; modifies `events`.
 
-    They are not needed for files with a device, where the work of the host consists of launches.
-    The remaining operators are numbered anew, in the order of `events.issuers`.
+    They are not needed for files with a device, where the work of the host consists of
+    launches. The remaining rows are numbered from 0 in the order of `events.issuers`, and
+    its keys become the new numbers.
     """
     operators, issuers = events.operators, events.issuers
     issuer_columns = EventColumns()
@@ -472,10 +474,10 @@ _HANDLERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
 def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
     """Return a process group with its complete list of ranks.
 
-    A truncated list is replaced by that of another event with the same group name, or by that in
-    the file's header. A group whose list is not truncated is returned unchanged, even without
-    ranks. Raises `InputError` (`group`) if neither has the list, and (`profile-record`) for an
-    invalid list in the header.
+    A truncated list is replaced by the first complete one that another event has for the
+    same group name, otherwise by the list in the file's header. A group that is not
+    truncated is returned unchanged, even without ranks. Raise `InputError` (`group`) if no
+    list is found, and (`profile-record`) for an invalid list in the header.
     """
     if not group.is_cut:
         return group

@@ -307,11 +307,13 @@ class _Builder:
         self._latency_ns = self._median_latency_ns()
 
     def build(self) -> RankNodes:
-        """Build the nodes of the host and of the device in the order of time; return them.
+        """Add the nodes of the host and of the device in the order of time; return all nodes.
 
-        The host has one node per point in time at which its work changes, the device one per
-        activity, with further nodes for launches and unexplained delays. At equal times, points of
-        the host precede activities. The builder is consumed: call it only once.
+        The host has one node per point (a time at which its work changes), which lasts from the
+        previous point. The device has one node per activity, with further nodes for launches
+        and unexplained delays. Activities are added by start, collectives on the host by issue
+        time; at equal times, points precede activities, and each keep their order. Call it only
+        once: the nodes are added to those of the builder.
         """
         profile = self._profile
         times = np.concatenate([profile.time, profile.order_times()])
@@ -446,8 +448,10 @@ class _Builder:
 def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
     """List for each activity those that it waits for, as (activity, whether the file records it).
 
-    An activity waits for the previous one on its stream, and for recorded and assumed dependencies.
-    A dependency on an activity that ends after the start is dropped.
+    An activity waits for the previous one on its stream (counts as recorded), then for
+    recorded and then for assumed dependencies; the list has this order. A dependency of
+    several sources is listed once, as the first. It is left out if the earlier activity
+    ends after the start of the later one.
     """
     waits: list[list[tuple[int, bool]]] = [[] for _ in range(len(profile.start))]
     before = find_previous_on_stream(profile.stream)

@@ -260,9 +260,10 @@ class _Operators:
     def _encloses_kind(self, operator: int, kind: object) -> bool:
         """Return whether an operator encloses, at any depth, an issuing operator of this kind.
 
-        `operator`: index in the order of starts; `kind`: as `kind_of` returns it for a name. Only
-        operators whose names start with one of `ISSUER_NAMESPACES` issue. The operator itself does
-        not count.
+        `operator`: row of this table; `kind`: as `kind_of` returns it for a name. Only
+        operators whose names start with one of `ISSUER_NAMESPACES` issue. The operator itself
+        does not count. The search ends at the first later row that is on another thread or ends
+        after `operator`.
         """
         inner = operator + 1
         while (
@@ -280,10 +281,11 @@ class _Operators:
 
 
 def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Array:
-    """Return the enclosing operator on the same thread, -1 for outermost ones; int64[operators].
+    """Return the row of the enclosing operator on its thread, or -1; int64[operators].
 
-    Operators are sorted by thread, start and descending end. The result is the innermost one that
-    has not ended at the start of the operator, even if it ends earlier than the operator.
+    Operators are sorted by thread, start and descending end. The enclosing operator is the
+    last earlier row that has not ended at the start of the operator. It may end before the
+    operator does; an end equal to the start counts as ended.
     """
     parent = np.full(len(start), -1, np.int64)
     around: list[int] = []
@@ -303,11 +305,12 @@ def _issued_calls(
 ) -> list[_IssuedCall]:
     """List the collectives that were issued within a window of time, in the order of issue.
 
-    `window`: (start, end) in ns, with start included and end excluded; None for the entire file. A
-    collective of a device library is issued at the start of its span (see `_device_library_spans`),
-    one of a host library at the start of the operator that issued it. At equal times, those of
-    device libraries come first. Raises `InputError` for a collective of a host library without such
-    an operator whose span starts in the window.
+    `window`: (start, end) in ns, with start included and end excluded; None for the entire
+    file. A collective of a device library is issued at the start of its span (see
+    `_device_library_spans`), one of a host library at the start of the operator that issued
+    it. At equal times, collectives of device libraries come first. Raise `InputError`
+    (`no-issuer`) if the span of a collective of a host library starts in the window, but no
+    operator issued it.
     """
     calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
     if window is not None:
@@ -352,8 +355,10 @@ def _host_calls(
 def _device_library_spans(events: RankEvents) -> list[Span]:
     """Select one annotation per collective of a device library, ordered by thread and start.
 
-    A file may annotate one collective by several nested spans; the outermost one is selected. If it
-    has no name of the group, the first inner one that has a name is selected instead.
+    A file may annotate one collective by several nested spans; the outermost one is
+    selected. If it has no group name, the first inner one (by start) with a group name is
+    selected instead. A span that starts before the end of the outermost one counts as
+    nested, even if it ends later.
     """
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))
@@ -430,9 +435,11 @@ def _awaited(
 ) -> Int64Array:
     """Return for every point the collective for which the host waited before it, -1 for none.
 
-    `time`: points in ns, ascending. `begin`, `ends`: issue and end of each collective in ns, end -1
-    if unknown. The collective is the one with the last end after the previous point and up to this
-    one. Only points in `may_wait`, and collectives issued before the point, count. int64[points].
+    `time`: points in ns, ascending. `begin`, `ends`: issue and end of each collective in
+    ns, end -1 if unknown. The collective is the one with the last end (of equal ends, the
+    last row) after the previous point and up to this one. Collectives that are not issued
+    before the point are ignored. Points outside `may_wait` have -1, as do all but the first
+    of several points of equal time. The result is int64[points].
     """
     awaited = np.full(len(time), -1, np.int64)
     first_point = np.searchsorted(time, ends, "left")

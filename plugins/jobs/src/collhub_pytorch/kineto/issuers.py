@@ -67,14 +67,15 @@ class _Assignment:
         self._is_free = [True] * len(issuers)
 
     def run(self) -> list[int]:
-        """Assign an issuing operator to every collective of a host library, each at most once.
+        """Assign to every span its issuing operator; each operator is assigned at most once.
 
-        Returns the index of the operator for each recorded span of a collective, -1 for none.
-        First, spans that start within an operator of their thread and kind are assigned. The
-        remaining ones are assigned in order of time to the first free operator of equal kind and
-        size, then of equal kind, then of a kind that libraries implement by the span's kind. These
-        three steps are done with operators that enclose no other issuing operator of their kind,
-        then with all.
+        A span is the annotation of a collective of a host library. Return for each one the
+        index of its operator in the issuers, -1 for none. First, spans that start within an
+        operator of their thread and kind are assigned to it. The remaining spans are assigned,
+        by start, to the first free operator of equal kind and size, then of equal kind, then of
+        a kind that libraries implement by the span's kind; each only if it starts no later than
+        the span. These three steps are done with the operators that enclose no other issuing
+        operator of their kind, then with all.
         """
         self._assign_enclosing()
         plain = [index for index in self._by_start if not self._issuers[index].is_wrapper]

@@ -258,10 +258,12 @@ def device_profile(
 
 
 def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
-    """Return the rows of device work in the order of start, and its launches.
+    """Return the selected rows of device work in the order of start, and the runtime calls.
 
-    `window`: (start, end) in ns of the issue time, end excluded; None for all. Work without a known
-    launch counts by its start. Raises `InputError` (`step`) if no work is issued in the window.
+    `window`: (start, end) in ns of the issue time, end excluded; None for all rows. Work
+    without a known launch counts by its start. The second result has all calls; its
+    `of_activity` has one entry per selected row, in the same order. Raise `InputError`
+    (`step`) if no work is issued in the window.
     """
     start = events.device.column("start")
     order = np.argsort(start, kind="stable")
@@ -362,9 +364,11 @@ def _enclosing_call(
 ) -> Call | None:
     """Return the communication of the innermost span with a group name that encloses a launch.
 
-    `spans`: (starts, spans) by thread, ascending; only the `_MAX_NESTING` (32) last spans that
-    began before the launch are examined. If none has a group name, it is the innermost span. None
-    without an enclosing span, and for an unknown launch (-1).
+    `spans`: (starts, spans) by thread, ascending. `launch`: row of a call in `launches`, -1
+    if unknown; its thread and start count. Only the last `_MAX_NESTING` (32) spans that
+    begin before or at the launch are examined; a span that ends at the launch encloses it.
+    If none has a group name, the innermost one is taken. Return None without an enclosing
+    span, and for -1.
     """
     if launch < 0 or int(launches.thread[launch]) not in spans:
         return None

@@ -56,7 +56,11 @@ def create_scratch(rank: int, name: Hashable) -> None:
 
 
 def XML() -> None:  # noqa: N802
-    """Print the current program as MSCCL-IR XML; no effect if `collhub` reads the program."""
+    """Print the current program as MSCCL-IR XML; no effect if `collhub` reads the program.
+
+    Raise `RuntimeError` outside the `with` block of a program. Errors of the conversion to
+    XML pass through.
+    """
     program = current_program()
     CURRENT_HOST.get().show_xml(program)
 
@@ -64,7 +68,8 @@ def XML() -> None:  # noqa: N802
 def Check() -> bool:  # noqa: N802
     """Verify the current program and return whether it is correct.
 
-    Prints one line per error; if `collhub` reads the program, the errors are reported instead.
+    Print one line per error. If `collhub` reads the program, no line is printed: it reports
+    the errors later. Raise `RuntimeError` outside the `with` block of a program.
     """
     program = current_program()
     return CURRENT_HOST.get().show_check(program)

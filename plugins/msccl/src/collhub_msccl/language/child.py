@@ -166,10 +166,11 @@ class _MscclLanguage:
         self._recorder = _ProgramRecorder("")
 
     def prepare(self, file: str) -> None:
-        """Prepare to execute the program in `file`: record every program that it defines.
+        """Prepare to execute the program in `file`, so that all programs it defines are recorded.
 
-        Makes the module `msccl` importable in this process, and directs `XML()` and `Check()` to
-        the recorder.
+        Make the module `msccl` importable in this process, in place of an installed one, and
+        direct `XML()` and `Check()` to a new recorder; earlier recordings are dropped. The file
+        is neither read nor executed here.
         """
         self._recorder = _ProgramRecorder(file)
         CURRENT_HOST.set(self._recorder)
@@ -186,9 +187,10 @@ class _MscclLanguage:
     def message(self, error: BaseException) -> str:
         """Return an explanation of an exception that a program raised; "" if there is none.
 
-        Only an `AttributeError` on None is explained, and only if the program has requested a
-        reference to an empty slot (place for a chunk), which is None: the program then uses a chunk
-        that was never written.
+        Only an `AttributeError` with `'NoneType'` in its text is explained, and only if the
+        program has requested a reference to an empty slot (place for a chunk), which is None.
+        The explanation names the last such slot: the program probably uses a chunk that was
+        never written.
         """
         slot = self._recorder.empty_slot
         if isinstance(error, AttributeError) and "'NoneType'" in str(error) and slot:

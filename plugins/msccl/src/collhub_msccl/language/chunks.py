@@ -140,7 +140,8 @@ Value = Chunk | ReduceChunk
 def list_chunks(value: Value | None) -> list[Chunk]:
     """List the chunks that are added up in a slot: all chunks of a sum, a single chunk, or none.
 
-    A chunk that is added several times occurs several times; an empty slot (None) gives [].
+    A chunk that is added several times occurs several times. An empty slot (None) gives [].
+    For a sum, the result is its own list, in no defined order: do not change it.
     """
     if value is None:
         return []
@@ -233,7 +234,8 @@ class Ref:
     def _get_chunk(self, index: int) -> Chunk:
         """Return the chunk in slot `index`, counted from the first slot of this reference.
 
-        Raises `TypeError` if the slot contains a sum, and `ValueError` if it is empty.
+        `index` may exceed the size of the reference. Raise `TypeError` if the slot contains a
+        sum, and `ValueError` if it is empty or outside the buffer.
         """
         value = self.prog.value(self, index)
         if not isinstance(value, Chunk):
