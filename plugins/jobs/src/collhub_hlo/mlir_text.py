@@ -193,8 +193,8 @@ class MlirReader:
         `raw`: beginning of the line, or the complete line; the rest is read from the stream.
         The result is the text before `dense` (of the first 128 bytes), then `dense<...> : TYPE`
         and a line feed. TYPE is the text after the last ` : ` up to the last `>`, within the
-        last 1024 bytes. At most two chunks of `MAX_STATEMENT_CHARACTERS` are in memory at a
-        time.
+        last 1024 bytes. The rest is read in
+        chunks of `MAX_STATEMENT_CHARACTERS`, of which at most three are in memory.
         """
         first, last = raw[:128], raw
         while not last.endswith(b"\n"):
