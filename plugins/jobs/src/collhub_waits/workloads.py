@@ -204,10 +204,15 @@ class _Calls:
         return np.concatenate([self.issued[is_lacking], self.messages[is_alone]])
 
     def execute(self, blocked: Int64Array) -> tuple[BoolArray, BoolArray]:
-        """Execute all nodes that can complete; operations of the rows `blocked` never do.
+        """Execute all nodes that can complete, and find the nodes that cannot.
 
-        Returns bool[nodes] twice: the nodes that do not complete, and those of them in which a rank
-        waits, because all of their dependencies on the rank are complete.
+        A node completes after all of its dependencies. A collective completes on all of its
+        ranks together; a matched receive needs its send too. `blocked`: rows of nodes whose
+        operations never complete: of a collective on all ranks, of a message only this send or
+        receive.
+
+        Returns bool[nodes] twice: the nodes that do not complete, and those of them whose
+        dependencies have all completed. In the latter a rank waits.
         """
         parents, children = self.nodes.edges()
         # A node that waits for itself is never executed.
@@ -342,10 +347,11 @@ class _Calls:
 
 
 def _pair(rows: Int64Array, is_send: BoolArray, key: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Match sends and receives with equal keys; the k-th ones of a key belong together.
+    """Match sends and receives: the k-th send of a key and the k-th receive of this key.
 
-    `key`: of each row, not negative. Returns the rows of sends and of receives, in the same order
-    (by key, then by k); a surplus is dropped.
+    `rows`: messages; `is_send`, `key` (not negative): of each. k counts in the order of
+    `rows`. Returns the rows of the matched sends and of their receives, both ordered by
+    key, then by k. A send or receive without a counterpart is dropped.
     """
     sides = []
     for chosen in (is_send, ~is_send):

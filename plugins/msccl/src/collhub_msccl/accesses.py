@@ -132,14 +132,16 @@ def find_accesses(
 def find_conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
     """Find the pairs of rows of a thread block whose memory accesses must keep their order.
 
-    Returns two equally long arrays, the earlier rows and the later rows, empty without pairs. For
-    every memory unit the pairs are:
+    Returns two equally long arrays, the earlier rows and the later rows, empty without
+    pairs. For every memory unit the pairs are:
 
     - the last write before a read, and this read
     - a read, and the next write after it
     - two consecutive writes without a read in between
 
-    The order of all other conflicting rows of a thread block follows from these pairs.
+    A row that reads and writes a unit counts as a write. A pair occurs once per unit for
+    which it is found; pairs are not sorted. The order of all other conflicting rows of a
+    thread block follows from these pairs.
     """
     row = accesses.row
     last_write, next_write = accesses.find_last_writes(), accesses.find_next_writes()

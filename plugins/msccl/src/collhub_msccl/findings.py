@@ -56,12 +56,16 @@ class NumberState(IntEnum):
 
 
 def parse_number(text: str) -> tuple[int, NumberState]:
-    """Parse an integer like C's `strtol(text, NULL, 0)`; return its value and how it was parsed.
+    """Parse an integer like C's `strtol(text, NULL, 0)`; return its value and the state.
 
-    Examples: `12`, `-1`, `0x10` (16), `010` (octal, 8). Text after the number is ignored, but gives
-    the state CUT: `5x` is 5. A text without leading digits gives (0, NO_NUMBER). A magnitude above
-    2^31 - 1 gives (0, OUT_OF_RANGE), although the runtimes truncate it to 32 bits. All other texts
-    give FINE.
+    White space and one sign may precede the digits. Examples: `12`, `-1`, `0x10` (16),
+    `010` (octal, 8). The first rule that applies gives the state:
+
+    1. NO_NUMBER, value 0: no digit follows the white space and the sign.
+    2. OUT_OF_RANGE, value 0: the magnitude is above 2^31 - 1 (the runtimes truncate it to
+       32 bits), or there are more than 40 digits.
+    3. CUT: text follows the number, also a blank. `5x` is 5, `0x` and `09` are 0.
+    4. FINE.
     """
     match = _NUMBER.match(text)
     if match is None:

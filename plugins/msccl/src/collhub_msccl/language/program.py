@@ -424,9 +424,12 @@ class MSCCLProgram:
     def _record(self, kind: int, source: Ref, target: Ref, lanes: Lanes) -> None:
         """Append an operation to the trace, with the line of the program that is being executed.
 
-        `lanes`: send block, receive block and channel, -1 if not given. Raises `AssertionError` if
-        the topology has no link from the source rank to the target rank, and `ValueError` for a
-        block or channel below -1.
+        `kind`: COPY or REDUCE. The operation has the size of `source`. A scratch buffer that is
+        used for the first time gets its number (`_locate`). `lanes`: send block, receive block
+        and channel, -1 if not given.
+
+        Raises `AssertionError` if source and target are on different ranks and the topology has
+        no link from the first to the second, and `ValueError` for a block or channel below -1.
         """
         if source.rank != target.rank:
             assert self.topo.link(source.rank, target.rank), (

@@ -105,8 +105,8 @@ class _AttributeReader:
     def __init__(self, document: ScannedXml, findings: FileFindings) -> None:
         """Store the attributes of `<algo>`, and warn of those that no runtime knows.
 
-        Each such attribute gives one warning `unknown-attribute`, in alphabetical order. It is
-        kept.
+        Each such attribute except `nthreads` and `redop` gives one warning `unknown-attribute`,
+        in alphabetical order, at the line of `<algo>`. All attributes are kept.
         """
         self._algo = document.algo
         self._line = document.algo_line

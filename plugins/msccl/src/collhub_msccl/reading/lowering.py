@@ -49,10 +49,11 @@ _TRAITS_OF_TYPE = {
 
 
 def _build_traits() -> _StepTraits:
-    """Return the properties of all step types as arrays indexed by `StepType`.
+    """Return the properties of all step types as arrays that are indexed by `StepType`.
 
-    For each step type they are, in the table `_TRAITS_OF_TYPE`, the number of plain rows it becomes
-    and the kind of the first one (int64), and the remaining properties (bool).
+    The properties are those of `_TRAITS_OF_TYPE`: the number of plain rows and the kind of
+    the first row are int64, all others are bool. Raises `KeyError` for a step type that the
+    table lacks.
     """
     rows, kind, *facts = zip(*(_TRAITS_OF_TYPE[step_type] for step_type in StepType), strict=True)
     masks = [np.asarray(fact, np.bool_) for fact in facts]

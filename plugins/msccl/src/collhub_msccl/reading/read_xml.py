@@ -98,7 +98,9 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
 def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
     """Return the header and the checked thread blocks of a file, without converting the steps.
 
-    Raises `InputError` as `read` does for defects of the file; warnings go to `source.report`.
+    Raises `InputError` for the defects that `_read_parts` finds, also `short-form` for a
+    file in the short form that names no collective. Dependencies between thread blocks are
+    not checked. Warnings are reported to `source.report`.
     """
     header, program, _ = _read_parts(source)
     return header, program

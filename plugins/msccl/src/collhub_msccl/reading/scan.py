@@ -311,10 +311,10 @@ class _Scanner:
         self._open.pop()
 
     def _refuse_doctype(self, *_declaration: object) -> None:
-        """Raise `InputError` (`doctype`) for a DOCTYPE, because entities could be expanded without
-        limit.
+        """Raise `InputError` (`doctype`) at the line of a DOCTYPE.
 
-        The error has the line of the declaration.
+        The reason is that its entities could be expanded without limit. The arguments of the
+        parser's handler are not used.
         """
         line = self.parser.CurrentLineNumber + self.unseen_lines
         message = "a DOCTYPE is not accepted: entities could be expanded without bound"

@@ -290,8 +290,9 @@ class Refusals:
     ) -> None:
         """Record a reason for which the runtime refuses the file, and set `is_any`.
 
-        Findings with the same code and the same `cause` are merged into the first one. None is
-        never merged. `cure`: how to fix it, "" if unknown.
+        `cause`: findings with the same code and cause are merged: the first one remains, and
+        the further ones are counted. With `cause` None, the finding is never merged. `cure`:
+        how to fix it, "" if unknown.
         """
         self.is_any = True
         self._add(code, message, line, Severity.ERROR, cure, cause)
