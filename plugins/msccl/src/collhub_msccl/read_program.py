@@ -164,7 +164,7 @@ def _select_program(
 
 
 def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
-    """Warn if a custom collective is in place but its input and output are separate lists.
+    """Warn if a custom collective is in place, but a rank has separate input and output lists.
 
     The warning `two-buffers` is reported to `source`, at the line of the program. Lists are
     compared by identity, not by content.

@@ -50,14 +50,18 @@ class StepRun:
 
 
 def find_step_runs(content: bytes) -> Iterator[StepRun]:
-    """Yield runs of at least 8 consecutive `step` elements that differ only in attribute values.
+    """Yield runs of at least 8 consecutive `step` elements that differ only in values.
 
-    A parser then needs to read only the first step of a run. Runs are in file order, and have the
-    distinct values as texts and the number of the text of each step and attribute. Values have at
-    most 8 bytes of printable ASCII without `&`. Yields no runs for files below
-    `_MIN_FILE_BYTES`, or with apostrophes, CR or zero bytes. The elements are not parsed: if a
-    parser accepts the first step of a run as a complete element, all steps of the run are elements
-    with the same attribute names.
+    A parser then needs to read only the first step of a run. Runs are in file order. Each
+    has its byte offsets, its distinct values (`texts`), and for each step and attribute the
+    index of its value. A step with a value of more than 8 bytes belongs to no run. No run
+    crosses the border of two segments of about 1 MiB, and a segment with a value in these
+    steps that has `&` or a character that is not printable ASCII has no runs. Files below
+    `_MIN_FILE_BYTES`, or with apostrophes, CR or zero bytes, have no runs.
+
+    The elements are not parsed, and may be in a comment. If a parser accepts the first step
+    of a run as a complete element, all steps of the run are elements with the same
+    attribute names.
     """
     if len(content) < _MIN_FILE_BYTES or any(byte in content for byte in _UNSUPPORTED_BYTES):
         return

@@ -52,8 +52,7 @@ class Texts:
     def numbers(self) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
         """Return the value (int64) and the `NumberState` (uint8) of every text, indexed by code.
 
-        A missing attribute and a text that does not begin with a number have the value 0 and
-        NO_NUMBER.
+        They are those of `parse_number`. A missing attribute has the value 0 and NO_NUMBER.
         """
         values: list[int] = []
         states: list[int] = []
@@ -121,8 +120,9 @@ class ScannedXml:
     def name(self, tag: str, row: int) -> str:
         """Return the name of a row for messages.
 
-        For a `<gpu>` or `<tb>` it is like `<tb> with id 3`, for a step like `thread block 3, step
-        0`. Ids are as written in the file. Steps are counted from 0 in their thread block.
+        For a `<gpu>` or `<tb>` it is like `<tb> with id 3`, for a step like `thread block 3,
+        step 0`. Ids are as written in the file, `None` if missing. Steps are counted from 0 in
+        their thread block.
         """
         if tag != "step":
             code = self.table(tag).column("id")[row]
@@ -137,8 +137,9 @@ class ScannedXml:
     def ranks(self, tag: str) -> Int64Array:
         """Return the rank of every row of a tag's table, int64: the id of the `<gpu>` around it.
 
-        `tag`: `gpu`, `tb` or `step`. The rank is -1 if the id is missing, is not a number, or has
-        further characters. An id that exceeds the number of ranks is returned unchanged.
+        `tag`: `gpu`, `tb` or `step`. The rank is -1 if the id is missing, is not a number below
+        2^31, or has further characters. An id that exceeds the number of ranks, or is negative,
+        is returned unchanged.
         """
         values, states = self.texts.numbers
         ids = self.gpus.column("id")

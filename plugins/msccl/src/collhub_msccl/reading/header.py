@@ -118,8 +118,12 @@ class _AttributeReader:
     def read_number(self, name: str, minimum: int) -> int:
         """Return a required number from the attribute `name`, which must be at least `minimum`.
 
-        Otherwise an error is recorded and `minimum` returned. Codes: `missing-attribute`,
-        `not-a-number`, and `attribute-range` for numbers below `minimum` or outside of 32 bits.
+        Characters after the number are ignored with a warning (`odd-number`). In these cases an
+        error is recorded and `minimum` is returned:
+
+        - `missing-attribute`: there is no such attribute.
+        - `not-a-number`: the text does not begin with a number.
+        - `attribute-range`: the number is below `minimum`, or its magnitude is 2^31 or more.
         """
         if name not in self._algo:
             self._add_error("missing-attribute", f"<algo> has no attribute {name!r}")

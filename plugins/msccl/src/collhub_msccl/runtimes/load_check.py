@@ -135,11 +135,13 @@ def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
 
 
 def _read_modes(algo: RawElement, runtime: Runtime) -> list[bool]:
-    """List the modes of the calls that use the file: True for in place, False for out of place.
+    """List the modes of calls that use the file: True for in place, False for out of place.
 
-    A runtime with both modes uses the file in every mode whose attribute (`inplace`, `outofplace`)
-    is 1, which may be none. microsoft/msccl has only `inplace` and uses the file in exactly one
-    mode; an all-to-all is always out of place.
+    A runtime with both modes uses the file in every mode whose attribute (`inplace`,
+    `outofplace`) is 1, in this order; the list may be empty. microsoft/msccl has only
+    `inplace`, and the list has exactly one mode; an all-to-all is always out of place.
+    Numbers other than 1 count as 0. Raises `KeyError` for a missing attribute that is
+    needed.
     """
     # The runtimes treat every number except 1 as 0.
     in_place = read_number(algo.attributes["inplace"]) == 1

@@ -334,10 +334,12 @@ def number_lanes(
 ) -> Lanes:
     """Number the occurring pairs (rank, lane) from 0 without gaps, and return the lanes.
 
-    `lane`: a number of at least 0 for every row; equal numbers on different ranks are different
-    lanes. The new numbers are ascending by rank, then by `lane`. `is_given` is stored in the
-    result: the producer chose the lanes, so later stages keep the order of rows within each lane.
-    In new lanes only dependencies order the steps.
+    `lane`: a number of at least 0 for every row; equal numbers on different ranks are
+    different lanes. The new numbers are ascending by rank, then by `lane`.
+
+    `is_given`: whether the producer of the algorithm chose the lanes; it is stored in the
+    result. If it is True, later stages keep the order of the rows within each lane. If it
+    is False, only dependencies order the steps.
     """
     width = int(lane.max(initial=0)) + 1
     _, number = np.unique(draft.rank * width + lane, return_inverse=True)

@@ -333,10 +333,10 @@ def _find_collective_losses(
 
 
 def _is_root_inferable(algorithm: Algorithm) -> bool:
-    """Return whether the reader will infer the root from the steps of a file.
+    """Check whether the reader will infer the root of the collective from the steps of a file.
 
-    It does if `find_possible_roots` permits only one rank, and this must be the root of the
-    collective.
+    It does if `find_possible_roots` permits exactly one rank and this is the root. False
+    for a collective without a root. `algorithm`: in the units of the file.
     """
     collective, steps = algorithm.collective, algorithm.steps
     columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
@@ -413,9 +413,12 @@ def _find_limit_losses(
 
 
 def describe_figures(figures: BlockFigures, unit_count: int) -> str:
-    """Return a sentence with the thread blocks, channels, steps and modelled time of a file.
+    """Describe the thread blocks, channels, steps and modelled time of a file for a message.
 
-    The time is relative to the time of a buffer of `unit_count` chunks on a link.
+    Example: `has 4 thread blocks a rank at most on 2 channels, the longest of 8 steps, 3
+    steps fused; by the model of thread blocks they take 1.75 of the time of a buffer`. The
+    subject of the sentence is missing. The time is divided by the time of a buffer of
+    `unit_count` chunks on a link; 0 chunks count as 1.
     """
     time = figures.makespan / max(unit_count, 1)
     blocks = f"{_format_count(figures.blocks, 'thread block')} a rank at most"

@@ -316,9 +316,7 @@ class _Unmet:
     moves: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Forget all waits and data operations, because a block barrier orders them before later
-        ones.
-        """
+        """Forget all waits and data operations; a block barrier orders them before later ones."""
         self.waits.clear()
         self.moves.clear()
 

@@ -97,11 +97,12 @@ def plan_memory(plan: Plan) -> PlanMemory:
 
 
 def cells_per_chunk(plan: Plan) -> int:
-    """Return the cells per chunk so that all parts of divided ranges consist of full cells.
+    """Return the smallest number of cells per chunk for which no part of a range splits a cell.
 
-    If an operation is divided among `parts` thread blocks, a range of `size` chunks needs parts /
-    gcd(parts, size) cells per chunk. The result is the least common multiple over all ranges; 1 if
-    none is divided.
+    If an operation is divided among `parts` thread blocks, each of its ranges is divided
+    into `parts` equal parts. A range of `size` chunks then needs parts / gcd(parts, size)
+    cells per chunk. The result is the least common multiple over all ranges; 1 if none is
+    divided.
     """
     operands = plan.operands
     parts = plan.operations.parts[operands.operation]

@@ -72,8 +72,9 @@ class PlanFindings:
     ) -> None:
         """Add a finding about an operation, by default an error.
 
-        `row`: row of the operation in the plan. `cure`: how to fix it. The location has the rank
-        and the JSON path of the operation.
+        `row`: row of the operation in the plan. `cure`: how to fix it, "" if unknown. The
+        message begins with the name of the operation (`describe_within_rank`); the location has
+        the rank and the JSON path of the operation.
         """
         rank = self.plan.blocks[int(self.plan.operations.block[row])].rank
         # Plans are often one long line, so a rank is more useful than a line number.
