@@ -105,8 +105,9 @@ class _Task:
     def iterate_candidates(self) -> Iterator[str]:
         """Yield the names of the algorithms to try for a window of sizes, best first.
 
-        First the algorithm that the selection chose, then the others that were measured at the
-        sizes of the window, the fastest first.
+        The first is the algorithm that the selection chose. The other algorithms that run at
+        all measured sizes of the window follow, by ascending mean of their time divided by the
+        fastest time.
         """
         yield self.window.algorithm
         slowdowns = self.selected.slowdowns(self.window.sizes)
@@ -126,8 +127,8 @@ class _Task:
     def build_file_name(self, first: int, largest: int | None) -> str:
         """Return a file name such as `all-reduce-0-16383.xml`.
 
-        If the task has a mode, it is appended before the suffix. `first`, `largest`: sizes in
-        bytes. A `largest` of None (no limit) is written as `inf`.
+        `first`, `largest`: sizes in bytes. A `largest` of None (no limit), or of 0, is written
+        as `inf`. The mode of the task, if any, follows: `all-reduce-0-inf-in-place.xml`.
         """
         parts = (str(self.kind), str(first), str(largest or "inf"), self.mode)
         return "-".join(part for part in parts if part) + ".xml"

@@ -102,9 +102,10 @@ class ThreadBlockProgram:
         return is_requested[self.type]
 
     def name(self, step: int) -> str:
-        """Return the name of a step for messages, such as `thread block 3, step 0`.
+        """Return the name of a step (row) for messages, such as `thread block 3, step 0`.
 
-        The number is the position of the step in its thread block, not its attribute `s`.
+        The thread block is named by its attribute `id`, without its rank. The step is named by
+        its position in the thread block, not by its attribute `s`.
         """
         block_id = self.block_id[self.block[step]]
         return f"thread block {block_id}, step {self.position[step]}"

@@ -281,13 +281,14 @@ def _increase_cuts(
     required: tuple[int, int],
     has_local: bool,
 ) -> tuple[int, int]:
-    """Return the increased numbers of thread blocks of a lane: (for messages, for local steps).
+    """Return increased numbers of thread blocks of a lane: (for messages, for local steps).
 
-    `present`, `required`: these numbers now, and the ones needed. Each result is at least the
-    required number, and the first at least 1. If the lane has been cut before (`present` is not (1,
-    0)), each is also increased by at least a quarter of the larger present number (minimum 1),
-    because the waits that cuts add cannot be predicted and rounds are limited. The second number is
-    0 without `has_local` (the lane has no local steps).
+    `present`, `required`: these numbers now, and the ones needed. Each result is at least
+    the required number, and the first at least 1. If the lane has been cut before
+    (`present` is not (1, 0)), each is also at least the present number plus a quarter of
+    the larger present number (rounded down, minimum 1), because the waits that cuts add
+    cannot be predicted and rounds are limited. The second number is 0 without `has_local`
+    (the lane has no local steps).
     """
     messages, local = present
     is_first = messages == 1 and local == 0

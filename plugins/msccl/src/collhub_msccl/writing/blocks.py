@@ -128,11 +128,12 @@ def _number_connection_parts(
     part: Int64Array,
     width: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Number the parts into which connections are cut, over all connections.
+    """Number the parts of all connections from 0, ordered by (connection, part).
 
-    `connection`: connection of each row, -1 for local rows. `part`: part of each row within its
-    connection, below `width`. Returns the connection of each part, and the number of the part of
-    every row, -1 for local rows; both int64.
+    `connection`: connection of each row, -1 for local rows. `part`: part of each row within
+    its connection, below `width`. Only parts with a row get a number. Return the connection
+    of each numbered part, and the number of the part of every row, -1 for local rows; both
+    int64.
     """
     is_message = connection >= 0
     keys = connection[is_message] * width + part[is_message]
@@ -316,10 +317,10 @@ class _ChannelUse:
         )
 
     def add(self, channel: int, group: _Group) -> None:
-        """Record that a group of steps uses a channel: for its pairs of ranks, and in the counts of
-        peers.
+        """Record that a group of connection parts uses a channel.
 
-        The caller has checked that the channel is free.
+        The channel is added to those of each pair of ranks of the group, and the peers of the
+        group to the counts of the channel. The caller has checked that the channel is free.
         """
         for pair in group.pairs:
             self.channels[pair].add(channel)

@@ -78,11 +78,12 @@ class ChosenProgram:
 
         Its entries, in order:
 
-        - whether the program can deadlock at some size, or has more than `RESIDENT_BLOCKS` thread
-          blocks on a rank
+        - whether the program can deadlock at some size, or has more than `RESIDENT_BLOCKS`
+          thread blocks on a rank
         - whether it uses more channels than requested
-        - the product of makespan, executed steps and both simulated link times; all factors have
-          equal weight, because no model has the cost of a step or of memory
+        - the product of the makespan, the executed steps, and the simulated times of a small
+          and of a large call on shared links; all factors have equal weight, because no model
+          has the cost of a step or of memory
         - the makespan (time without contention, in units of data)
         - the maximum number of thread blocks of a rank
         """

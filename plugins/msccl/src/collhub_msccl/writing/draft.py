@@ -122,8 +122,9 @@ class StepDraft:
     def find_forwarding(self) -> Edges:
         """Return the pairs (receive, send) in which the send forwards the received data.
 
-        The result is two equally long arrays of rows. The send must depend directly on the receive
-        and send exactly the region that the receive writes.
+        The send must depend directly on the receive and send exactly the region that the
+        receive writes. The result is two equally long arrays of rows, in the order of the
+        dependencies (`parents`, `children`).
         """
         is_pair = self.is_forwarding(self.parents, self.children)
         return self.parents[is_pair], self.children[is_pair]
@@ -425,8 +426,9 @@ def _expand_units(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the rows and addresses of all units that the selected rows access.
 
-    `is_used`: mask of the selected rows. `offset`: first unit of each row. An address is rank *
-    `width` + unit. Both results have one entry per unit, in the order of rows.
+    `is_used`: mask of the selected rows. `offset`: first unit of each row, which accesses
+    `draft.count` units. An address is rank * `width` + unit. Both results have one entry
+    per unit, in the order of rows, then of units.
     """
     length = np.where(is_used, draft.count, 0)
     row = group_of_entry(row_pointer(length))

@@ -83,10 +83,10 @@ class Target:
         return {name: str(value) for name, value in written.items()}
 
     def _count_channels(self, program: ThreadBlockProgram) -> int:
-        """Return the number of channels that the file declares: the highest used channel plus 1.
+        """Return the number of channels that the file declares: the highest channel plus 1.
 
-        If the algorithm was read from a file that declares more, that number is kept, unless it
-        exceeds the runtime's limit.
+        It is 1 without thread blocks. If the algorithm was read from a file that declares more
+        channels, that number is kept, unless it exceeds the runtime's limit.
         """
         # The runtimes open connections only for channels below nchannels.
         used = int(program.channel.max(initial=0)) + 1
@@ -325,10 +325,12 @@ def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[i
 
 
 def _parse_size(text: str) -> int | None:
-    """Parse a size in bytes as the runtimes parse numbers, but with up to 18 digits.
+    """Parse a size in bytes; return None if it is negative, too large, or not a number.
 
-    Text after the number is ignored for numbers below 2^31. Returns None if it is negative, too
-    large, or not a number.
+    A decimal number of up to 18 digits that does not begin with 0 is accepted. Any other
+    text is read as the runtimes read numbers (`parse_number`): hexadecimal and octal
+    numbers are possible, text after the number is ignored, and numbers from 2^31 on are too
+    large.
     """
     if re.fullmatch(r"[1-9][0-9]{0,17}", text):
         return int(text)

@@ -202,8 +202,9 @@ class WaitHistory:
     def clock_at(self, ordinal: int) -> Clock:
         """Return the clock of the thread block when step `ordinal` begins; {} if none is recorded.
 
-        It is the clock of the last recorded step up to and including `ordinal`. The clock is not
-        copied.
+        A clock maps other thread blocks to the ordinal of their last step that is known to be
+        finished. The result is the clock of the last recorded step up to and including
+        `ordinal`; it is not copied.
         """
         index = bisect_right(self.ordinals, ordinal)
         return self.clocks[index - 1] if index else {}
@@ -249,11 +250,12 @@ class Knowledge:
         block_of_step: int,
         start: int,
     ) -> bool:
-        """Return whether step `at` of one thread block has finished before step `start` of another.
+        """Return whether step `at` of one block is known to finish before step `start` of another.
 
-        `parent_block`: block of `at`. `block_of_step`: block of `start`. Within one block it is
-        whether `at` < `start`. Otherwise it is whether the recorded waits of the second block up to
-        `start` imply it.
+        `parent_block`: thread block of `at`; `block_of_step`: that of `start`; steps are
+        counted within their block. Within one block the result is `at` < `start`. Otherwise it
+        is True only if the recorded waits of the second block up to and including `start` imply
+        it.
         """
         if parent_block == block_of_step:
             return at < start

@@ -132,12 +132,14 @@ _LATENCIES = _BUFFER_TIME >> 1, _BUFFER_TIME >> 10
 
 
 def compute_link_times(algorithm: Algorithm) -> tuple[int, ...]:
-    """Simulate a small and a large call on links that messages share; return the time of each.
+    """Return the simulated times of a small and of a large call on links that messages share.
 
-    Each rank has one link to a switch and one back. The unit is 2^-30 of the time in which one full
-    buffer crosses a link. The calls differ only in the latency of links, given by `_LATENCIES`:
-    half of that time for the small call, 2^-10 of it for the large one. The lanes of `algorithm`
-    are thread blocks; their order must be part of the control dependencies (not checked).
+    A time ends when the last message arrives; it is 0 without messages. Each rank has one
+    link to a switch and one back. The unit is 2^-30 of the time in which one full buffer
+    crosses a link. The calls differ only in the latency of links, given by `_LATENCIES`:
+    half of that time for the small call, 2^-10 of it for the large one. The lanes of
+    `algorithm` are thread blocks; their order must be part of the control dependencies (not
+    checked).
     """
     steps = _list_steps(algorithm)
     return tuple(_LinkRun(steps, latency).simulate() for latency in _LATENCIES)
@@ -261,9 +263,10 @@ class _LinkRun:
     def _queue_crossing(self, free: list[int], rank: int, step: int) -> None:
         """Occupy a link of a rank with the message of a sending step, after the earlier messages.
 
-        `free`: times at which the links of one direction become free; the entry of `rank` is
-        updated. The arrival at the end of the link is added to the events: this time plus the
-        latency.
+        `free`: times at which the links of one direction become free. The link is occupied for
+        the time of the step, from now or from the time at which it becomes free, if that is
+        later; `free[rank]` becomes the end of this time. An event is added for the arrival of
+        the message, one latency later.
         """
         free[rank] = max(free[rank], self._now) + self._steps.time[step]
         event = free[rank] + self._latency, next(self._numbers), step, free is self._to_rank

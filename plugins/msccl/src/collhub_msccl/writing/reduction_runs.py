@@ -80,12 +80,14 @@ _COLUMNS = ("dst_buffer", "dst_offset", "src_buffer", "src_offset", "count")
 
 
 def is_fusable_pair(columns: Columns, first: Int64Array, second: Int64Array) -> BoolArray:
-    """Return a mask of the pairs of reductions that may be executed in one pass.
+    """Return which pairs of reductions may be executed in one pass: bool[pairs].
 
-    Both reductions must have the same destination, source buffer and count, because the runtime
-    uses the count of the last one for all. The source and destination of each must not overlap,
-    because the operand would be read before or after the result changes. `columns`: columns of all
-    rows. `first`, `second`: rows of the pairs.
+    Both reductions must have the same destination (buffer and offset), source buffer and
+    count, because the runtime uses the count of the last one for all; source offsets may
+    differ. The source and destination of each must not overlap, even if INPUT and OUTPUT
+    share memory, because the operand would be read before or after the result changes.
+    `columns`: columns of all rows. `first`, `second`: rows of the pairs, which must be
+    reductions (not checked).
     """
     is_same = np.ones(len(first), np.bool_)
     for name in ("dst_buffer", "dst_offset", "src_buffer", "count"):

@@ -84,10 +84,11 @@ def count_scratch_units(
     dropped_src: BoolArray,
     dropped_dst: BoolArray,
 ) -> Int64Array:
-    """Return the SCRATCH units that every rank needs if no segment is moved: int64.
+    """Return the SCRATCH units that every rank needs with the offsets of the draft: int64[ranks].
 
-    It is the maximum end of an access of the rank, 0 without accesses. `dropped_src`,
-    `dropped_dst`: masks of the rows whose source (or destination) is not counted.
+    It is the maximum of offset + count over the accesses of the rank to SCRATCH, 0 without
+    accesses. `dropped_src`, `dropped_dst`: masks of the rows whose source (or destination)
+    is not counted.
     """
     segments = _find_segments(draft, dropped_src, dropped_dst)
     total = np.zeros(draft.num_ranks, np.int64)

@@ -31,9 +31,11 @@ _NO_ROWS = np.zeros(0, np.int64)
 def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangement | None:
     """Find an order of execution of the rows, and fuse the given pairs where possible.
 
-    `joined`: (row, row that may be fused into it). `is_free`: channels are not assigned yet, so
-    every message counts as a separate connection, without an order relative to other messages. None
-    if there is no order.
+    `joined`: (row, row that may be fused into it); pairs that would close a cycle are not
+    fused. The order respects the dependencies, and messages of one connection keep the
+    order of rows. With `is_free`, channels are not assigned yet: every message counts as a
+    connection of its own, without an order relative to other messages. Return None if the
+    rows form a cycle even without these pairs.
     """
     if is_free:
         separate_channel = np.minimum(np.arange(len(draft)), draft.partner)

@@ -42,8 +42,9 @@ class Lanes:
     def find_program_order(self) -> Edges:
         """Return the pairs (row, next row) in each lane of the producer, as two arrays.
 
-        A lane is the sequence of steps of one future thread block. Both arrays are empty if the
-        lanes are new, because these do not have an order yet.
+        A lane is the sequence of steps of one future thread block. The pairs are sorted by
+        lane, then by row. Both arrays are empty if the lanes are new, because these do not have
+        an order yet.
         """
         if not self.is_given:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -52,21 +53,25 @@ class Lanes:
     def find_fusable(self, draft: StepDraft) -> Edges:
         """Return the pairs (receive, send) that may become one step, each row at most once.
 
-        Both rows must be in one lane (steps of one thread block), and the send must forward exactly
-        the received data. In a lane of the producer they must be adjacent, in a new lane the send
-        must depend on the receive.
+        Both rows must be in one lane (steps of one thread block), and the send must forward
+        exactly the received data. In a lane of the producer they must be adjacent, in a new
+        lane the send must depend directly on the receive. Of several pairs, `match_one_to_one`
+        selects: the last receive of each send, then the first send of each receive. The pairs
+        ascend by receive.
         """
         first, second = self._find_consecutive(draft)
         is_pair = draft.is_forwarding(first, second)
         return match_one_to_one(first[is_pair], second[is_pair])
 
     def find_chains(self, draft: StepDraft, fused: Edges) -> Edges:
-        """Return the pairs (first reduction, later reduction) of one lane that may be executed in
-        one pass.
+        """Return pairs (first, later reduction) of a lane for chains that may run in one pass.
 
-        A lane is the sequence of steps of one future thread block. `fused`: (receive, send) pairs
-        that are one step. In lanes of the producer only adjacent rows count, and only fusions that
-        delay no step are returned; if the steps have no order, the delay is not checked.
+        A lane is the sequence of steps of one future thread block. `fused`: (receive, send)
+        pairs that are one step. In lanes of the producer, a chain consists of adjacent rows and
+        is divided where it would delay a step; if the steps have no order, the delay is not
+        checked. In new lanes, each reduction depends directly on the previous one, and the
+        delay is never checked. Order and length of the chains are those of
+        `find_reduction_chains`.
         """
         times = self._compute_times(draft, fused) if self.is_given else None
         return find_reduction_chains(draft, *self._find_consecutive(draft), times)
@@ -114,8 +119,9 @@ class Lanes:
     def _find_consecutive(self, draft: StepDraft) -> Edges:
         """Return the pairs of rows of one lane that may be fused, as two arrays.
 
-        In lanes of the producer these are the adjacent rows, because other fusions would change the
-        order. In new lanes these are all pairs in which the second row depends on the first.
+        In lanes of the producer these are the adjacent rows, because other fusions would change
+        the order. In new lanes these are all pairs in which the second row depends directly on
+        the first, in the order of the dependencies.
         """
         if self.is_given:
             return self.find_program_order()
@@ -125,8 +131,9 @@ class Lanes:
     def separate_sends(self, draft: StepDraft, lanes: Int64Array) -> Lanes:
         """Return lanes in which the sends of some lanes are moved to new lanes.
 
-        `lanes`: numbers of these lanes. Each new lane directly follows the lane from which it is
-        separated; all lanes are renumbered.
+        `lanes`: numbers of these lanes; their receives and local steps remain. A new lane
+        directly follows the lane from which it is separated, and all lanes are renumbered
+        without gaps. A lane that has only sends, or none, does not change. `is_given` is kept.
         """
         # Doubled numbers leave room for the separated sends directly after their lane.
         moves = draft.sends & np.isin(self.of_row, lanes)
@@ -238,7 +245,8 @@ def _group_connections(
     """Group the connections of one direction by (rank on this side, channel).
 
     `connection`: connection of each row. `side`: mask of the receives or of the sends. Each
-    connection is listed once per group, in the order of its first row.
+    connection is listed once per group. Groups, and the connections in them, are in the
+    order of their first row.
     """
     # Dictionaries as ordered sets: the same input gives the same file.
     groups: dict[tuple[int, int], dict[int, None]] = {}
@@ -303,7 +311,8 @@ def _assign_local_lanes(
 def _group_values(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
     """Group pairs (key, value) by key, as lists of values by key.
 
-    Keys are in the order of their first pair, and the values of a key in that of the pairs.
+    Keys are in the order of their first pair, the values of a key in the order of the
+    pairs. Repeated values are kept.
     """
     groups: dict[int, list[int]] = {}
     for key, value in zip(keys.tolist(), values.tolist(), strict=True):

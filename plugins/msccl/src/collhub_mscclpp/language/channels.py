@@ -232,10 +232,12 @@ class SwitchChannelAtRank:
         tb: int,
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
     ) -> None:
-        """Record the sum of a range over all ranks of the switch, written to `dst_chunk`.
+        """Record the reduction (`reduce_op`) of a range over all ranks of the switch channel.
 
-        The executor requires a broadcast of the result directly after it. Raises `RuntimeError` if
-        `dst_chunk` is on another rank or has another size.
+        The range has `size` chunks of the channel's buffer from `buffer_offset` on; the result
+        is written to `dst_chunk`. The executor requires a broadcast of the result directly
+        after it. Raise `RuntimeError` if `dst_chunk` is on another rank or has another size,
+        and without a current program.
         """
         src = [self._build_range(buffer_offset, size)]
         self._record("glre", src, [dst_chunk], tb, reduce_op.value)
@@ -256,8 +258,9 @@ class SwitchChannelAtRank:
     ) -> None:
         """Record an operation of the switch channel for a thread block in the current program.
 
-        `name`: name of the operation. `src` must not be empty. Raises `RuntimeError` if a chunk is
-        on another rank, or its size differs from that of the first source.
+        `name`: name of the operation. `src` must not be empty. Raise `RuntimeError` if a chunk
+        is on another rank, if its size differs from the size of the first source, and without a
+        current program.
         """
         for chunk in (*src, *dst):
             if chunk.rank != self.src_rank or chunk.size != src[0].size:
@@ -322,11 +325,13 @@ class Rank:
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
         packet: bool = False,
     ) -> None:
-        """Record the sum of `src_chunk` and other chunks, written to `dst_chunk`.
+        """Record the reduction (`reduce_op`) of `src_chunk` and other chunks of the rank.
 
-        By default the sum replaces `src_chunk`. `packet`: the other chunks are packets in scratch,
-        whereas `src_chunk` is plain data. Raises `RuntimeError` if a chunk is on another rank or
-        sizes differ, or if neither `tb` nor `tb_group` is given.
+        The result is written to `dst_chunk`; by default it replaces `src_chunk`. `packet`: the
+        other chunks are packets in scratch, whereas `src_chunk` is plain data. Thread block
+        `tb` executes it or, without `tb`, each block of `tb_group` a part. Raise `RuntimeError`
+        if a chunk is on another rank, if sizes differ, if neither `tb` nor `tb_group` is given,
+        and without a current program.
         """
         name = "repkt" if packet else "re"
         src, dst = [src_chunk, *other_chunks], [dst_chunk or src_chunk]

@@ -48,7 +48,8 @@ def lists_channels(operation: Recorded) -> bool:
 def exceeds_tables(operation: Recorded) -> bool:
     """Return whether the operation exceeds a table of the executor.
 
-    The limits are 8 channels (if the plan lists them), 10 ranges on one side, and 16 semaphores.
+    It does with more than 8 channels (if the plan lists them), more than 10 sources, more
+    than 10 destinations, or more than 16 semaphores.
     """
     channels = len(operation.channels) if lists_channels(operation) else 0
     ranges = max(len(operation.src), len(operation.dst))
@@ -95,11 +96,12 @@ def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
 
 
 def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, Recorded]:
-    """Return two adjacent operations of a thread block with at most one barrier between them.
+    """Drop one of two barriers between adjacent operations of a thread block; return both.
 
-    If the first one ends and the second one begins with a barrier, a synchronisation (such as a
-    signal or wait) gives up its own: the first operation if it is one, otherwise the second. If
-    neither is a synchronisation, or there is at most one barrier, both are returned unchanged.
+    If the first one ends and the second one begins with a barrier, a synchronisation (such
+    as a signal or wait) gives up its own: the first operation if it is one, otherwise the
+    second. If neither is a synchronisation, both barriers remain. With at most one barrier
+    between them, both operations are returned unchanged.
     """
     if first.is_synchronisation and second.starts_with_barrier:
         return replace(first, sync=first.sync & ~SyncType.after), second
@@ -170,7 +172,8 @@ def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:
 def _join_semaphores(first: Recorded, second: Recorded) -> Recorded:
     """Fuse two acquires, or two releases, into one operation with the semaphores of both.
 
-    Barriers of both are kept.
+    The semaphores of the first come first, and a common one is listed twice. Barriers of
+    both are kept.
     """
     semaphores = [*first.semaphores, *second.semaphores]
     return replace(first, semaphores=semaphores, sync=first.sync | second.sync)
@@ -179,8 +182,8 @@ def _join_semaphores(first: Recorded, second: Recorded) -> Recorded:
 def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
     """Return the fusion of two puts or two gets; channel i transfers range i.
 
-    Returns None if the channel types or the sizes of the first ranges differ, or if the channels
-    cannot be merged. The ranges and channels of the first operation come first.
+    The ranges and channels of the first operation come first; equal channels are repeated.
+    Return None if the channel types differ, or the sizes of the first range of each.
     """
     is_equal = first.channel_type == second.channel_type and first.src[0].size == second.src[0].size
     if not is_equal:
@@ -193,8 +196,8 @@ def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
 def _join_forwards(first: Recorded, second: Recorded) -> Recorded | None:
     """Return the fusion of two operations that forward packets of the same range.
 
-    The destinations of the first come first. Returns None if the sources or channel types differ,
-    or if the channels cannot be merged.
+    The destinations and channels of the first come first; equal channels are repeated.
+    Return None if the sources or the channel types differ.
     """
     is_same = first.channel_type == second.channel_type and list(first.src) == list(second.src)
     return _merge_channels(first, second, dst=[*first.dst, *second.dst]) if is_same else None
