@@ -176,9 +176,10 @@ class _BlockAssignment:
     def connect(self, message: _BlockMessage, channel: int) -> None:
         """Record which thread blocks use the connection of a message on `channel`.
 
-        A connection is (source rank, destination rank, channel). On each side, the thread block of
-        its first message owns it. Raises `InputError` if another thread block of the same rank
-        sends or receives on it.
+        A connection is (source rank, destination rank, channel). On each side, the thread block
+        of its first message owns it. Raises `InputError` (`thread-block-assignment`) if another
+        thread block of the same rank sends or receives on it; the sending side is checked
+        first.
         """
         source, destination = message.sender[0], message.receiver[0]
         for side, block in (("send", message.sender), ("receive", message.receiver)):

@@ -192,9 +192,11 @@ class _Scanner:
         return self._open[-1] if len(self._open) > 1 else ""
 
     def parse_step(self, element: memoryview) -> bool:
-        """Parse an element immediately; return whether it was accepted as one complete step.
+        """Pass an element to the parser; return whether it was accepted as one complete step.
 
         False if it is inside a comment, at a position where no step is allowed, or incomplete.
+        The parser has read the text in all cases. The parser's errors for invalid XML, and the
+        `InputError` of the handlers, pass through.
         """
         # The text may be inside a comment, or at a position where no step is allowed.
         rows = len(self._steps.lines)
