@@ -23,7 +23,7 @@ import numpy as np
 from collhub_execution import LevelledRequest, execute_levelled, launch
 
 from collhub_mpi.plugin import MpiOptions
-from hub_core.model import PluginError
+from hub_core.model import PluginError, UsageError
 from hub_core.plugin_api import (
     CheckLine,
     CheckReport,
@@ -172,11 +172,15 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
     If the run fails, shared memory of killed ranks is removed (`remove_segments_on_error`).
     Raises the errors of `find_launcher` (`PluginError`) and of `launch`: `InputError` for a
     rank that exits early or a timeout, `PluginError` for missing software or a launcher that
-    cannot be started, `UsageError` for a folder that cannot be written. An unclosed quote in
-    the launcher raises `ValueError`.
+    cannot be started, `UsageError` for a folder that cannot be written, and `UsageError`
+    (`launcher`) for an unclosed quote in the launcher.
     """
     # A launcher that the user names includes its options, which are unknown here.
-    launcher = shlex.split(options.launcher) if options.launcher else find_launcher()
+    try:
+        launcher = shlex.split(options.launcher) if options.launcher else find_launcher()
+    except ValueError as error:
+        message = f"option launcher: {error}"
+        raise UsageError(message, cure="quote as in a shell", code="launcher") from None
     start = [*launcher, "-n", str(request.program.num_ranks)]
 
     def command(folder: Path) -> list[str]:

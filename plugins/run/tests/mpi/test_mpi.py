@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from collhub_execution import execute_levelled
 from collhub_execution.testing import LaunchedExecutor, request_for
 from collhub_mpi import executor
 from collhub_mpi.plugin import MpiOptions
 
 import hub_core
-from hub_core.model import PluginError, ReduceOp
+from hub_core.model import PluginError, ReduceOp, UsageError
 from hub_core.plugin_api import CheckRequest, NoOptions
 from hub_core.testing import all_samples
 
@@ -149,6 +150,13 @@ def test_absent_mpiexec_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
     with pytest.raises(PluginError, match="mpiexec, which is not on the path"):
         executor.find_launcher()
+
+
+def test_unclosed_quote_in_the_launcher_is_refused() -> None:
+    request = request_for(SAMPLES["ring-all-reduce"])
+    options = MpiOptions(launcher="mpiexec --host 'a")
+    with pytest.raises(UsageError, match="option launcher: No closing quotation"):
+        execute_levelled(request, partial(executor.run_in_processes, options=options))
 
 
 def test_open_mpi_is_told_to_take_more_ranks_than_cores(
