@@ -186,6 +186,11 @@ class _Fields:
 # `ncclResult_t`, and the size of `ncclUniqueId`, in nccl.h.
 _SUCCESS = 0
 _ID_BYTES = 128
+# The first two return texts.
+_FUNCTIONS_OF_NCCL = (
+    *("ncclGetErrorString", "ncclGetLastError"),
+    *("ncclGetUniqueId", "ncclCommInitRank", "ncclCommDestroy"),
+)
 
 
 class _UniqueId(ctypes.Structure):
@@ -216,9 +221,9 @@ class NativeLibrary:
         """Load the library of `manifest` for `device` (cuda or cpu) and look up its functions.
 
         This also loads NCCL. Raises `PluginError` (`not-built`) if the file does not exist. Raises
-        `PluginError` (`not-loadable`) if it cannot be loaded or lacks the function run, release or
-        error. The cure contains the make target. `KeyError` for another device. A library without
-        NCCL's functions for error texts raises `AttributeError`.
+        `PluginError` (`not-loadable`) if it cannot be loaded, or lacks the function run, release or
+        error or a function of NCCL. The cure contains the make target. `KeyError` for another
+        device.
         """
         path = manifest.library[device]
         target = "library" if device == "cuda" else "double"
@@ -232,13 +237,13 @@ class NativeLibrary:
             self._run = self._functions[manifest.functions["run"]]
             self._release = self._functions[manifest.functions["release"]]
             self._error = self._functions[manifest.functions["error"]]
+            functions_of_nccl = [getattr(self._functions, name) for name in _FUNCTIONS_OF_NCCL]
         except (OSError, AttributeError) as error:
             message = f"{path} cannot be loaded: {error}"
             cure = f"rebuild it on this host: `make clean {target}`"
             raise PluginError(message, cure=cure, code="not-loadable") from None
-        self._error.restype = ctypes.c_char_p
-        for name in ("ncclGetErrorString", "ncclGetLastError"):
-            getattr(self._functions, name).restype = ctypes.c_char_p
+        for function in (self._error, *functions_of_nccl[:2]):
+            function.restype = ctypes.c_char_p
 
     def new_id(self) -> bytes:
         """Return a new NCCL ID; all ranks use it to join the same communicator.

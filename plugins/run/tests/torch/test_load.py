@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from collhub_execution.testing import in_threads
 from collhub_torch import load
-from collhub_torch.native_library import read_manifest
+from collhub_torch.native_library import NativeLibrary, read_manifest
 
 import hub_core
 from hub_core.model import Algorithm, HubError, InputError, PluginError, UsageError
@@ -532,6 +532,21 @@ def test_folder_of_another_kind_is_refused_with_the_cure(tmp_path: Path) -> None
     with pytest.raises(InputError) as caught:
         read_manifest(tmp_path)
     assert "collhub convert ALGORITHM --to nccl" in caught.value.diagnostics[0].cure
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ not found")
+def test_library_without_nccl_is_refused(tmp_path: Path) -> None:
+    manifest = read_manifest(manifest_of(tmp_path))
+    code = "".join(
+        f'extern "C" int {name}() {{ return 0; }}\n' for name in manifest.functions.values()
+    )
+    source = tmp_path / "x.cpp"
+    source.write_text(code)
+    command = ["g++", "-shared", "-fPIC", "-o", str(manifest.library["cpu"]), str(source)]
+    subprocess.run(command, check=True)
+    with pytest.raises(PluginError, match=r"cannot be loaded: .*ncclGetErrorString") as caught:
+        NativeLibrary(manifest, "cpu")
+    assert "make clean double" in caught.value.diagnostics[0].cure
 
 
 @needs_torch
