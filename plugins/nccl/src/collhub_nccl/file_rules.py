@@ -175,7 +175,7 @@ _TOPOLOGIES = (
     (
         "unknown-cpu",
         "The speed between CPUs is not known; it is taken as unlimited.",
-        "The CPU states no architecture or vendor.",
+        "The CPU has no architecture or vendor that the tables of NCCL contain.",
         "Give the attributes arch and vendor.",
         "`<cpu>` without attributes",
     ),

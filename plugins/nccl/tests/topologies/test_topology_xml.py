@@ -191,6 +191,26 @@ def test_a_file_without_gpus_needs_their_bus_ids(corpus: Path) -> None:
     assert [found.code for found in reports] == ["no-link-speed"]
 
 
+@pytest.mark.parametrize(
+    ("cpu", "rate"),
+    [
+        ('vendor="AuthenticAMD"', 16.0),
+        ('arch="arm64"', 6.0),
+        ('arch="x86_64"', bandwidths.UNLIMITED),
+        ('arch="riscv64" vendor="Other"', bandwidths.UNLIMITED),
+    ],
+)
+def test_a_cpu_is_reported_exactly_if_its_rate_is_assumed(cpu: str, rate: float) -> None:
+    cpus = [
+        f'<cpu numaid="{number}" {cpu}>{gpu(f"0{number + 1}", number)}</cpu>' for number in (0, 1)
+    ]
+    reports: list[Diagnostic] = []
+    topology = read_text(f'<system version="1">{"".join(cpus)}</system>', reports)
+    assert rates(topology, "cpu 0", "cpu 1") == [rate]
+    is_assumed = rate == bandwidths.UNLIMITED
+    assert ("unknown-cpu" in {found.code for found in reports}) == is_assumed
+
+
 def test_every_file_of_the_corpus_has_the_gpus_that_it_names(corpus: Path) -> None:
     for file in sorted((corpus / "nccl-topology").glob("rccl-*.xml")):
         text = file.read_text()

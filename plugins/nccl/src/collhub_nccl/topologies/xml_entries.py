@@ -416,22 +416,22 @@ class LinkRates:
         (`bandwidths.socket_to_socket`), with the values of RCCL if `is_rccl`, else of NCCL. An
         unknown vendor gives `bandwidths.UNLIMITED` (5000).
 
-        A CPU without `arch`, or of x86_64 without `vendor`, adds the warning `unknown-cpu` to
-        `findings`. An unknown architecture or vendor that is given adds none. A missing family or
-        model counts as 0. Raises `InputError` for a family or model that is no integer.
+        That of an unknown or missing vendor adds the warning `unknown-cpu` to `findings`, unless
+        the architecture decides. A missing family or model counts as 0. Raises `InputError` for a
+        family or model that is no integer.
         """
         if self.cpu_bandwidth is not None:
             return self.cpu_bandwidth
         architecture, vendor = cpu.text("arch"), cpu.text("vendor")
-        # Only x86_64 has several vendors with different rates.
-        if not architecture or (architecture == "x86_64" and not vendor):
+        family = cpu.whole("familyid") or 0
+        model = cpu.whole("modelid") or 0
+        rate = bandwidths.socket_to_socket(architecture, vendor, family, model, self.is_rccl)
+        if rate >= bandwidths.UNLIMITED:
             self.findings.warn(
                 "unknown-cpu",
                 cpu.place,
-                "a CPU states no architecture or vendor; "
+                f"a CPU of architecture {architecture!r:.40} and vendor {vendor!r:.40} is unknown; "
                 f"{bandwidths.UNLIMITED:g} GB/s between CPUs are assumed, which limits nothing",
                 "state the bandwidth with FILE?cpu_bandwidth=22GB/s",
             )
-        family = cpu.whole("familyid") or 0
-        model = cpu.whole("modelid") or 0
-        return bandwidths.socket_to_socket(architecture, vendor, family, model, self.is_rccl)
+        return rate
