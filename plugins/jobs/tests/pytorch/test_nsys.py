@@ -14,7 +14,8 @@ import pytest
 from collhub_pytorch.findings import collect_findings
 from collhub_pytorch.formats import NsysOptions
 from collhub_pytorch.nsys import activities
-from collhub_pytorch.nsys.read import read, read_folder
+from collhub_pytorch.nsys.ranges import CallRange, NcclPayload
+from collhub_pytorch.nsys.read import _merge_calls, read, read_folder
 from collhub_pytorch.nsys.samples import Export, exports, parquet_parts, step_of
 from collhub_pytorch.samples import file_part
 from read_jobs import collectives
@@ -437,3 +438,10 @@ def test_parquet_without_the_library_is_refused_with_the_command_that_installs_i
         (tmp_path / f"{name}.parquet").write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"collhub-jobs\[parquet\]"):
         read_parquet(tmp_path)
+
+
+def test_merged_collectives_of_a_kernel_have_unknown_bytes_if_one_has() -> None:
+    calls = [CallRange(0, 1, "AllReduce", NcclPayload("0x1", bytes=size)) for size in (-1, 100, 50)]
+    assert [call.bytes for call in _merge_calls(calls[1:])] == [150]
+    assert [call.bytes for call in _merge_calls(calls)] == [-1]
+    assert [call.bytes for call in _merge_calls(calls[::-1])] == [-1]

@@ -452,8 +452,8 @@ def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
     """Return the calls that one kernel executes, with equal collectives merged into one.
 
     Collectives are equal if kind, communicator and root are. The merged call is at the position of
-    its first call and has the operation name of the last. Its bytes are those of the first call, -1
-    if unknown, plus the known bytes of the others: -1 and 100 give 99. Messages are never merged.
+    its first call and has the operation name of the last. Its bytes are the sum of all calls, -1 if
+    those of any call are unknown. Messages are never merged.
     Calls of unknown operations are left out; without calls the list is empty. Roots and peers are
     positions in the communicator; a message has root -1, a collective peer -1.
     """
@@ -468,7 +468,8 @@ def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
         if kind[1] >= 0:
             key = (kind, payload.communicator, payload.target)
         known = merged.get(key)
-        size = payload.bytes if known is None else known.bytes + max(payload.bytes, 0)
+        sizes = [payload.bytes] if known is None else [known.bytes, payload.bytes]
+        size = sum(sizes) if min(sizes) >= 0 else -1
         is_message = kind[1] < 0
         merged[key] = Call(
             call.operation,
