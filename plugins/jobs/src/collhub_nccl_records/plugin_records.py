@@ -190,12 +190,11 @@ def read_profiler_events(
     3. If these are unknown or the end is before the begin: no times (-1), `timing_source` unknown.
 
     A `SkippedLine` is yielded, at its line, for a line that is no JSON object or too long, and for
-    the begin of a call without a valid `CommHash` or `Rank`. At the end there is one for each call
-    without an end, at the line of its begin, in the order of the begins.
-
-    Without a record are: a begin while `_MAX_OPEN_CALLS` (2^16) calls are open, an end without an
-    open call, and an open call whose key begins again (the new begin replaces it). No exception is
-    raised for invalid lines.
+    the begin of a call without a valid `CommHash` or `Rank`. So is one for a begin while
+    `_MAX_OPEN_CALLS` (2^16) calls are open, and for an open call whose key begins again (the new
+    begin replaces it), at the line of the replaced begin. At the end there is one for each call
+    without an end, at the line of its begin, in the order of the begins. An end without an open
+    call is ignored. No exception is raised for invalid lines.
     """
     host = _THREAD.sub("", PurePath(file).name)
     open_calls: dict[tuple[str, str, str], _OpenCall] = {}
@@ -211,24 +210,35 @@ def read_profiler_events(
         key = (str(category), str(event.get("id")), process)
         moment = _number(event.get("ts"))
         if category == "GPU" and process in last:
-            if phase == "b" and (
-                last[process].kernel_start_us < 0 or moment < last[process].kernel_start_us
-            ):
-                last[process].kernel_start_us = moment
+            if phase == "b" and moment >= 0:
+                start_us = last[process].kernel_start_us
+                last[process].kernel_start_us = moment if start_us < 0 else min(moment, start_us)
             elif phase == "e":
                 last[process].kernel_stop_us = max(last[process].kernel_stop_us, moment)
         if category not in _CALLS:
             continue
-        if phase == "b" and len(open_calls) < _MAX_OPEN_CALLS:
+        if phase == "b":
             record = _call(event, process, number, members)
             if isinstance(record, SkippedLine):
                 yield record
+                continue
+            # Removed first, so that the calls remain in the order of their begins.
+            replaced = open_calls.pop(key, None)
+            if replaced is not None:
+                yield _skip_unfinished(replaced)
+            if len(open_calls) == _MAX_OPEN_CALLS:
+                message = f"{_MAX_OPEN_CALLS} calls before the event have no end yet"
+                yield SkippedLine(number, message, "give a file in which calls have ends")
                 continue
             open_calls[key] = last[process] = _OpenCall(record, moment)
         elif phase == "e" and key in open_calls:
             yield _finished(open_calls.pop(key), moment)
     for call in open_calls.values():
-        yield SkippedLine(call.record.line, f"{call.record.operation} has no end in the file")
+        yield _skip_unfinished(call)
+
+
+def _skip_unfinished(call: _OpenCall) -> SkippedLine:
+    return SkippedLine(call.record.line, f"{call.record.operation} has no end in the file")
 
 
 def _event(line: bytes | None, file: str) -> dict[str, Any] | None:

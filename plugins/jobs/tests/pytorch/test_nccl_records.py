@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from collhub_nccl_records import read_inspector_lines
+from collhub_nccl_records.calls import CallRecord, SkippedLine
+from collhub_nccl_records.plugin_records import read_profiler_events
 from collhub_pytorch.findings import collect_findings
 from collhub_pytorch.formats import ClockOptions, DeepSpeedOptions, RankOptions
 from collhub_pytorch.job import recorded_ranks_per_node
@@ -207,6 +209,41 @@ def test_times_of_the_profiler_plugin_are_aligned() -> None:
     findings = collect_findings(workload)
     (reduce,) = [one for one in findings.calls if one.kind == "all-reduce"]
     assert (reduce.transferring_ns, reduce.waiting_ns) == (200_000, 20_000)
+
+
+def read_events(text: str) -> list[CallRecord | SkippedLine]:
+    lines = enumerate(text.encode().splitlines(), start=1)
+    return list(read_profiler_events(lines, "trace-node-7.txt"))
+
+
+def test_a_call_whose_begin_is_repeated_is_reported_as_skipped() -> None:
+    reduced = profiler_file(0, 0).splitlines(keepends=True)[:5]
+    text = "".join([*reduced[:2], *reduced[1:]])
+    skipped, call = read_events(text)
+    assert isinstance(skipped, SkippedLine)
+    assert (skipped.line, skipped.message) == (2, "AllReduce has no end in the file")
+    assert isinstance(call, CallRecord)
+    assert call.line == 3
+
+
+def test_calls_above_the_limit_of_open_ones_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collhub_nccl_records.plugin_records._MAX_OPEN_CALLS", 1)
+    begins = profiler_file(0, 0).splitlines(keepends=True)
+    found = read_events("".join([begins[1], begins[5], begins[4]]))
+    assert [type(one) for one in found] == [SkippedLine, CallRecord]
+    assert found[0].line == 2
+
+
+def test_a_kernel_without_a_time_leaves_the_begin_of_the_others() -> None:
+    lines = profiler_file(0, 0).splitlines(keepends=True)[:5]
+    without_time = lines[2].replace('"ts": 10', '"ts": "?"')
+    assert without_time != lines[2]
+    (expected,), (found,) = (
+        read_events("".join(text)) for text in (lines, [*lines[:3], without_time, *lines[3:]])
+    )
+    assert found == expected
+    assert isinstance(found, CallRecord)
+    assert found.timing_source == "kernel_cpu"
 
 
 def test_a_profile_without_closing_bracket_and_end_is_read() -> None:
