@@ -216,10 +216,10 @@ def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> 
     steps come before all other steps of the rank, in the order of the groups; none waits for
     another, so they run concurrently.
 
-    The steps of the group on this rank that have no data or control dependency wait for the
-    COMPUTE step, by a control dependency. Steps with a dependency get none, even if it is on a
-    step of another group. Other steps keep their order and dependencies. If no start is above
-    0, the result equals the argument.
+    The steps of the group on this rank that have no data or control dependency on a step of the
+    same group wait for the COMPUTE step, by a control dependency. A dependency on a step of another
+    group is not enough, because that group may start earlier. Other steps keep their order and
+    dependencies. If no start is above 0, the result equals the argument.
     """
     ranks = steps.num_ranks
     key = group * ranks + steps.rank
@@ -244,7 +244,7 @@ def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> 
     has_parent = np.zeros(len(steps), np.bool_)
     for name in ("data", "control"):
         parents, children = getattr(steps, f"{name}_edges")
-        has_parent[children] = True
+        has_parent[children[group[parents] == group[children]]] = True
         edges[name] = np.stack([parents, children]) + added
     waiting = np.flatnonzero(np.isin(key, delayed) & ~has_parent)
     delays = np.stack([np.searchsorted(delayed, key[waiting]), waiting + added])

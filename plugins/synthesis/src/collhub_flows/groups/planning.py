@@ -148,13 +148,12 @@ def plan_groups(
     candidates, in this order:
 
     1. `together`: the joint schedule of all groups.
-    2. `at once`: the separate algorithms (`_plan_separately`) at the same time. Only for two or
-       more groups, and only if they can be combined into one algorithm.
+    2. `at once`: the separate algorithms (`_plan_separately`) at the same time. Only if they can be
+       combined into one algorithm.
     3. `one by one`: the separate algorithms one after the other, in the order of their starts. Only
        for two or more groups. `joint` of the plan is then None.
 
-    The one with the lowest simulated time in ps is taken; of equal times the first. So a single
-    group always has its joint schedule, even if its separate algorithm is faster. At a time limit
+    The one with the lowest simulated time in ps is taken; of equal times the first. At a time limit
     the plan consists of the best schedules so far, at least one per group, and `cuts` has the
     searches that ended.
 
@@ -183,10 +182,10 @@ def plan_groups(
     alone, not_tried = _plan_separately(network, wishes, chosen, progress)
     times = tuple(judge(single.algorithm) for single in alone)
     candidates: list[_Candidate] = [("together", together, joint, judge(joint))]
-    # For a single group these candidates would be the same.
+    separate = tuple(single.algorithm for single in alone)
+    candidates += _combine_separate(separate, topology, judge, starts)
+    # One group after the other is no other candidate for a single group.
     if len(wishes) > 1:
-        separate = tuple(single.algorithm for single in alone)
-        candidates += _combine_separate(separate, topology, judge, starts)
         candidates.append(("one by one", separate, None, _run_one_by_one(wishes, times)))
     progress(0.95, "bounds")
     method, algorithms, best, time = min(candidates, key=lambda candidate: candidate[3].ps)
