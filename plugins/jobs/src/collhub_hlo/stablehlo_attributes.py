@@ -16,6 +16,8 @@ from collhub_hlo_modules.text import Instruction
 from collhub_hlo.mlir_text import Operation, parse_dictionaries
 
 _PAIR_OF_LISTS = re.compile(r"contracting_dims\s*=\s*\[([\d,\s]*)\]\s*x")
+# The dimensions of the first tensor in a list of types.
+_DIMENSIONS = re.compile(r"(?<=<)(?:[0-9?]+x)*")
 _LHS_CONTRACTING = re.compile(r"lhs_contracting_dimensions\s*=\s*\[([\d,\s]*)\]")
 _CONVOLUTION = re.compile(r"(\[[^\]]*\])\s*x\s*(\[[^\]]*\])\s*->\s*(\[[^\]]*\])")
 _DIRECTION = re.compile(r"\A\s*([A-Z]{2})\b|comparison_direction\s*([A-Z]{2})\b")
@@ -187,7 +189,7 @@ def _contracted(operation: Operation) -> str:
        unchanged.
     2. `lhs_contracting_dimensions` (generic form): the text of its list.
     3. The older operation `dot` without both: `1` if the type of the left operand has more than one
-       `x`, as `tensor<2x3xf32>`, otherwise `0`.
+       dimension, as `tensor<2x3xf32>`, otherwise `0`.
 
     The result is "" for all other operations.
     """
@@ -196,7 +198,8 @@ def _contracted(operation: Operation) -> str:
         return match[1]
     if operation.name.endswith(".dot"):
         operand = operation.types.partition("->")[0]
-        return "1" if operand.count("x", 0, operand.find(",")) > 1 else "0"
+        dimensions = _DIMENSIONS.search(operand)
+        return "1" if dimensions and dimensions[0].count("x") > 1 else "0"
     return ""
 
 

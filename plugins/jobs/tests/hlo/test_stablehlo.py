@@ -411,6 +411,17 @@ def test_work_of_products_convolutions_and_loops_of_functions() -> None:
     assert operations["convolution.c"] == 2 * (2 * 8 * 8 * 16) * 27
 
 
+def test_a_vector_of_complex_numbers_is_contracted_along_its_only_dimension() -> None:
+    body = """    %v = stablehlo.constant dense<0.0> : tensor<16xcomplex<f32>>
+    %m = stablehlo.constant dense<0.0> : tensor<16x4xcomplex<f32>>
+    %o = stablehlo.dot %v, %m : (tensor<16xcomplex<f32>>, tensor<16x4xcomplex<f32>>) ->\
+ tensor<4xcomplex<f32>>
+    %r = stablehlo.negate %a : tensor<4xf32>"""
+    nodes = load(module(body)).nodes
+    (operations,) = set(nodes.operations[nodes.operations > 4].tolist())
+    assert operations == 2 * 4 * 16
+
+
 def test_reductions_of_both_forms_count_their_operands() -> None:
     body = """    %z = stablehlo.constant dense<0.0> : tensor<f32>
     %s = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0] :\
