@@ -230,9 +230,7 @@ class DeviceList:
 
         Raises `InputError` at `endpoint` for an unknown name, for a device that contains itself,
         also through other devices, and for more than 17 nested levels. Defects in the entry of the
-        device (components, edges, nested devices) raise `InputError` at their own path. After an
-        error the list must not be used again: the devices that were being expanded count as open,
-        so that a further request reports that they contain themselves.
+        device (components, edges, nested devices) raise `InputError` at their own path.
         """
         if name in self._devices:
             return self._devices[name]
@@ -240,18 +238,22 @@ class DeviceList:
             known = ", ".join(self._entries) or "none"
             endpoint.fail(f"no device is named {name[:80]!r}", f"devices are: {known}")
         # Deep chains are refused like cycles: both would expand without bound.
-        if name in self._open_names or len(self._open_names) > _MAX_DEPTH:
-            cycle = " contains ".join([*self._open_names, name])
-            problem = f"devices contain one another: {cycle[:200]}"
-            endpoint.fail(problem, "a device cannot contain itself")
+        chain = " contains ".join([*self._open_names, name])[:200]
+        if name in self._open_names:
+            endpoint.fail(f"devices contain one another: {chain}", "a device cannot contain itself")
+        if len(self._open_names) > _MAX_DEPTH:
+            problem = f"devices are nested in more than {_MAX_DEPTH + 1} levels: {chain}"
+            endpoint.fail(problem, "join devices of several levels in one")
         self._open_names.append(name)
         device_in_progress = Device(name)
-        for component in self._entries[name]["components"].items():
-            self._add_component(device_in_progress, component)
-        # Edges refer to components, so that these come first.
-        for edge in self._entries[name].items_of("edges"):
-            device_in_progress.edges.append(self._join(edge, device_in_progress))
-        self._open_names.pop()
+        try:
+            for component in self._entries[name]["components"].items():
+                self._add_component(device_in_progress, component)
+            # Edges refer to components, so that these come first.
+            for edge in self._entries[name].items_of("edges"):
+                device_in_progress.edges.append(self._join(edge, device_in_progress))
+        finally:
+            self._open_names.pop()
         self._devices[name] = device_in_progress
         return device_in_progress
 

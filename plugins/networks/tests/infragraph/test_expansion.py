@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from collhub_infragraph.devices import DeviceList
+from collhub_networks.values import Value
 from documents import document, edge, ends, graph, network
 
 from hub_core.model import InputError
@@ -211,6 +214,30 @@ def test_custom_component_may_lack_its_type() -> None:
 def test_device_that_holds_itself_is_refused() -> None:
     value = document([], components=[{"name": "host", "count": 2, "choice": "device"}])
     assert "devices contain one another: host contains host" in refused(value)
+
+
+def test_a_deep_chain_of_devices_is_refused_as_such() -> None:
+    devices = [{"name": "d0", "components": [{"name": "xpu", "count": 1, "choice": "xpu"}]}]
+    for level in range(1, 18):
+        inner = {"name": f"d{level - 1}", "count": 1, "choice": "device"}
+        devices.append({"name": f"d{level}", "components": [inner]})
+    instances = [{"name": "i", "device": "d17", "count": 1}]
+    value = {"devices": devices[::-1], "instances": instances}
+    assert "devices are nested in more than 17 levels: d17 contains d16" in refused(value)
+
+
+def test_a_device_with_an_error_is_refused_with_the_same_error_again() -> None:
+    device = {"name": "host", "components": [{"name": "xpu", "count": 0, "choice": "xpu"}]}
+    entry = Value("net.yaml", device)
+    none = np.zeros(0, np.int64)
+    devices = DeviceList({"host": entry}, lambda edge, device: (none, none, none))
+    messages = []
+    for _ in range(2):
+        with pytest.raises(InputError) as caught:
+            devices.get_device("host", entry)
+        messages.append(caught.value.diagnostics[0].message)
+    assert messages[0] == messages[1]
+    assert "contain" not in messages[0]
 
 
 def test_counts_that_multiply_are_refused_before_they_are_expanded() -> None:
