@@ -285,9 +285,9 @@ def expected_time(
 
     1. NCCL of `version` without a variant. An empty `version` fits any version, as does a table
        without a version.
-    2. The libraries of the profile's tables, then those of its networks, if their variant
-       begins with `+` (a network plugin, such as `+ aws-ofi-nccl`). They are tried with their
-       own versions; `version` is ignored.
+    2. The libraries of the profile's tables, then those of its networks, if their name is NCCL and
+       their variant begins with `+` (a network plugin, such as `+ aws-ofi-nccl`). They are tried
+       with their own versions; `version` is ignored.
 
     `size_bytes`: bytes of the full buffer. `nodes`: nodes on which the ranks are distributed
     equally. `dtype`: data type of the call, "" if unknown; a table must have the same text.
@@ -301,7 +301,11 @@ def expected_time(
     # Times with a network plugin are the only ones of some machines: `NCCL, + aws-ofi-nccl`.
     profile_libraries = [table.library for table in profile.tables]
     profile_libraries += [network.library for network in profile.networks]
-    libraries += [library for library in profile_libraries if library.variant.startswith("+")]
+    libraries += [
+        library
+        for library in profile_libraries
+        if library.name == "NCCL" and library.variant.startswith("+")
+    ]
     for library in libraries:
         call = PlannedCall(collective, ranks, nodes, size_bytes, library, dtype)
         predicted = predict_time(profile, call)

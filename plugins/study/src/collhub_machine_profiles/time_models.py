@@ -357,20 +357,22 @@ def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float |
     median over all pairs of tables (Theil-Sen) of the difference of times divided by that of
     log2(nodes). It is limited to 0..`MAX_GROWTH` * t, that is 0.35 t per doubling.
 
-    Returns None for fewer than `MIN_TABLES` (3) such tables, or if the call has no more nodes than
+    Of several tables with equal numbers of nodes, which differ in the version of the library, only
+    one counts: the first that has the version of the call, else the first. Returns None for fewer
+    than `MIN_TABLES` (3) such tables, or if the call has no more nodes than
     the largest of them.
     """
-    same = sorted(
-        (
-            table
-            for table in tables
-            if table.nodes > 1
+    table_of_nodes: dict[int, Table] = {}
+    # Stable: tables with the version of the call come first.
+    for table in sorted(tables, key=lambda table: table.library != point.library):
+        if (
+            table.nodes > 1
             and (table.collective, table.dtype) == (point.collective, point.dtype)
             and may_be_equal(table.library, point.library)
             and table.ranks * point.nodes == point.ranks * table.nodes
-        ),
-        key=lambda table: table.nodes,
-    )
+        ):
+            table_of_nodes.setdefault(table.nodes, table)
+    same = [table_of_nodes[nodes] for nodes in sorted(table_of_nodes)]
     if len(same) < MIN_TABLES or point.nodes <= same[-1].nodes:
         return None
     size = np.array([point.size_bytes], dtype=float)

@@ -10,9 +10,15 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-from collhub_machine_profiles.calls import make_tables
+from collhub_machine_profiles.calls import PlannedCall, Table, make_tables
 from collhub_machine_profiles.gpus import GPUS
-from collhub_machine_profiles.machine_profile import parse_profile, profile_bytes, read_profile
+from collhub_machine_profiles.machine_profile import (
+    MachineProfile,
+    parse_profile,
+    profile_bytes,
+    read_profile,
+)
+from collhub_machine_profiles.nccl_baseline import expected_time
 from collhub_machine_profiles.time_models import NETWORK_NAMES, extrapolate_nodes
 from collhub_machines.calibration import read_points
 from collhub_machines.fitting import choose_prior, fit_networks, machine_prior
@@ -461,3 +467,36 @@ def test_points_of_different_numbers_of_nodes_have_series_of_their_own() -> None
         "all-reduce of 16 on 2 nodes, NCCL 2.29.2: measured",
         "all-reduce of 16, NCCL 2.29.2: measured",
     ]
+
+
+def test_tables_of_several_versions_count_once_per_number_of_nodes() -> None:
+    def create_table(nodes: int, version: str, time_us: float) -> Table:
+        sizes = np.array([1024.0, 2048.0])
+        library = Library("NCCL", version)
+        return Table("all-reduce", 4 * nodes, nodes, library, "", sizes, np.full(2, time_us))
+
+    tables = [create_table(nodes, "2.20.5", 10.0 * nodes) for nodes in (2, 4, 8)]
+    newer = create_table(8, "2.21.0", 80.0)
+    call = PlannedCall("all-reduce", 64, 16, 1024, Library("NCCL"))
+    expected = extrapolate_nodes(tables, call)
+    assert expected is not None
+    # Slopes of all pairs: 20, 30 and 40 us per doubling; 0.35 of 80 us is the limit.
+    assert expected == pytest.approx(80 + 28)
+    assert extrapolate_nodes([*tables, newer], call) == expected
+    # Two numbers of nodes are too few, even with three tables.
+    assert extrapolate_nodes([*tables[1:], newer], call) is None
+    slower = create_table(8, "2.21.0", 100.0)
+    exact = PlannedCall("all-reduce", 64, 16, 1024, Library("NCCL", "2.20.5"))
+    assert extrapolate_nodes([slower, *tables], exact) == expected
+
+
+def test_times_of_nccl_are_not_those_of_another_library_with_a_network_plugin() -> None:
+    def create_profile(name: str) -> MachineProfile:
+        sizes, times_us = np.array([1024.0, 2048.0]), np.array([10.0, 20.0])
+        table = Table("all-reduce", 8, 2, Library(name, "", "+ aws-ofi"), "", sizes, times_us)
+        return MachineProfile("x", "x", "", Library(name), {}, (table,), (), ())
+
+    predicted = expected_time(create_profile("NCCL"), "all-reduce", 8, 2, 1024)
+    assert predicted is not None
+    assert predicted.time_us == 10
+    assert expected_time(create_profile("RCCL"), "all-reduce", 8, 2, 1024) is None
