@@ -167,11 +167,12 @@ def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
     Raises `UsageError` (`not-https`) for a URL that does not start with `https://`. Raises
     `InputError` (`invalid-zoo`) if the connection fails or the server returns an HTTP error
-    such as 404. It also does if no data arrives for 30 s, if the server redirects to another
-    protocol, and for more than `max_bytes`. The 30 s limit each wait, not the whole download. A
-    malformed HTTP answer raises `http.client.HTTPException`.
+    such as 404. It also does for a malformed or truncated HTTP answer, if no data arrives for 30 s,
+    if the server redirects to another protocol, and for more than `max_bytes`. The 30 s limit each
+    wait, not the whole download.
     """
     # Imported here: the only command that needs the network imports its library.
+    import http.client
     import urllib.error
     import urllib.request
 
@@ -197,8 +198,9 @@ def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         opener = urllib.request.build_opener(RefuseOtherProtocols())
         with opener.open(url, timeout=_TIMEOUT_S) as answer:
             content = cast("bytes", answer.read(max_bytes + 1))
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        _refuse(url, f"the download failed: {error}", "check the address and the connection")
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        _refuse(url, f"the download failed: {reason:.200}", "check the address and the connection")
     if len(content) > max_bytes:
         _refuse(url, f"the file is larger than {max_bytes >> 20} MiB", "download it yourself")
     return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from pathlib import Path
 
@@ -124,6 +125,15 @@ def test_address_without_https_is_refused(collhub) -> None:
         with pytest.raises(UsageError, match="no https address"):
             download(f"{address}/index.json")
         assert collhub("zoo", "list", "--zoo", address).code == 2
+
+
+def test_an_answer_that_is_no_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*arguments: object, **options: object) -> None:
+        raise http.client.BadStatusLine("SSH-2.0-OpenSSH_9.6")
+
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", answer)
+    with pytest.raises(InputError, match=r"the download failed: .*SSH-2\.0"):
+        download("https://example.org/index.json")
 
 
 def test_catalogue_at_an_address_checks_its_files() -> None:
