@@ -81,7 +81,8 @@ def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> Jso
     except json.JSONDecodeError as error:
         _fail(file, f"this is not JSON: {error.msg} at column {error.colno}", error.lineno)
     except RecursionError:
-        _fail(file, f"values are nested deeper than {MAX_DEPTH} levels")
+        # The parser's limit depends on the version of Python, but is always higher than ours.
+        _fail(file, "values are nested too deeply", cure=f"nest at most {MAX_DEPTH} levels")
     except _RefusedError as error:
         _fail(file, str(error))
     except ValueError:

@@ -198,7 +198,7 @@ DEFECTS = {
     "trailing": (TEXT + b"{}", r"x.json:\d+: this is not JSON: Extra data"),
     "NaN": (replaced('"extensions": {}', '"extensions": {"a": NaN}'), "NaN is not JSON"),
     "twice": (replaced('"root": null', '"root": null, "root": null'), "the key 'root' occurs twice"),
-    "deep": (replaced('"extensions": {}', f'"extensions": {{"a": {"[" * 10**5}{"]" * 10**5}}}'), "deeper than 64 levels"),
+    "deep": (replaced('"extensions": {}', f'"extensions": {{"a": {"[" * 10**5}{"]" * 10**5}}}'), "too deeply; nest at most 64 levels"),
     "rather deep": (replaced('"extensions": {}', f'"extensions": {{"a": {"[" * 70}{"]" * 70}}}'), r"\$.extensions: .* deeper"),
     "digits": (replaced('"extensions": {}', f'"extensions": {{"a": {"9" * 5000}}}'), "an integer has too many digits"),
     "surrogate": (replaced('"extensions": {}', '"extensions": {"a": "\\ud800"}'), "half of a surrogate pair"),

@@ -172,7 +172,7 @@ def test_lost_flows_are_told():
     ("content", "message"),
     [
         (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
-        (b'{"a": ' + b"[" * 100_000, "nested deeper than 64 levels"),
+        (b'{"a": ' + b"[" * 100_000, "values are nested too deeply; nest at most 64 levels"),
         (b'{"a": ' + b"1" * 5000 + b"}", "too many digits"),
         (b'{"a": "\\ud800"}', "half of a surrogate pair"),
     ],
