@@ -162,8 +162,9 @@ def _find_path(
 ) -> list[int]:
     """Return the links of a fastest path between two nodes, from the source on; [] for equal ends.
 
-    `time_ns`: float64[links], infinite for unusable links. Of equally fast links into a node, the
-    first is taken. Raises `UsageError` (`not-connected`) without a path.
+    `time_ns`: float64[links], infinite for unusable links. Of equally fast paths the one with the
+    fewest links is taken, and of several the one with the first link into its last node. Raises
+    `UsageError` (`not-connected`) without a path.
     """
     reached_ns = topology.arcs().lengths_from(np.arange(topology.num_nodes) == source, time_ns)
     if not np.isfinite(reached_ns[destination]):
@@ -173,12 +174,16 @@ def _find_path(
             cure="restore one of the links, or synthesize an algorithm for the remaining ones",
             code="not-connected",
         )
+    # Links of fastest paths. Those without a time may form cycles, so that links are counted.
+    is_tight = reached_ns[topology.source] + time_ns <= reached_ns[topology.destination]
+    link_counts = topology.arcs().lengths_from(
+        np.arange(topology.num_nodes) == source, np.where(is_tight, 1.0, np.inf)
+    )
     links: list[int] = []
     node = destination
     while node != source:
-        candidates = np.flatnonzero(topology.destination == node)
-        before = reached_ns[topology.source[candidates]] + time_ns[candidates]
-        link = int(candidates[np.argmin(before)])
+        candidates = np.flatnonzero(is_tight & (topology.destination == node))
+        link = int(candidates[np.argmin(link_counts[topology.source[candidates]])])
         links.append(link)
         node = int(topology.source[link])
     return links[::-1]

@@ -12,7 +12,7 @@ from hub_core import Algorithm, UsageError, parse_topology, verify
 from hub_core.model import Findings, match_messages
 from hub_core.network import Topology, select_links
 from hub_core.plugin_api import Simulator
-from hub_core.schedules.repair import Repair, repair
+from hub_core.schedules.repair import Repair, _find_path, repair
 from hub_core.testing import binomial_broadcast, ring_all_gather, ring_all_reduce
 
 SIZE = 1 << 20
@@ -66,6 +66,13 @@ def test_paths_avoid_slow_links() -> None:
     network = parse_topology("fc:4?degrade=0-2=0.01")
     result = repair(ring_all_gather(4), network, select_links(network, "0-1"), SIZE)
     assert result.paths == ((0, 3, 1),)
+
+
+def test_paths_over_links_without_a_time_end() -> None:
+    network = parse_topology("ring:4")
+    time_ns = np.where(select_links(network, "2-3"), np.inf, 0.0)
+    links = _find_path(network, 2, 3, time_ns)
+    assert network.destination[links].tolist() == [1, 0, 3]
 
 
 def test_relays_can_run_row_by_row() -> None:
