@@ -140,9 +140,8 @@ def _choose_paths(
         totals[connection] = totals.get(connection, 0) + size
         largest[connection] = max(largest.get(connection, 0), size)
     bytes_per_ns = failed.bandwidth_bytes_per_s / 1e9
-    is_usable = np.asarray(
-        [node >= failed.num_npus or node in rank_of_npu for node in range(failed.num_nodes)]
-    )
+    nodes = np.arange(failed.num_nodes)
+    is_usable = (nodes >= failed.num_npus) | np.isin(nodes, npus)
     waiting = waiting_bytes.copy()
     paths = {}
     for connection in sorted(totals, key=lambda each: (-totals[each], each)):
@@ -152,8 +151,8 @@ def _choose_paths(
         time[failed.plane != channel % failed.num_planes] = np.inf
         links = _find_path(failed, npus[source], npus[destination], time)
         waiting[links] += totals[connection]
-        nodes = [npus[source], *failed.destination[links].tolist()]
-        paths[connection] = tuple(rank_of_npu[node] for node in nodes if node < failed.num_npus)
+        passed = [npus[source], *failed.destination[links].tolist()]
+        paths[connection] = tuple(rank_of_npu[node] for node in passed if node < failed.num_npus)
     return {connection: paths[connection] for connection in sorted(paths)}
 
 
@@ -162,11 +161,11 @@ def _find_path(
 ) -> list[int]:
     """Return the links of a fastest path between two nodes, from the source on; [] for equal ends.
 
-    `time_ns`: float64[links], infinite for unusable links. Of equally fast paths the one with the
-    fewest links is taken, and of several the one with the first link into its last node. Raises
-    `UsageError` (`not-connected`) without a path.
+    `time_ns`: float64[links], infinite for unusable links. Of equally fast paths it is one with the
+    fewest links. Raises `UsageError` (`not-connected`) without a path.
     """
-    reached_ns = topology.arcs().lengths_from(np.arange(topology.num_nodes) == source, time_ns)
+    arcs, starts = topology.arcs(), np.arange(topology.num_nodes) == source
+    reached_ns = arcs.lengths_from(starts, time_ns)
     if not np.isfinite(reached_ns[destination]):
         names = f"{topology.node_name(source)} to {topology.node_name(destination)}"
         raise UsageError(
@@ -176,16 +175,12 @@ def _find_path(
         )
     # Links of fastest paths. Those without a time may form cycles, so that links are counted.
     is_tight = reached_ns[topology.source] + time_ns <= reached_ns[topology.destination]
-    link_counts = topology.arcs().lengths_from(
-        np.arange(topology.num_nodes) == source, np.where(is_tight, 1.0, np.inf)
-    )
-    links: list[int] = []
-    node = destination
+    link_counts = arcs.lengths_from(starts, np.where(is_tight, 1.0, np.inf))
+    links, node = list[int](), destination
     while node != source:
         candidates = np.flatnonzero(is_tight & (topology.destination == node))
-        link = int(candidates[np.argmin(link_counts[topology.source[candidates]])])
-        links.append(link)
-        node = int(topology.source[link])
+        links.append(int(candidates[np.argmin(link_counts[topology.source[candidates]])]))
+        node = int(topology.source[links[-1]])
     return links[::-1]
 
 
