@@ -359,18 +359,12 @@ def _store_source_arguments(
     session = context.obj
     more = arguments[: len(arguments) - session.separated_arguments]
     files = (context.params["source"], *more)
-    if more and not are_ranks_of_one(files, session.registry()):
-        from hub_core.pipeline.sources import are_rank_files
-
-        formats = [provided.offer.format for provided in session.registry().all(FormatReader)]
-        # The contents of the files, not their names, may show that they are rank files.
-        if not are_rank_files(files, formats):
-            raise click.UsageError(
-                f"Got unexpected extra argument ({more[0]}); several files are all ranks of one"
-                " job, and arguments for a program follow after --",
-                context,
-            )
-        session.rank_files = files
+    if more and not session.join_ranks(files):
+        raise click.UsageError(
+            f"Got unexpected extra argument ({more[0]}); several files are all ranks of one"
+            " job, and arguments for a program follow after --",
+            context,
+        )
     session.source_arguments = arguments[len(more) :]
 
 

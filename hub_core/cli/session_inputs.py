@@ -47,6 +47,23 @@ class SessionInputs(SessionState):
 
     __slots__ = ()
 
+    def join_ranks(self, files: tuple[str, ...]) -> bool:
+        """Return whether several files are the ranks of one job, by their names or their contents.
+
+        If their names are those of all files of one set, the set is found by the name of the first
+        file. Otherwise, if their contents show that they are rank files, they become `rank_files`.
+        Raises `InputError` for a file whose content decides and cannot be read.
+        """
+        from hub_core.pipeline.sources import are_one_set, are_rank_files
+        from hub_core.plugin_api import FormatReader
+
+        formats = [provided.offer.format for provided in self.registry().all(FormatReader)]
+        if are_one_set(files, formats):
+            return True
+        if are_rank_files(files, formats):
+            self.rank_files = files
+        return self.rank_files == files
+
     def open_input(
         self, source: str, source_format: str | None = None, more: Sequence[str] = ()
     ) -> OpenedAlgorithm:

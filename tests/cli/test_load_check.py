@@ -172,7 +172,13 @@ def test_the_guide_lists_the_versions_of_all_runtimes() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [("--expect", "o[r]=i[r]"), ("--root", "0"), ("--fifo-capacity", "2"), ("-O", "reading=dsl")],
+    [
+        ("--expect", "o[r]=i[r]"),
+        ("--root", "0"),
+        ("--fifo-capacity", "2"),
+        ("--fifo-units", "2"),
+        ("-O", "reading=dsl"),
+    ],
 )
 def test_options_of_verification_have_no_meaning_with_it(
     collhub, xml: Path, option: tuple[str, str]

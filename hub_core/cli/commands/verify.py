@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    are_ranks_of_one,
     from_option,
     json_flag,
     number_option,
@@ -108,15 +107,19 @@ def _store_arguments(
     """Return the inputs of the command line; store the arguments of a program in the session.
 
     Arguments after `--` become `session.source_arguments`, but at least one argument counts as an
-    input, even if it follows `--`. If the inputs are several files, and they are exactly the rank
-    files of one set, only the first one is returned.
+    input, even if it follows `--`. If the inputs are several files and the ranks of one job
+    (`Session.join_ranks`), only the first one is returned.
     """
     session: Session = context.obj
     separated = min(session.separated_arguments, max(len(arguments) - 1, 0))
     inputs = len(arguments) - separated
     session.source_arguments = arguments[inputs:]
     sources = arguments[:inputs]
-    is_one = inputs > 1 and are_ranks_of_one(sources, session.registry())
+    try:
+        is_one = inputs > 1 and session.join_ranks(sources)
+    except InputError:
+        # Each input gets a verdict, also one that cannot be read.
+        is_one = False
     return sources[:1] if is_one else sources
 
 
@@ -205,6 +208,7 @@ def verify(
             "--expect": expect,
             "--root": root,
             "--fifo-capacity": fifo_capacity,
+            "--fifo-units": fifo_units,
         }
         options |= {"--certificate": is_certified or None, "--topology": topology_text}
         _refuse_options({**options, "--check": check_names or None})

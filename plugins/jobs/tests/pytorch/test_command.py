@@ -243,3 +243,18 @@ def test_a_group_on_a_part_of_the_network_has_the_times_of_its_part(
     time_ns = whole(kind, 1 << 20, ranks)
     assert time_ns is not None
     assert time_ns == part(kind, 1 << 20, (0, 1, 2))
+
+
+def test_verify_takes_the_profiles_of_a_job_as_one_input(collhub, tmp_path: Path) -> None:
+    files = [tmp_path / f"trace_rank_{rank}.json" for rank in range(2)]
+    for file, part in zip(files, profiles()[0].parts, strict=True):
+        with part.stream() as stream:
+            file.write_bytes(stream.read())
+    run = collhub("verify", *files)
+    assert run.code == 0, run.err
+    assert "workload, 2 ranks, 24 nodes" in run.out
+    # A file that cannot be read leaves the inputs separate, so that each gets a verdict.
+    files[1].write_bytes(b"")
+    run = collhub("verify", *files)
+    assert run.code == 1
+    assert "0 of 2 inputs pass" in run.out
