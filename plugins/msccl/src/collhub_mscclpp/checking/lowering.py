@@ -214,10 +214,12 @@ def program_of(
 def _proxies_of_writes(
     plan: Plan, proxies: Proxies, ranges: Ranges, writes: Int64Array
 ) -> Int64Array:
-    """Return the number of the lagging channel that writes each given range; -1 for none.
+    """Return the number of the lagging channel that writes each given range: int64, -1 for none.
 
-    `writes`: rows of `ranges`. Destination k of an operation on port channels is written through
-    its k-th channel. The result is -1 for channels that do not lag and for other channel types.
+    A port channel lags if its proxy may read the sources after the thread block has
+    continued (`lagging_proxies`). `writes`: rows of `ranges`. Destination k of an operation
+    on port channels is written through its k-th channel, which must exist. Ranges of other
+    channel types have -1.
     """
     operands, items = plan.operands, plan.items
     operand = ranges.operand[writes]
@@ -335,8 +337,9 @@ def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
 def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Return the buffer and the index of every operand as the executor uses them.
 
-    They differ from the plan in two cases. All sources of a put over a memory channel use the
-    buffer of the first source. The two sides of a get swap their indices.
+    Both are int64[operands]. They differ from the plan in two cases. All sources of a `put`
+    or `ppkt` over a memory channel have the buffer of the first source. In a get, the
+    source and the destination at the same position swap their indices.
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
@@ -462,9 +465,12 @@ class _Pairing:
     ) -> int:
         """Return the number of the counter that an operation increments or awaits.
 
-        It is assigned at its first use. `rank`: that executes the operation; `role`: its role,
-        which determines the direction. `kind`: index of the channel type. `item`: channel or
-        semaphore. Returns -1 if the channel has no partner or connects a rank to itself.
+        `rank`: executes the operation; `role`: role of the operation; `kind`: index of the
+        channel type; `item`: channel or semaphore. Acquires and releases have the counter of
+        the semaphore. A wait has the counter of the signals from the peer, every other role
+        that of the signals to the peer. A new counter gets the next number, with name, target
+        rank and initial value. Return -1 if the channel has no partner on the peer or connects
+        a rank to itself.
         """
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]

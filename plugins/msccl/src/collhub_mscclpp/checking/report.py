@@ -262,11 +262,11 @@ class Story:
         self,
         cell: int,
     ) -> str:
-        """Return a text for a cell, with its chunk, buffer and rank, or the name of a counter.
+        """Return a text such as `chunk 3 of buffer 's' of rank 0`, or the name of a counter.
 
-        `cell`: number of the cell; -1 - n stands for counter n. If buffers share memory, the lowest
-        rank and buffer that contain the cell are named. Cells of packets and of the second half of
-        scratch are mapped to the chunk of the plan.
+        `cell`: number of the cell; -1 - n means counter n. If buffers share memory, the lowest
+        rank and buffer that contain the cell are named. Cells of packets and of the second half
+        of scratch are mapped to the chunk of the plan.
         """
         if cell < 0:
             return self._execution.counters.names[-1 - cell]

@@ -340,10 +340,11 @@ class Rank:
     def barrier(self, tb_list: Sequence[int]) -> None:
         """Record a barrier at which thread blocks of the rank wait for each other.
 
-        For a single block, it is a barrier of the threads of this block (`nop`). Otherwise each
-        block gets an operation `barrier`. Its number is the one of these blocks in this order; a
-        new number is assigned at the first use. Raises `RuntimeError` if the list is empty or there
-        is no current program.
+        For a list of one block, it is a barrier of the threads of this block (`nop`). Otherwise
+        each entry of the list records an operation `barrier` for its block, with one number for
+        these blocks in this order; a new number is assigned at the first use. Repeated blocks
+        are not refused. Raise `RuntimeError` if the list is empty or there is no current
+        program.
         """
         blocks = tuple(tb_list)
         # The executor would wait for ever.
@@ -368,8 +369,8 @@ class Rank:
     ) -> None:
         """Record an operation within the rank for a thread block, or for each block of a group.
 
-        Raises `RuntimeError` if a chunk is on another rank or has another size than the first
-        source, or if neither `tb` nor `group` is given.
+        Raise `RuntimeError` if a chunk is on another rank or has another size than the first
+        source, if neither `tb` nor `group` is given, or if there is no current program.
         """
         for chunk in (*src, *dst):
             is_elsewhere = chunk.rank != self.rank

@@ -94,10 +94,11 @@ class _PlanLanguage:
         self._plans: dict[int, str] = {}
 
     def prepare(self, file: str) -> None:
-        """Prepare to record the programs that the file defines.
+        """Prepare to record the programs that the file defines; the file is not executed here.
 
-        If the package `mscclpp` is installed, its programs are recorded. Otherwise this
-        implementation is made importable under the package's name.
+        If the package `mscclpp` is installed, the programs of its class are recorded. Otherwise
+        this implementation is made importable under the names of the package. Methods of the
+        class are replaced (`_watch`).
         """
         self._file = file
         self._uses_package = has_package()

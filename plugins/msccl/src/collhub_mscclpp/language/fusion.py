@@ -235,8 +235,9 @@ def _send_sum(name: str) -> _Join:
 def _forward_sum(first: Recorded, second: Recorded) -> Recorded | None:
     """Return the fusion of a sum, also stored as packets, with the forwarding of these packets.
 
-    The result is the operation `recspkt`. None if the second operation forwards other data, or not
-    over a memory channel.
+    The result is the operation `recspkt`, with the destinations and channels of both, those
+    of the sum first. Return None if the second operation forwards other data than the
+    second destination of the sum, or not over a memory channel.
     """
     if second.channel_type != "memory" or second.src[0] != first.dst[1]:
         return None
@@ -247,7 +248,8 @@ def _forward_sum(first: Recorded, second: Recorded) -> Recorded | None:
 def _copy_sum(first: Recorded, second: Recorded) -> Recorded | None:
     """Return the fusion of a sum of packets with the storing of its result as packets.
 
-    The result is the operation `recpkt`. None if the second operation copies other data.
+    The result is the operation `recpkt`, with the destinations of both, those of the sum
+    first. Return None if the second operation copies other data than the result of the sum.
     """
     if second.src[0] != first.dst[0]:
         return None
@@ -257,7 +259,8 @@ def _copy_sum(first: Recorded, second: Recorded) -> Recorded | None:
 def _broadcast_sum(first: Recorded, second: Recorded) -> Recorded | None:
     """Return the fusion of a sum through a switch with the broadcast of its result: `glres`.
 
-    None if the channels differ, or if the broadcast does not send the result of the sum.
+    It has the sources of the sum and the destinations of the broadcast. Return None if the
+    channels differ, or if the broadcast does not send the result of the sum.
     """
     is_same = list(first.channels) == list(second.channels) and list(first.dst) == list(second.src)
     return replace(first, name="glres", dst=second.dst) if is_same else None

@@ -138,8 +138,9 @@ class _Gpu:
 def lower_block(program: CollectiveProgram, recorded: Sequence[Recorded]) -> list[Recorded]:
     """Return the operations of a thread block as they are executed; `recorded` is not changed.
 
-    Adjacent operations are fused if `instr_fusion` is set. Then nops are inserted for requested
-    barriers, and, if `auto_sync` is set, for dependent operations.
+    Adjacent operations are fused if `instr_fusion` is set. Then nops (barriers of the
+    threads of the block) are inserted where operations request them by `sync` and, if
+    `auto_sync` is set, before each operation that depends on one since the last barrier.
     """
     operations = insert_requested_barriers(fuse(recorded) if program.instr_fusion else recorded)
     if program.auto_sync:
@@ -255,10 +256,11 @@ class _Block:
         return chunk.index * self._gpu.copies + self._copy * chunk.size
 
     def _find_channel(self, kind: str, ordinal: int) -> int:
-        """Return the position of a channel in the block's list of channels of this type.
+        """Return the position of a channel in the block's list of channels of type `kind`.
 
-        A channel that is not in the list is appended. `ordinal`: its number in one instance of the
-        program.
+        `ordinal`: number of the channel in the program. The list has the number of the channel
+        for this instance (`_to_instance_number`). A channel that is not in the list is
+        appended.
         """
         known = self._channels.setdefault(kind, {})
         return known.setdefault(self._to_instance_number(ordinal), len(known))

@@ -268,10 +268,10 @@ class CollectiveProgram:
         return replace(chunk, buffer=BufferType.output, index=chunk.index + offset)
 
     def number_barrier(self, rank: int, blocks: tuple[int, ...]) -> int:
-        """Return the number of the barrier of these thread blocks on a rank.
+        """Return the number of the barrier of these thread blocks on a rank, counted from 0.
 
         A new number is assigned at the first use. The same blocks in another order have another
-        barrier.
+        barrier. The rank is not checked.
         """
         known = self.barriers[rank]
         return known.setdefault(blocks, len(known))
@@ -307,11 +307,10 @@ class CollectiveProgram:
         self._bodies[key].body.append(operation)
 
     def begin_loop(self, loop: tuple[int, int]) -> None:
-        """Begin a pipeline: operations are recorded into it until `end_loop`, separately by thread
-        block.
+        """Begin a pipeline, which repeats its operations for every slice of the data.
 
-        A pipeline repeats its operations for every slice of the data. `loop`: bytes of a slice, and
-        number of chunks. Raises `RuntimeError` inside another pipeline.
+        Until `end_loop`, operations are recorded into it, separately by thread block. `loop`:
+        bytes of a slice, and number of chunks. Raise `RuntimeError` inside another pipeline.
         """
         if self._loop is not None:
             raise RuntimeError("a pipeline within a pipeline")

@@ -79,10 +79,11 @@ class BaseBuffer:
         self.size = offset + size
 
     def __getitem__(self, key: slice) -> Chunk:
-        """Return the chunks `key.start` to `key.stop - 1` of the buffer.
+        """Return the chunks `key.start` to `key.stop - 1`, counted from the start of this buffer.
 
-        A missing bound is that of the buffer. Raises `ValueError` for a range outside the buffer or
-        a step other than 1.
+        A missing bound is that of the buffer; an empty range is allowed. Raise `ValueError` for
+        a range outside the buffer (negative bounds too) or a step other than 1. An integer as
+        `key` is not supported (AttributeError).
         """
         length = self.size - self.offset
         start = 0 if key.start is None else key.start
@@ -182,7 +183,8 @@ class Recorded:
     def starts_with_barrier(self) -> bool:
         """Return whether a barrier of the threads precedes the work of the operation.
 
-        For a pipeline with operations, its first operation decides.
+        It does for `nop` and `barrier`, which are barriers themselves, and if `sync` requests
+        one before the operation. For a pipeline with operations, its first operation decides.
         """
         if self.body:
             return self.body[0].starts_with_barrier
@@ -192,7 +194,8 @@ class Recorded:
     def ends_with_barrier(self) -> bool:
         """Return whether a barrier of the threads follows the work of the operation.
 
-        For a pipeline with operations, its last operation decides.
+        It does for `nop` and `barrier`, which are barriers themselves, and if `sync` requests
+        one after the operation. For a pipeline with operations, its last operation decides.
         """
         if self.body:
             return self.body[-1].ends_with_barrier

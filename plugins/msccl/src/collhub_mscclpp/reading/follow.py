@@ -262,12 +262,12 @@ _Moves = dict[int, list[tuple[int, list[int], list[int]]]]
 
 
 def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
-    """Return the moves of every data operation as (cells, source rows, destination rows).
+    """Return the moves of data operations, as lists by row of the operation.
 
-    A move is one group of ranges of equal size: sources, and destinations of their sum. An
-    operation that pairs sources with destinations has one move per pair, in the order of the
-    ranges; other operations have one. Rows are rows of `ranges`. Operations without ranges are not
-    in the result.
+    A move is (cells, source rows, destination rows): ranges of equal size, whose sources
+    are summed into the destinations. Rows are rows of `ranges`. An operation that pairs
+    sources with destinations has one move per pair, in the order of the ranges; other
+    operations have one. Operations without ranges are not in the result.
     """
     entries: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     operation = plan.operands.operation[ranges.operand].tolist()

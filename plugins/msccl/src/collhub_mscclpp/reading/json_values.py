@@ -152,9 +152,10 @@ _OLD_OPERATION_KEYS = ("i_cids", "o_cids", "i_buff", "o_buff", "srcs", "dsts")
 
 
 def refuse_old_rank(gpu: JsonValue) -> None:
-    """Raise `InputError` if a rank is in the plan format before July 2025.
+    """Raise `InputError` (`old-plan`) if a rank is in the plan format before July 2025.
 
-    It is if it has a member of that format or no member `remote_buffers`.
+    A rank is in this format if it has one of `_OLD_GPU_KEYS`, or no member
+    `remote_buffers`. So a value that is no object raises the error too.
     """
     for key in _OLD_GPU_KEYS:
         if gpu.has(key):

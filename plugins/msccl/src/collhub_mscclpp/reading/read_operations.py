@@ -259,10 +259,11 @@ def _read_slices(
     operation: Operation | None,
     context: _Context,
 ) -> dict[str, int]:
-    """Return the bytes and the chunks of a slice of a pipeline.
+    """Return `slice_bytes` and `slice_chunks` of a pipeline: bytes and chunks of a slice.
 
-    Both are 0 for other and for unknown operations. Raises `InputError` for values below 1 or too
-    large, and for a pipeline inside a pipeline.
+    Both are 0 for other and for unknown operations. Raise `InputError` for a pipeline
+    inside a pipeline, and for a value in `iter_context` that is missing, no integer, below
+    1, or too large.
     """
     if operation is None or operation.role is not Role.PIPELINE:
         return {"slice_bytes": 0, "slice_chunks": 0}

@@ -226,9 +226,10 @@ def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[t
 def _find_buffer_refusal(plan: Plan, input_bytes: int, output_bytes: int) -> str | None:
     """Return why the executor refuses a call with these buffer sizes in bytes; None if it does not.
 
-    On every rank, each buffer size must be a multiple of the alignment times the chunks of the
-    rank's buffer. The output of an all-gather, otherwise the input, must be within the plan's
-    minimum and maximum size, both included. The first violated rule is returned. Source:
+    On every rank, each buffer size must be a multiple of the alignment times the chunks of
+    the rank's buffer (of which the plan must have at least 1). Then the output of an
+    all-gather, otherwise the input, must be within the plan's minimum and maximum size,
+    both included. The result is the text for the first violated rule. Source:
     `checkMessageSize`.
     """
     header = plan.header
