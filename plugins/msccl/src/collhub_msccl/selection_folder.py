@@ -198,12 +198,13 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
 
 
 def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | None]:
-    """List the modes for which a collective needs one file each; None is one file for both modes.
+    """Return the modes for which a collective needs one file each; None is one file for both modes.
 
-    A runtime that reads both modes needs one file: [None] if the collective supports both modes,
-    otherwise its only mode. Other runtimes need one file per supported mode, in-place first. For
-    these runtimes an in-place all-to-all, which microsoft/msccl refuses, is left out and recorded
-    as a loss of `folder`.
+    A runtime that reads both modes needs one file: [None] if the collective supports both
+    modes, otherwise its only mode. Other runtimes need one file per supported mode,
+    in-place first. For these runtimes an in-place all-to-all, which microsoft/msccl
+    refuses, is omitted, and a loss `in_place` is added to `folder`. The result is empty if
+    no mode remains.
     """
     collective = selected.collective
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}

@@ -45,14 +45,18 @@ def find_conflicts_between_blocks(
     clocks: Clocks,
     table: StepTable,
 ) -> Edges | None:
-    """Find pairs of rows in different thread blocks whose memory accesses must keep their order.
+    """Return pairs of rows in different thread blocks whose memory accesses must keep their order.
 
-    Returns two arrays, the earlier rows and the later rows. Two rows of a rank conflict if they
-    access the same unit and at least one writes; only pairs that the vector clocks `clocks` order
-    are returned. For every access they are the latest write of every other block before it; for
-    every read also the first write of every other block after it. Pairs implied by other pairs or
-    by conflicts within blocks are omitted. None if there are more than 2^23 combinations of an
-    access and a block that accesses its unit.
+    The result is two arrays: the earlier rows and the later rows. Two rows of a rank
+    conflict if they access the same unit and at least one writes. Only conflicts that the
+    vector clocks (`clocks`) order are considered. The pairs are, first, (write, access):
+    for every access, the latest write of each other block that precedes it. Then (read,
+    write): for every read, the first write of each other block that follows it. Pairs that
+    follow from other pairs and from conflicts within blocks are omitted. A pair can occur
+    several times, once per unit.
+
+    Returns None if the units that several blocks access have more than 2^23 combinations of
+    an access and a block, its own block included.
     """
     queries = _find_queries(accesses, clocks, table)
     if queries is None:

@@ -196,7 +196,8 @@ class Plan:
     ) -> str:
         """Return a text for an operation, such as "put of rank 0, thread block 1, ops[2]".
 
-        `row`: row of the operation in the plan.
+        `row`: row of the operation in the plan. Unknown operations and operations inside a
+        pipeline are described as in `describe_within_rank`.
         """
         rank = self.blocks[int(self.operations.block[row])].rank
         name, _, position = self.describe_within_rank(row).partition(" of ")
@@ -208,8 +209,9 @@ class Plan:
     ) -> str:
         """Return a text for an operation, such as "put of thread block 1, ops[2]".
 
-        `row`: row of the operation in the plan. An unknown operation has its name in the file. An
-        operation inside a pipeline has the positions of both.
+        `row`: row of the operation in the plan. The thread block is numbered within its rank.
+        An unknown operation has its name in the file. An operation inside a pipeline has the
+        positions of both, such as `ops[2].ops[0]`.
         """
         block = self.blocks[int(self.operations.block[row])]
         known = self.operation(row)
@@ -292,8 +294,9 @@ class Operation:
     ) -> Scope:
         """Return where operand `position` of one side is located (local, remote or switch).
 
-        `is_dst`: True for destinations, False for sources. Operand 0 may have another location than
-        the other operands of its side.
+        `is_dst`: True for destinations, False for sources. `position` counts from 0. Operand 0
+        may have another location than the other operands of its side. `scope_of` has an
+        exception to this result.
         """
         first, rest = self.dst if is_dst else self.src
         return rest if position else first

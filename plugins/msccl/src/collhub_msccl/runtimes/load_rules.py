@@ -175,11 +175,13 @@ def _check_chunks(
     algo: RawElement,
     refusals: Refusals,
 ) -> None:
-    """Refuse `i_chunks` or `o_chunks` that does not match nchunksperloop (microsoft/msccl only).
+    """Refuse `i_chunks` or `o_chunks` that does not match nchunksperloop (`chunks-inconsistent`).
 
-    Each must be equal to nchunksperloop, with two exceptions: the input of an all-gather and the
-    output of a reduce-scatter must be nchunksperloop / ngpus. Sizes of 0 and below are accepted
-    here. Each violation is a `chunks-inconsistent`.
+    Each size must be equal to nchunksperloop. Exceptions: for `i_chunks` of an all-gather
+    and `o_chunks` of a reduce-scatter, the size times `ngpus` must be equal to it. Sizes of
+    0 and below are accepted here. A missing attribute of `algo` counts as 0. `gpu` must
+    have both sizes (`KeyError`). Only microsoft/msccl has this rule; the caller checks the
+    runtime.
     """
     chunk_count = algo.attributes.get("nchunksperloop", "")
     for name, divided in (("i_chunks", "allgather"), ("o_chunks", "reduce_scatter")):
@@ -347,10 +349,11 @@ def _check_type(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse a step type that the runtime does not execute, once per type and file.
+    """Refuse (`refused-type`) a step type that the runtime lacks, once per type and file.
 
-    For a type `ra` that the runtime has, warns once per step, because the interpreter leaves the
-    thread block there.
+    A type `ra` that the runtime has is accepted with a warning (also `refused-type`) for
+    each step, because the interpreter leaves the thread block at it. `name`: name of the
+    step for messages. The step must have a `type` (`KeyError`).
     """
     runtime, kind = refusals.runtime, step.attributes["type"]
     if kind in runtime.step_types:

@@ -111,10 +111,12 @@ class _Parser:
         return root
 
     def _skip_closing_tag(self, element: RawElement, is_root: bool) -> bool:
-        """Skip a closing tag if one follows; return whether one did.
+        """Skip a closing tag at the current position; return whether there was one.
 
-        `is_root`: `element` is the first element, which any closing tag may close. For other
-        elements, raises `InputError` (`misplaced-element`) if the tag has another name.
+        Without one, the position does not change, and white space is not skipped either.
+        `is_root`: `element` is an outermost element, which a closing tag of any name closes.
+        For other elements, raises `InputError` (`misplaced-element`) if the tag has another
+        name.
         """
         end = _CLOSE.match(self._text, self._position)
         if end is None:
@@ -131,8 +133,10 @@ class _Parser:
     def _parse_opening_tag(self, inside: str = "") -> tuple[RawElement, bool]:
         """Parse an opening tag; return its element and whether the tag is self-closing.
 
-        `inside`: name of the enclosing element, for messages. Raises `InputError` if no tag
-        follows.
+        White space and comments before it are skipped. The element has no children yet.
+        `inside`: name of the enclosing element, for messages. Raises `InputError` if no
+        complete opening tag follows (codes of `_refuse`), or if a name or value is too long
+        (`too-long`).
         """
         self._skip_between()
         match = _OPEN.match(self._text, self._position)
@@ -354,11 +358,15 @@ class Refusals:
 
 @lru_cache(maxsize=1 << 14)
 def read_number(text: str) -> int:
-    """Parse a number as C's strtol does: 0 without digits, characters after the digits are ignored.
+    """Return the integer at the start of a text, as C's `strtol` does; 0 without digits.
 
-    Numbers of a magnitude up to 2^31 - 1 may have the prefixes `0x` and `0`. Larger ones are
-    returned exactly if the text is only a decimal number of at most 18 digits; otherwise the result
-    is 2^63 - 1, for negative numbers -2^63.
+    White space and a sign may precede the digits. Characters after the digits are ignored:
+    `5x` is 5. `0x10` is 16, `010` is 8.
+
+    Magnitudes above 2^31 - 1 are returned exactly only if the text consists of at most 18
+    decimal digits with an optional minus sign (surrounding white space is permitted, a
+    leading 0 is then ignored). Otherwise the result for them, and for more than 40 digits,
+    is 2^63 - 1, or -2^63 with a minus sign.
     """
     value, state = parse_number(text)
     if state is not NumberState.OUT_OF_RANGE:

@@ -175,11 +175,13 @@ def _append_reductions(
     arrangement: Arrangement,
     step_of_row: Int64Array,
 ) -> Steps:
-    """Append the later reductions of every chain (those fused into a first one) as separate steps.
+    """Append the later reductions of every chain as separate `re` steps, and return all steps.
 
-    They follow all given steps, chain by chain. Their key is 2, 3, ..., after the key 1 of the
-    first reduction; keys determine the order of the steps of one row in the file. `step_of_row`:
-    step of every row of the draft. The arguments are not changed.
+    A chain is a run of reductions that are fused into its first one. The new steps follow
+    all given steps, ordered by the row of their first reduction, then by their own row. In
+    each chain their keys are 2, 3, ..., after the key 1 of the first reduction; keys
+    determine the order of the steps of one row in the file. `step_of_row`: step of every
+    row of the draft. The arguments are not changed.
     """
     later = np.flatnonzero(draft.is_kind(StepKind.REDUCE) & (arrangement.fused_into >= 0))
     leader = arrangement.fused_into[later]

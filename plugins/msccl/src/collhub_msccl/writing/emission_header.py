@@ -281,11 +281,11 @@ def _choose_name(
 ) -> str:
     """Return the name of the algorithm for the file.
 
-    It is the first that is not empty: the option, the imported name, the name of the source file
-    without suffix, or the collective and its number of ranks. Characters other than letters, digits
-    and `_.+-` become `_`, because the parsers decode no entities. The name is cut to the maximum
-    length. `2D` of an all-to-all becomes `2D_file`, because microsoft/msccl has a built-in
-    algorithm `2D`.
+    It is the first of these that is not empty: the option, the imported name, the name of
+    the source file without folder and last suffix, or `{spelling}_{ranks}`. Characters
+    other than letters, digits and `_.+-` become `_`, because the parsers decode no
+    entities. The name is cut to 63 characters. `2D` of an all-to-all becomes `2D_file`,
+    because microsoft/msccl has a built-in algorithm `2D`.
     """
     source = PurePath(algorithm.provenance.source_name).stem
     default = f"{spelling}_{algorithm.num_ranks}"

@@ -238,9 +238,12 @@ def _allocate_slots(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the first unit of each step's slot (additional scratch), and scratch units by rank.
 
-    All steps of a thread block share one slot, as large as its largest step with `is_needed`. The
-    slots of a rank follow its existing scratch (`scratch`, in units). `block`: block of each step.
-    `block_rank`: rank of each block. Both results are int64.
+    All steps of a thread block share one slot, as large as its largest step with
+    `is_needed`; 0 units without such a step. The slots of a rank follow its existing
+    scratch (`scratch`, in units), in the order of the blocks. The second result includes
+    the slots. A step without `is_needed` has a first unit too, which must not be used.
+    `block`: block of each step. `block_rank`: rank of each block, ascending. Both results
+    are int64.
     """
     size = np.zeros(len(block_rank), np.int64)
     np.maximum.at(size, block[is_needed], count[is_needed])

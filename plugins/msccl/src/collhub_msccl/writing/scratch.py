@@ -386,11 +386,12 @@ def _find_leader(leader: list[int], number: int) -> int:
 
 
 def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
-    """Number the values in scratch: return pairs (access, value), one per unit of every access.
+    """Number the values in scratch; return for every unit of every access its value.
 
-    A new value of a unit begins with every defining write and with the first access; other accesses
-    use the latest value. The pairs are ordered by unit, then by row, a read of a step before its
-    write.
+    The result is two int64 arrays of equal length: index of the access in `accesses`, and
+    number of the value, from 1. They are ordered by rank, by unit, then by row, a read of a
+    step before its write. A new value of a unit begins with each write in `is_defining` and
+    with the first access of the unit; every other access has the latest value.
     """
     width = int((accesses.start + accesses.count).max(initial=0)) + 1
     access = group_of_entry(row_pointer(accesses.count))
@@ -404,9 +405,9 @@ def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
 def _find_kept_dependencies(steps: StepTable, accesses: _ScratchAccesses) -> Int64Array:
     """Return the data dependencies between steps that do not access common units of SCRATCH.
 
-    Each is encoded as parent * rows + child, int64, in the order of the dependencies. Two steps are
-    left out if a range that one of them reads or writes in SCRATCH overlaps such a range of the
-    other.
+    Each is encoded as parent * rows + child, int64, in the order of the child, then of the
+    parent. A dependency is omitted if a range that one of its steps reads or writes in
+    SCRATCH overlaps such a range of the other step.
     """
     parents, children = steps.data_indices, group_of_entry(steps.data_indptr)
     # A step reads and writes one range of scratch each, possibly empty.

@@ -393,11 +393,12 @@ def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Los
 def _find_limit_losses(
     target: Target, largest: int | None, chosen: ChosenProgram
 ) -> Iterator[Loss]:
-    """Yield a loss of large sizes and a loss of thread blocks, each only if it applies.
+    """Yield a loss of large sizes, then a loss of thread blocks, each only if it applies.
 
-    Sizes: `largest`, the largest size in bytes at which connections cannot fill up and deadlock
-    (None for no limit), is below the requested maximum, or none was requested. Thread blocks: the
-    program has fewer per rank than the algorithm has lanes.
+    Sizes: `largest`, the maximum size in bytes of the file (None for no limit), is below
+    `target.max_bytes`, or that is None. A deadlock is then possible at larger sizes. Thread
+    blocks: the maximum number of thread blocks of a rank is below the maximum number of
+    lanes of a rank in the algorithm.
     """
     if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
         consequence = (

@@ -151,12 +151,12 @@ def check_pipelines(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report operations in pipelines that have other ranges than one slice, or a `tbg_info`.
+    """Report operations in pipelines with wrong ranges or a `tbg_info`, as error `pipeline-range`.
 
-    A pipeline repeats its operations for every slice of the data. A slice is the number of chunks
-    of the pipeline (`num_chunks`). An operation with a range of another size, or which `tbg_info`
-    divides among thread blocks, gives one `pipeline-range`. Operations outside pipelines are not
-    checked.
+    A pipeline repeats its operations for every slice of the data. A slice is the number of
+    chunks of the pipeline (`num_chunks`). An operation gives one error if any of its ranges
+    has another size, or if `tbg_info` divides its ranges among several thread blocks.
+    Errors are sorted by operation. Operations outside pipelines are not checked.
     """
     table, operands = plan.operations, plan.operands
     outer = table.pipeline[operands.operation]

@@ -210,9 +210,10 @@ class PlanFollower:
     ) -> None:
         """Copy a range to other ranges, in the order of `targets`.
 
-        A target on the rank of `source` is copied by a local step, any other target gets a message
-        (which the thread block `block` transfers). `cells`: cells of each range. Each new step on
-        the block's rank follows the earlier steps of the block.
+        A target on the rank of `source` is copied by a local step; there is no step if it is
+        the same memory. Any other target gets a message, which the thread block `block`
+        transfers. `cells`: cells of each range. Each new step on the block's rank follows the
+        earlier steps of the block.
         """
         lane = self._plan.blocks[block].position
         for target in targets:

@@ -105,8 +105,8 @@ class JsonValue:
     ) -> int:
         """Return an integer in `minimum..maximum`, both inclusive.
 
-        Raises `InputError` with the path and `cure` for any other value, also a boolean or a number
-        with a fraction.
+        Raises `InputError` with the path and `cure` for any other value, also for a boolean and
+        for a number with a point or exponent, such as 1.0.
         """
         value = self.value
         # In Python, True and False are integers.

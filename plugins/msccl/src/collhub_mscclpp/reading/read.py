@@ -57,13 +57,15 @@ _SWITCH = ("glres", "gstore", "gstorepkt")
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Read a plan as an algorithm.
 
-    A unit is a chunk, or the part of a chunk if thread blocks divide ranges. The steps are those of
-    the first launch, in the order of its simulation. The extension `mscclpp` has the header.
+    A unit is a chunk, or the part of a chunk if thread blocks divide ranges. The steps are
+    those of the first launch, in the order of its simulation. The extension `mscclpp` has
+    the header, the units per chunk and the number of operations by name.
 
-    Raises `InputError` if the result of the plan is undefined: errors of the structure, operations
-    that the executor refuses, or a deadlock or race in the first launch. Errors that concern only
-    later launches are reported as warnings to `source.report`. Wrong results are not reported here,
-    because the verification of the algorithm does that.
+    Raises `InputError` with all errors of the check (`check_plan`) except two kinds. Wrong
+    outputs are not reported, because the verification of the algorithm does that. Errors
+    that concern only later launches are reported as warnings to `source.report`, unless the
+    first launch deadlocks or has a race. Also raises `InputError` for a document that is no
+    valid plan.
     """
     del options
     return _read_plan(source, has_lines=True)

@@ -224,10 +224,11 @@ def _read_channel_type(
 
 
 def _read_part(value: JsonValue) -> dict[str, int]:
-    """Return which part of its ranges the thread block processes: `part` of `parts`, from 0.
+    """Return which part of its ranges the thread block processes, as `part` (from 0) and `parts`.
 
-    Without `tbg_info` it is part 0 of 1. Raises `InputError` if the number of parts is not in
-    1..1024, or the part is not below it.
+    Without `tbg_info` it is part 0 of 1. Raises `InputError` if a member is missing, if the
+    number of parts is not an integer in 1..1024, or if the part is not one in 0..`parts` -
+    1.
     """
     if not value.has("tbg_info"):
         return {"part": 0, "parts": 1}
@@ -241,10 +242,11 @@ def _read_barrier(
     value: JsonValue,
     operation: Operation | None,
 ) -> dict[str, int]:
-    """Return the number of a barrier and the number of its thread blocks.
+    """Return the number of a barrier (`barrier`) and of its thread blocks (`barrier_blocks`).
 
-    Both are -1 for other and for unknown operations. Raises `InputError` if a member is missing,
-    the barrier number is negative, or the number of thread blocks is below 1.
+    Both are -1 for all other operations, also for unknown ones. Raises `InputError` if a
+    member is missing, or unless the barrier number is at least 0 and the number of thread
+    blocks at least 1; both are at most 2^32 - 1.
     """
     if operation is None or operation.role is not Role.BARRIER:
         return {"barrier": -1, "barrier_blocks": -1}

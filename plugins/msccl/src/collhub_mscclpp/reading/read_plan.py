@@ -42,10 +42,12 @@ _NAME = re.compile(rb'"name"\s*:')
 def parse_plan(content: bytes, file: str) -> Plan:
     """Parse the plan in a JSON document.
 
-    `file`: name for errors. Raises one `InputError` with the faults of its structure: missing
-    members, wrong types, numbers out of range, ids that are not positions, and references to
-    missing entries. Faults of thread blocks are listed only if header and ranks have none. The
-    rules of the executor, such as its limits, are not checked here but in `checking`.
+    `file`: name for errors. Raises `InputError` if the document is no JSON object.
+    Otherwise raises one `InputError` with the first 8 faults of its structure: missing
+    members, wrong types, numbers out of range, ids that are not positions, and references
+    to missing entries. Faults of thread blocks are listed only if header and ranks have
+    none. The rules of the executor, such as its limits, are not checked here but in
+    `checking`.
     """
     root = JsonValue(parse_json_object(content, file), file)
     return _PlanParser(file).parse(root)
@@ -249,9 +251,10 @@ def _check_id(
     position: int,
     noun: str,
 ) -> None:
-    """Raise `InputError` if an element's id differs from its position in the list.
+    """Raise `InputError` unless an element's `id` is its position in the list.
 
-    The executor finds elements by position. `noun`: name of the element for the message.
+    A missing `id`, or one that is no integer, raises it too. The executor finds elements by
+    position. `noun`: name of the element for the message.
     """
     identifier = value.member("id")
     if identifier.integer(0, MAX_CHUNKS) != position:
