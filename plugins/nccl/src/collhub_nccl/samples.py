@@ -133,7 +133,8 @@ def xml_samples() -> Sequence[Source]:
 def text_samples() -> Sequence[Source]:
     """Return an output of `nvidia-smi topo -m` as a file in memory, for tests of the reader.
 
-    What the reader reports about it is dropped, for example that no profile is given.
+    The list has one source, `matrix.txt`. Findings that the reader reports on it are
+    dropped, for example the warning that no profile is given.
     """
     source = Source.of_bytes("matrix.txt", MATRIX.encode("ascii"))
     # Suppress the warning about the missing profile: the checks do not need it.

@@ -241,10 +241,10 @@ def _choose_plan(
 
 
 def _has_nvls(request: SynthesisRequest, nodes: Sequence[Sequence[int]]) -> bool:
-    """Return whether NVLS can run: the ranks are on one node, and NVLS has the collective.
+    """Return whether NVLS can run: all ranks are on one node, and NVLS has the collective.
 
-    The switches of the topology must multicast and add up, be it only in the times measured on such
-    machines.
+    The topology must also have switches that multicast and switches that reduce. Switches
+    of which only measured times are known count as both. `nodes`: the ranks of each node.
     """
     switched = request.topology.with_measured_switches()
     has_switches = bool(switched.multicast) and bool(switched.reduction)
@@ -252,10 +252,10 @@ def _has_nvls(request: SynthesisRequest, nodes: Sequence[Sequence[int]]) -> bool
 
 
 def _cheapest_allowed(call: ExplainedCall, allowed: Collection[str]) -> Alternative:
-    """Return the first alternative of a call, which is the cheapest, with an allowed algorithm.
+    """Return the first alternative of a call that has a time and an allowed algorithm.
 
-    Alternatives without a time do not count, because NCCL may not use them. Raises `UsageError` if
-    none is left.
+    Alternatives without a time are those that NCCL may not use. The others ascend by NCCL's
+    time, but its last resorts follow all of them. Raise `UsageError` if none is allowed.
     """
     for row in call.alternatives:
         if row.time_us is not None and row.alternative.algorithm in allowed:

@@ -378,9 +378,9 @@ def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> It
 def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
     """Choose the options of a window's plan.
 
-    The protocol is packets if the maximum size of the window is below the option `packets_below`
-    (bytes) and there is a single node, otherwise Simple. Sizes are those of the window. The number
-    of nodes and `tbg` are those of the folder.
+    The protocol is packets if the window has a maximum size below the option
+    `packets_below` (bytes) and there is a single node, otherwise Simple. Minimum and
+    maximum size are those of the window, the number of nodes and `tbg` those of the folder.
     """
     is_small = window.max_bytes is not None and window.max_bytes < folder.options.packets_below
     is_packets = is_small and folder.nodes == 1

@@ -177,8 +177,9 @@ class BlockWriter:
     def flush(self, channel: int, target: Range) -> None:
         """Add a wait until the proxy has executed all puts through a port channel.
 
-        `target`: any range that was put. The executor counts the channels to flush by the entries
-        of dst_buff, so the operation needs one. The next `add_barrier` then adds a barrier.
+        `target`: any range that was put. The executor counts the channels to flush by the
+        entries of dst_buff, so the operation needs one. Begins a new segment if the last one
+        has no room. No barrier precedes the operation; the next `add_barrier` then adds one.
         """
         self._make_room(PORT, [channel], [self._find_remote(target, PORT)])
         position = self._last.channel(PORT, channel)

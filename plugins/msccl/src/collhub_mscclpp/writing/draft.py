@@ -98,8 +98,9 @@ MAX_BLOCKS = 64
 def assign_blocks(work: PlanWork) -> Int64Array:
     """Assign every step to a thread block of its rank, numbered from 0: int64[rows].
 
-    Steps that `_group_steps` puts into one group share a block; in particular those of one lane of
-    the algorithm. If there are more groups than blocks, block numbers start again at 0. No
+    Steps that `_group_steps` puts into one group share a block; in particular the steps of
+    one lane of the algorithm. The groups of a rank get the blocks 0, 1, ... in the order of
+    their numbers; after block 63 (`MAX_BLOCKS` - 1), block numbers start again at 0. No
     assignment can deadlock, because all blocks execute their steps in one common order.
     """
     steps = work.steps
@@ -322,11 +323,14 @@ class Draft:
         return Range(buffer, index, source.size)
 
     def serves_in_place(self) -> bool:
-        """Return whether the plan is correct for calls in place.
+        """Return whether the plan is correct for calls in place. The first rule that applies:
 
-        False if the algorithm does not support them. With packets, a chunk of scratch must have the
-        same number of bytes on all ranks. A plan for both modes must not send from a buffer through
-        a port if that buffer has an offset in its allocation in place.
+        1. The algorithm does not support calls in place: False.
+        2. With packets: whether a chunk of scratch has the same number of bytes on all ranks,
+           in every mode that the algorithm supports.
+        3. The algorithm supports only calls in place: True.
+        4. Both modes: False if a message is sent through a port from a buffer that has an
+           offset in its allocation in place, otherwise True.
         """
         collective, steps = self.work.algorithm.collective, self.work.steps
         if not collective.in_place:

@@ -90,10 +90,11 @@ def _put(
     sources: Sequence[Range],
     sends: Sequence[int],
 ) -> None:
-    """Write puts of ranges to the places where the messages of sends arrive.
+    """Write puts of ranges to the places where the messages of sends arrive; no signals.
 
-    `sources`: one range per send, all of one buffer. Messages that are pulled are skipped. An
-    operation has at most eight ranges.
+    `sources`: one range per send, all of one buffer. Messages that are pulled are skipped.
+    If several thread blocks share the work, every chunk is a range of its own. An operation
+    has at most eight ranges.
     """
     pairs: list[tuple[Range, Range]] = []
     for source, row in zip(sources, sends, strict=True):

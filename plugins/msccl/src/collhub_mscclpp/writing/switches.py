@@ -140,9 +140,10 @@ class SwitchSteps:
     def lanes(self, steps: StepTable) -> Int64Array:
         """Return the lane of every step: int64[rows].
 
-        Switch operations with the same kind, rank and partners share an additional lane; a
-        multicast that sends a sum has the lane of the sum. All other steps have the lane of the
-        algorithm.
+        Switch operations with the same kind (sum or multicast), rank and set of partners share
+        an additional lane. These lanes are numbered from the highest lane of the algorithm + 1,
+        first for sums, then for multicasts. A multicast that sends a sum has the lane of the
+        sum. All other steps have the lane of the algorithm.
         """
         lane = steps.lane.astype(np.int64)
         following = int(lane.max(initial=-1)) + 1

@@ -365,11 +365,12 @@ def _check_choice(
 
 
 def _find_collective(logged: LoggedChoice, communicator: Communicator) -> tuple[str, str]:
-    """Return the collective of a logged choice, and how it was found.
+    """Return the collective of a logged choice, and a text about how it was found.
 
-    - If the log names it, the second text is "".
-    - Otherwise it is the first collective of the cost model whose time for the logged algorithm,
-      protocol and size differs by at most `MAX_TIME_DIFFERENCE` (relative) from the logged time.
+    - If the log names it, the text is "".
+    - Otherwise it is the first collective of the cost model whose time for the logged
+      algorithm, protocol and size differs by at most `MAX_TIME_DIFFERENCE` (relative) from
+      the logged time.
     - Otherwise, also without a logged time, it is assumed to be all-reduce.
     """
     if logged.collective is not None:

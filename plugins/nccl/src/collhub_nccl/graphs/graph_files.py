@@ -165,10 +165,13 @@ def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
 
 
 def _describe_value(algorithm: Algorithm, feature: str) -> str:
-    """Return the lost value of a feature as text, or a short description if the value is long.
+    """Return a text for the value of a feature that is lost, for a report of losses.
 
-    Extensions are listed by name, sorted; "none" if there are none. Scratch units give "all ranks".
-    Features without a rule here are attributes of the collective.
+    - `root`: `rank N`
+    - `extensions`: their names, sorted and joined by ", ", or `none`
+    - `scratch_units`: `all ranks`
+    - `collective_bytes`: the number
+    - any other feature: the text of this attribute of the collective
     """
     if feature == "root":
         return f"rank {algorithm.collective.root}"
@@ -323,8 +326,8 @@ _Key = tuple[int, int]
 def _read_key(gpu: Element) -> tuple[_Key, int]:
     """Return (key, device) of a GPU; the key, (rank or -1, device), sorts and compares GPUs.
 
-    In the file, the device is hexadecimal and the rank decimal. A missing rank is -1. Raises
-    `InputError` for other texts.
+    In the file, the device is hexadecimal, with or without `0x`, and the rank is decimal. A
+    missing rank is -1. Raise `InputError` for a missing device and for other texts.
     """
     device, rank = gpu.text("dev"), gpu.text("rank")
     if not _DEVICE.fullmatch(device):

@@ -95,8 +95,9 @@ class Tables:
     def num_parts(self) -> int:
         """Return into how many parts of the size `count` (of a call) the full buffer is divided.
 
-        For a custom collective and one with uneven shares, these are the blocks, because only those
-        are known to have equal sizes. For others, `kind.traits` has the number.
+        For a custom collective and one with uneven shares, these are the blocks of the program,
+        because only those are known to have equal sizes. For other kinds it is
+        `kind.traits.parts` of the number of ranks.
         """
         kind = self.collective.kind
         if kind is CollectiveKind.CUSTOM or kind.traits.is_uneven:

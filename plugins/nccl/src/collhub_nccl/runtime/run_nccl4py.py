@@ -283,8 +283,8 @@ class _DeviceRun:
     def fill(self) -> None:
         """Put the test data of this rank into INPUT, where the collective reads it.
 
-        A rank whose input is not defined, such as one that is not the root of a broadcast, is left
-        alone.
+        A rank whose input is not defined, such as one that is not the root of a broadcast,
+        keeps the content of INPUT.
         """
         if not self.layout["is_defined"]:
             return

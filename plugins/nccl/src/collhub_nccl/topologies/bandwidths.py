@@ -62,9 +62,11 @@ _YONGFENG = (7, 0x5B)
 
 
 def lane_rate(link_speed: str) -> int:
-    """Return the rate of a PCI lane in units of 100 Mb/s, from a text such as `16.0 GT/s PCIe`.
+    """Return the usable rate that NCCL assigns to a PCI lane, in units of 100 Mb/s.
 
-    An unknown text counts as 8 GT/s.
+    `link_speed`: a text such as `16.0 GT/s PCIe`, which gives 120 (12 Gb/s). The first
+    prefix in `_LINK_SPEEDS` that fits decides. An unknown text, also "", counts as 8 GT/s,
+    which gives 60.
     """
     for prefix, rate in _LINK_SPEEDS:
         if link_speed.startswith(prefix):
@@ -73,10 +75,10 @@ def lane_rate(link_speed: str) -> int:
 
 
 def pci(link_speed: str, link_width: int) -> float:
-    """Return the bandwidth of a PCI link in GB/s per direction.
+    """Return the bandwidth that NCCL assigns to a PCI link, in GB/s per direction.
 
-    `link_speed` is a text such as `16.0 GT/s PCIe`. `link_width` is the number of lanes; 0 means
-    `_DEFAULT_WIDTH`, which is 16.
+    It is the number of lanes times `lane_rate`: 24 GB/s for 16 lanes of `16.0 GT/s PCIe`.
+    `link_width`: number of lanes; 0 means `_DEFAULT_WIDTH`, which is 16.
     """
     lanes = link_width or _DEFAULT_WIDTH
     # 80 lanes of 100 Mb/s are 1 GB/s.
