@@ -34,9 +34,9 @@ class StepGroup:
 
     @property
     def rows(self) -> list[int]:
-        """Return all steps of the group, which one operation executes, in the order of execution.
+        """Return all steps of the group, which one operation executes.
 
-        Receives come first, then sends.
+        These are the first step (`row`), then the terms, then the sends.
         """
         receives = self.receives
         return [*receives, *self.sends]

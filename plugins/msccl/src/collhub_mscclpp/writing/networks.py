@@ -116,8 +116,10 @@ class _Domains:
 def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[int, ...]]:
     """Return the groups of NPUs that are hosts; [] if they cannot be determined.
 
-    These are the groups whose names say so, otherwise all groups; in both cases they must contain
-    every NPU exactly once.
+    These are the groups whose names begin with the word host, node or machine, in any case
+    and not directly followed by a letter, digit or `_` ("host 0", not "host0"). If these
+    groups do not contain every NPU exactly once, all groups are returned, under the same
+    condition. The order is that of `groups`.
     """
     named = [members for name, members in groups.items() if _HOST_GROUP.match(name)]
     for candidates in (named, list(groups.values())):

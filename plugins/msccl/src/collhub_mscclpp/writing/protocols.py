@@ -141,7 +141,8 @@ def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _wait_for_messages(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the waits for all received messages of a group, then a block barrier.
 
-    Sends of the group are ignored. Without receives only a barrier is added, if needed.
+    There is one wait per message, in the order of the receives. The first step of the group
+    must be a receive (not checked). Sends of the group are ignored.
     """
     for row in group.receives:
         writer.wait("wait", draft.channel_type(row), draft.channel(row, writer.part))
@@ -202,9 +203,11 @@ def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None
 def add_messages(
     draft: Draft, writer: BlockWriter, group: StepGroup, names: tuple[str, str]
 ) -> None:
-    """Write the operation that adds the messages of a group to the local operand.
+    """Write the operations that add the messages of a group to the local operand.
 
-    The local operand is the first. The sum is also sent to the receivers of the group's sends,
+    There is one operation, or one per chunk if several thread blocks share the work. Its
+    operands are the local one, then the messages in the order of the receives. The sum is
+    stored in the destination of the first step, and at the receivers of the group's sends
     except those that pull. `names`: names of the operation without and with such sends.
     """
     # The local operand comes first, so the sum has the order of the algorithm.
@@ -217,8 +220,9 @@ def add_messages(
 def _signal_messages(draft: Draft, writer: BlockWriter, sends: Sequence[int]) -> None:
     """Write signals that the data of sends has arrived, or may be pulled by the receiver.
 
-    Without sends, no operation is written. All channels are memory channels. The channels of pulled
-    messages are recorded, so that the block waits at its end until the data has been read.
+    A block barrier comes first, if needed. Without sends, no operation is written. All
+    sends must use memory channels (not checked). The channels of pulled messages are added
+    to `writer.lent`, so that the block waits at its end until the data has been read.
     """
     channels = [draft.channel(row, writer.part) for row in sends]
     for row, channel in zip(sends, channels, strict=True):

@@ -99,11 +99,10 @@ def choose_channel_types(work: PlanWork, domain: Int64Array) -> list[str]:
 
 
 def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
-    """Yield the memory layout for each mode that the collective supports: in place, then out of
-    place.
+    """Yield the memory layout for each supported mode: in place, then out of place.
 
-    Bases and sizes are in chunks. They are divisible by the unit of `work`, which is not checked:
-    remainders are dropped.
+    Bases and sizes are in chunks. They are divisible by the unit of `work`, which is not
+    checked: remainders are dropped. No layout if the collective supports neither mode.
     """
     collective, unit = work.algorithm.collective, work.unit
     for in_place in (True, False):
@@ -128,9 +127,11 @@ def buffer_offsets(layout: MemoryLayout) -> Int64Array:
 def has_equal_scratch(layout: MemoryLayout) -> bool:
     """Return whether a chunk of scratch has the same number of bytes on all ranks.
 
-    The executor derives the size of a chunk of scratch from the allocation that contains the input,
-    so allocation divided by input chunks must be equal. For example, in a gather in place only the
-    root's allocation is larger than its input.
+    The executor derives the size of a chunk of scratch from the allocation that contains
+    the input. So the number of chunks of this allocation, divided by the input chunks, must
+    be equal on all ranks. It is 1 if input and output are separate, or if the rank has no
+    input. For example, in a gather in place only the root's allocation is larger than its
+    input.
     """
     both = [int(Buffer.INPUT), int(Buffer.OUTPUT)]
     base, size = layout.base[:, both], layout.size[:, both]
@@ -211,11 +212,10 @@ class Segment:
     in_pipelines: int = 0
 
     def count_operations(self) -> int:
-        """Return the number of operations of the thread block, to compare with the executor's
-        limit.
+        """Return the number of operations of the thread block, for the executor's limit.
 
-        Included are the signals at its begin (greetings, up to 8 channels each), pipelines, and the
-        operations inside of them.
+        Included are the signals at its begin (greetings, up to 8 channels each), pipelines, and
+        the operations inside of them.
         """
         greeting_counts = [
             -(-len(ids) // MOST_CHANNELS_OF_OPERATION) for ids in self.greeted.values()

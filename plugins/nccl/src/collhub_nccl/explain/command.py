@@ -280,9 +280,11 @@ class _Machine:
     def __init__(self, context: CommandContext, request: _Request) -> None:
         """Read the machine of `--machine` or `--topology`, and apply `--search` to its GPU.
 
-        Sets `profile` (that of a known machine) and `topology` (that of `--topology`), each None
-        without, and `gpu`. `version_source` begins as "default". Raises `UsageError` or
-        `InputError` if the machine is unknown or an option is invalid.
+        Sets `gpu`, `profile` and `topology`. The profile is that of `--machine`; with only
+        `--topology` it is the known one of this machine, or None. `topology` is None without
+        `--topology`. If both are given, they must be of the same GPU. `version_source` begins
+        as "default". Raises `UsageError` or `InputError` if neither is given, if the machine
+        names no known GPU, or if an option is invalid.
         """
         self.profile: MachineProfile | None = None
         self.topology: Topology | None = None

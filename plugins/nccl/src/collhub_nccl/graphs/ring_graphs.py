@@ -186,9 +186,12 @@ def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph
 
 
 def is_attribute(name: str, text: str) -> bool:
-    """Return whether a text is valid for an attribute of a graph.
+    """Return whether a text has a valid form for an attribute of a graph.
 
-    Attributes whose name begins with "type" need a kind of path, all others a number.
+    Attributes whose name begins with "type" need a kind of path: 1 to 8 upper-case letters
+    or digits, such as NVL. All others need a number without sign: 1 to 9 digits, after
+    which a point and 1 to 9 digits are permitted. Whether NCCL knows the path is not
+    checked.
     """
     pattern = _PATH_TYPE if name.startswith("type") else _NUMBER
     return pattern.fullmatch(text) is not None
@@ -197,8 +200,10 @@ def is_attribute(name: str, text: str) -> bool:
 def derived_channels(rings: Mapping[Ring, int]) -> tuple[Ring, ...]:
     """Return the shortest list of channels in which the rings have their shares of the data.
 
-    NCCL sends the same amount over every channel, so a ring with twice the share has two channels.
-    The channels of a ring are adjacent; rings keep their order.
+    `rings`: share of each ring, a positive integer in any unit. NCCL sends the same amount
+    over every channel, so a ring with twice the share has twice as many channels. The
+    channels of a ring are adjacent; rings keep their order. Without rings the result is
+    empty.
     """
     unit = gcd(*rings.values())
     return tuple(ring for ring, share in rings.items() for _ in range(share // unit))
@@ -344,8 +349,9 @@ class _Passages:
     def iterate_by_part(self, part_count: int) -> Iterator[list[RankPair]]:
         """Yield the (source, target) pairs of the messages of each part, from part 0 on.
 
-        There is one list per part, up to part `part_count` - 1, in order of time. It is empty for a
-        part that no message carries.
+        There is one list per part, up to part `part_count` - 1, in the order of the rows. It is
+        empty for a part that no message carries. Raises `ValueError` if a row has the part -1
+        (a message of undefined memory).
         """
         indptr, messages = csr(self.part, np.arange(len(self.part)), part_count)
         for first, last in pairwise(indptr.tolist()):

@@ -142,8 +142,9 @@ def socket_to_socket(
 def _intel(family: int, model: int, is_rccl: bool) -> float:
     """Return the bandwidth between the sockets of an Intel machine in GB/s, by family and model.
 
-    Families other than 6 have `_OTHER_INTEL`. Models of family 6 have the rate of their generation,
-    but in a file from RCCL at most `_MOST_OF_RCCL`.
+    Models of family 6 have the rate of their generation (`_INTEL_MODELS`), older ones
+    `_OTHER_INTEL`; in a file from RCCL the rate is at most `_MOST_OF_RCCL`. All other
+    families have `_OTHER_INTEL`.
     """
     if family != 6:
         return _OTHER_INTEL
@@ -180,8 +181,9 @@ class Wiring:
     def lanes(self, gpus: int) -> Iterator[tuple[int, int, int]]:
         """Yield (GPU, GPU, number of links) for every pair of GPUs with direct links.
 
-        In a full mesh of `gpus` GPUs, every pair has one link. Links in `pairs` follow, whatever
-        `gpus` is.
+        With `is_full_mesh`, each pair of the GPUs 0 to `gpus` - 1 comes once, the higher number
+        first, with one link. Then come the entries of `pairs`, whatever `gpus` is. Links to a
+        switch are not yielded.
         """
         if self.is_full_mesh:
             for first in range(gpus):

@@ -87,8 +87,9 @@ class Machine:
     ) -> None:
         """Add `count` parallel links from `source` to `destination`, of `bandwidth` GB/s each.
 
-        Existing links of the pair stay. Links from a node to itself, and links without bandwidth,
-        are ignored, because some files contain them. The other direction is not added.
+        Existing links of the pair stay. Links from a node to itself, and links with a bandwidth
+        of 0 or less, are ignored, because some files contain them. The other direction is not
+        added.
         """
         # Some files contain links of a device to itself, or without bandwidth.
         if source == destination or bandwidth <= 0:

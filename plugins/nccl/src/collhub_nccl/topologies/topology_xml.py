@@ -255,10 +255,11 @@ class _StatedLinks:
             self._add_nvlinks(gpu, link, rate, count)
 
     def _add_c2c(self, gpu: Gpu, link: Element, count: int) -> None:
-        """Add `count` links of NVLink-C2C, which joins the GPU of a superchip with its CPU.
+        """Add `count` links of NVLink-C2C between a GPU and its CPU, in both directions.
 
-        The attribute `bw` has the bandwidth of each in MB/s, which are divided by 1000 to get GB/s.
-        Raises `InputError` if it is missing, not above 0, or not below 1e9.
+        The attribute `bw` has the bandwidth of each in MB/s, which is divided by 1000 to get
+        GB/s. It is not divided among the partitions of a device. Raises `InputError` if `bw` is
+        missing, no number, not above 0, or not below 1e9.
         """
         rate_mbyte = link.real("bw")
         if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
