@@ -166,11 +166,12 @@ def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[in
 
 
 def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[int]]:
-    """Return the ranks of every node, nodes in the order of their smallest rank.
+    """Return the ranks of every node, ascending; nodes are in the order of their lowest rank.
 
-    `npus`: NPU of each rank. Nodes are the groups of the topology; an NPU in several groups belongs
-    to the last one, and all NPUs without a group form one node. If the nodes have different numbers
-    of ranks, all ranks are one node, because such nodes have no rings with one GPU per channel.
+    `npus`: NPU of each rank. Nodes are the groups of the topology that have ranks. An NPU
+    in several groups belongs to the last one, and all NPUs without a group form one node.
+    If two nodes have different numbers of ranks, the result is one node with all ranks,
+    because such nodes have no rings with one GPU per channel.
     """
     group_of = {
         npu: number for number, members in enumerate(topology.groups.values()) for npu in members
@@ -333,16 +334,17 @@ def _build_algorithm(
 
 
 def _estimate_ns(request: SynthesisRequest, plan: _Plan) -> int:
-    """Return an estimated time in ns, for when there is no simulator.
+    """Return an estimated time in ns, rounded, for when there is no simulator.
 
-    It is a number of rounds, each with the largest latency and the smallest bandwidth of the
-    topology:
+    A plan has a number of rounds, each of which takes the largest latency of the topology
+    plus its bytes divided by the smallest bandwidth:
 
-    - ring: ranks - 1 rounds of size / ranks bytes;
-    - tree: log2(ranks) rounds, rounded up and at least 1, of the full size;
-    - NVLS: one round of size * (ranks - 1) / ranks bytes.
+    - ring: ranks - 1 rounds of size / ranks bytes
+    - tree: log2(ranks) rounds, rounded up and at least 1, of the full size
+    - NVLS: one round of size * (ranks - 1) / ranks bytes
 
-    An all-reduce has twice as many rounds.
+    Size means the bytes of the full buffer. An all-reduce has twice as many rounds.
+    Channels and chunks do not matter.
     """
     topology = request.topology
     ranks, size = request.collective.num_ranks, request.collective_bytes

@@ -336,9 +336,11 @@ def _parse_remote_buffer(value: JsonValue) -> RemoteBuffer:
 
 
 def _parse_semaphores(value: JsonValue) -> tuple[int, ...]:
-    """Return the initial values of the semaphores of a rank; () without the member.
+    """Return the initial values of the semaphores of a rank, in the order of the plan.
 
-    Raises `InputError` for a value that is missing, negative or too large.
+    `value`: the object of the rank. The result is empty if it has no member `semaphores`.
+    Raises `InputError` if that member is not a list, or if the `init_value` of a semaphore is
+    missing or is not an integer from 0 to 2^31 - 1.
     """
     if not value.has("semaphores"):
         return ()

@@ -95,9 +95,10 @@ class StepList:
         cells: int,
         lane: int,
     ) -> list[int]:
-        """Add a copy within a rank; return a list with its row.
+        """Add a copy of `cells` cells on the rank of `target`; return a list with its row.
 
-        Nothing is added and the list is empty if source and target begin at the same memory cell.
+        If source and target begin at the same memory cell, no step is added and the list is empty.
+        Whether `source` is on the same rank is not checked. `lane`: the thread block.
         """
         # In place, input and output may share memory, so a copy may be one to itself.
         if source.cell == target.cell:
@@ -156,9 +157,10 @@ class StepList:
         return sent, received
 
     def order(self, parents: Sequence[int], child: int) -> None:
-        """Add control dependencies: `child` waits for all `parents`, which are steps of its rank.
+        """Add control dependencies: the step `child` waits for all steps in `parents`.
 
-        Steps are given by row. The rows are not checked.
+        Steps are given by row, counted from 0. Pairs may be repeated. Rows are not checked here;
+        `table` refuses rows that do not exist and steps of different ranks.
         """
         self._control[0].extend(parents)
         self._control[1].extend([child] * len(parents))
@@ -175,8 +177,11 @@ class StepList:
     def table(self, file: str) -> StepTable:
         """Build the step table of all steps added so far.
 
-        Data dependencies are the accesses to the same memory, control dependencies those added by
-        `order`. `file`: name of the source file.
+        A step has a data dependency on the last earlier step that writes a cell which it reads or
+        writes, and, if it writes the cell, on all steps that read it since then. Control
+        dependencies are those added by `order`. The table groups the steps by rank, so its rows
+        can differ from the rows of this list. `file`: name of the source file. Raises `InputError`
+        for values out of range, control dependencies on missing rows or between ranks, and cycles.
         """
         columns = {name: np.asarray(values, np.int64) for name, values in self._columns.items()}
         data = self._find_dependencies(columns)

@@ -67,10 +67,13 @@ class Registration:
     plans: tuple[RegisteredPlan, ...]
 
     def choose(self, collective: str, in_place: bool, size: int) -> str | None:
-        """Return the file of the plan that the program chooses for a call; None if none serves it.
+        """Return the file of the plan that the program chooses for a call; None if no plan fits.
 
-        `collective`: name in plans; `size`: bytes, as the runtime passes them (for some collectives
-        those of one part). The first row that fits counts.
+        `collective`: name in plans. `size`: bytes that the runtime passes; for `allgather` and
+        `reducescatter` those of one rank's part, which are multiplied by `num_ranks`. The result
+        is that of the first row with this collective and mode whose limits (inclusive) contain
+        the size of the full buffer and whose divisor divides it. For `reducescatter` the divisor
+        must also divide `size` itself.
         """
         rows = [astuple(plan) for plan in self.plans]
         return register_program.choose(rows, self.num_ranks, collective, in_place, size)
@@ -365,8 +368,8 @@ def _add_minimum_chunks_plan(
 def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
     """Yield the names of the algorithms to try for a window, each once.
 
-    First the chosen one, then the others that were measured at the sizes of the window, the fastest
-    first.
+    First the algorithm of the window, then all other algorithms that run at every measured
+    size of the window, by ascending mean of their time divided by the fastest time.
     """
     yield window.algorithm
     names = selected.slowdowns(window.sizes)

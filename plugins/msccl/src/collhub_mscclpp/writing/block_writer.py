@@ -70,11 +70,13 @@ class BlockWriter:
         self.has_waited = self.has_moved = False
 
     def greet(self, channel_type: str, channel: int) -> None:
-        """Let the thread block begin with a signal that permits a sender to start its launch.
+        """Add a signal at the beginning of the current segment: the receiver has begun the launch.
 
-        `channel`: of this type, to the sender. A logical thread block may become several thread
-        blocks of the plan (segments). The signal is added at the beginning of the current segment;
-        a new one is begun first if it has no room for the channel.
+        A segment is one of the thread blocks of the plan into which this thread block is divided.
+        The sender at the other side of `channel`, a key of a channel of type `channel_type`, waits
+        for the signal before it writes data. A new segment is begun first if the current one has
+        no room. Signals of a segment are in the order of the calls; a repeated call adds a second
+        signal.
         """
         self._make_room(channel_type, [channel])
         self._last.channel(channel_type, channel)
@@ -83,8 +85,9 @@ class BlockWriter:
     def wait(self, name: str, channel_type: str, channel: int) -> None:
         """Add an operation that waits for the next signal on a channel; no barrier precedes it.
 
-        `name`: name of the operation. Begins a new segment if the last one has no room. The next
-        `add_barrier` then adds a barrier.
+        `name`: name of the operation, such as `wait` or `rlxwait`. `channel`: key of the channel.
+        A new segment (thread block of the plan) is begun first if the current one has no room for
+        the operation or the channel. The next `add_barrier` then adds a barrier.
         """
         self._make_room(channel_type, [channel])
         position = self._last.channel(channel_type, channel)
@@ -92,10 +95,12 @@ class BlockWriter:
         self.has_waited = True
 
     def signal(self, channel_type: str, channels: Sequence[int]) -> None:
-        """Add signals on different channels, which announce that the data put so far is complete.
+        """Add signals on channels, which announce that the data put so far is complete.
 
-        A block barrier comes first, if needed. An operation signals at most 8 channels. Begins a
-        new segment if the last one has no room.
+        A block barrier comes first if needed, also if `channels` is empty. Each operation signals
+        at most 8 channels, in the given order. `channels`: keys of different channels; this is not
+        checked. A new segment (thread block of the plan) is begun before an operation for which
+        the current one has no room.
         """
         self.add_barrier()
         for batch in split_into_eights(channels):
@@ -111,10 +116,11 @@ class BlockWriter:
             self.has_waited = True
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Add operations that release semaphores of the rank; no effect for an empty list.
+        """Add operations that release semaphores of the rank; an empty list has no effect.
 
-        A block barrier comes first, if needed, so that all earlier operations are finished. An
-        operation releases at most 8 semaphores.
+        A block barrier comes first if needed, so that all earlier operations are finished. Each
+        operation releases at most 8 semaphores. A new segment (thread block of the plan) is begun
+        before an operation for which the current one has no room.
         """
         if numbers:
             self.add_barrier()
@@ -192,9 +198,11 @@ class BlockWriter:
     def finish(self) -> None:
         """Signal the senders of pulled messages, then wait for the ranks that pull from this rank.
 
-        A receiver pulls a message by reading the sender's memory, so the sender must not end its
-        launch before. Every block signals before it waits, so the blocks cannot wait for each other
-        in a cycle. A block without pulled messages adds no operation.
+        A receiver pulls a message by reading the sender's memory, so the sender must not finish its
+        launch before. The channels are those in `pulled` (signals, after a block barrier if needed)
+        and in `lent` (one wait each), in the order in which they were added. Every block signals
+        before it waits, so the blocks cannot wait for each other in a cycle. Without such channels
+        no operation is added.
         """
         if self.pulled:
             self.signal(MEMORY, list(self.pulled))

@@ -279,12 +279,12 @@ class Draft:
         return [group.tolist() for group in groups if len(group)]
 
     def channel(self, row: int, part: int) -> int:
-        """Return the id of the channel that carries a message, on the rank of one of its two rows.
+        """Return the id of the channel of a message, on the rank of the step `row`.
 
-        `row`: the step that sends or receives the message. `part`: which of the `parts` thread
-        blocks that share the work, from 0; each has a separate channel per connection. Ids count
-        the channels of the same type on the rank. Raises `KeyError` for a row that belongs to no
-        message.
+        `row`: the send or the receive of the message; the two can have different ids, because an id
+        counts the channels of one type on one rank, from 0. `part`: which of the `parts` thread
+        blocks that share the work, from 0; each has a separate channel per connection. `part` is
+        not checked. Raises `KeyError` for a step that is no message.
         """
         # Each part has a separate channel: a shared counter would mix up their signals.
         number = int(self.work.connection[row]) * self.parts + part
@@ -313,10 +313,11 @@ class Draft:
         return Range(int(steps.src_buffer[row]), index, size)
 
     def port_source(self, row: int) -> Range:
-        """Return the range that a send through a port reads, as the proxy addresses it.
+        """Return the range that a send through a port reads, as the proxy addresses it, in chunks.
 
-        If the buffer is part of a larger one in place, it is a range of the larger buffer (see
-        `find_containing_range`).
+        A proxy reads from the start of an allocation. So if the algorithm supports only calls in
+        place, and the buffer has an offset inside the larger one (input or output), the result is
+        the equivalent range of the larger buffer. Otherwise it is that of `source`.
         """
         source, rank = self.source(row), int(self.work.steps.rank[row])
         buffer, index = find_containing_range(self.work, rank, source.buffer, source.index)
@@ -355,10 +356,14 @@ class Draft:
         return Range(int(steps.dst_buffer[row]), index, size)
 
     def landing_range(self, row: int) -> Range:
-        """Return the range in which a message arrives, in chunks.
+        """Return the range in which a message arrives, or from which it is pulled, in chunks.
 
-        For a send, and for a receive that pulls its data, it is a range of the peer's memory;
-        otherwise of the rank's own memory.
+        `row`: its send or its receive; the result depends on it:
+
+        - Send: the range of the receiver's memory into which the data is written; if the message
+          is pulled, the destination of the receive, which is not used.
+        - Receive: the range of the rank's own memory where the data arrives (`rank` is -1).
+        - Receive that pulls its data: the range of the sender's memory from which it reads.
         """
         steps, landing = self.work.steps, self.landing
         is_remote = int(steps.kind[row]) == _SEND or bool(landing.is_pulled[row])

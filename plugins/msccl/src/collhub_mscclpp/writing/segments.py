@@ -240,17 +240,19 @@ class Segment:
         )
 
     def channel(self, channel_type: str, channel: int) -> int:
-        """Return the position of a channel in the block's list of channels of this type.
+        """Return the position of a channel in the block's list of channels of this type, from 0.
 
-        The channel is appended at its first use; operations refer to this position.
+        The channel is appended at its first use; operations refer to this position. The length
+        of the list is not limited here (`has_room`).
         """
         known = self.channels[channel_type]
         return known.setdefault(channel, len(known))
 
     def buffer(self, channel_type: str, buffer: int) -> int:
-        """Return the position of a remote buffer in the block's list for this channel type.
+        """Return the position, from 0, of a remote buffer in the block's list for the type.
 
-        The buffer is appended at its first use; operations refer to this position.
+        The buffer is appended at its first use; operations refer to this position. The length
+        of the list is not limited here (`has_room`).
         """
         known = self.buffers[channel_type]
         return known.setdefault(buffer, len(known))
@@ -303,9 +305,10 @@ def format_synchronisation(name: str, channel_type: str, ids: Sequence[int]) -> 
 
 
 def format_semaphore(name: str, ids: Sequence[int]) -> str:
-    """Return an acquire or a release of semaphores as the JSON of one operation.
+    """Return an operation on semaphores as JSON text.
 
-    `name`: name of the operation; `ids`: numbers of the rank's semaphores.
+    `name`: name of the operation, `sem_acquire` or `sem_release`. `ids`: numbers of the
+    rank's semaphores, in this order; their number is not checked.
     """
     listed = list(ids)
     return f'{{"name":"{name}","semaphore_ids":{listed}}}'

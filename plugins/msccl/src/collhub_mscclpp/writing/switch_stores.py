@@ -40,9 +40,9 @@ class SwitchStores:
     results: dict[int, SwitchStore] = field(default_factory=dict)
 
     def group(self, buffer: int, ranks: list[int]) -> int:
-        """Return the number of the group of a buffer on these ranks; a new group is added.
+        """Return the number of the group of a buffer and ranks; a missing group is added.
 
-        The order of the ranks does not matter.
+        The order of the ranks does not matter. Groups are numbered from 0 as they are added.
         """
         key = buffer, tuple(sorted(ranks))
         if key not in self.groups:
@@ -123,9 +123,12 @@ def place_switch_stores(
 
 
 def _has_one_address(work: PlanWork, rows: list[int], receives: list[int]) -> bool:
-    """Return whether the address that a multicast computes is right on all receivers.
+    """Return whether the destination of every message has one offset on sender and receiver.
 
-    `rows`, `receives`: the sends of the multicast and their receives.
+    That is the offset of the destination's buffer in its allocation, which must be equal in
+    every mode (in place, out of place) of the algorithm. Only then the sender, which adds
+    its own offset, computes the right address. `rows`, `receives`: the sends of the
+    multicast and their receives, in the same order.
     """
     pairs = np.asarray(rows), np.asarray(receives)
     buffer = work.steps.dst_buffer[receives].astype(np.int64)
@@ -140,8 +143,9 @@ def _find_first_chunk(work: PlanWork, row: int) -> int:
 def _reserve_scratch(work: PlanWork, scratch: Int64Array, members: list[int], row: int) -> int:
     """Reserve scratch for a step at the same offset on all members; return its first chunk.
 
-    `scratch`: chunks of scratch of every rank, updated for the members. `row`: the step, which
-    gives the size.
+    The range begins at the largest number of scratch chunks of any member. `scratch`:
+    chunks of scratch of every rank; those of the members become the end of the range.
+    `row`: the step, whose count gives the size.
     """
     index = int(scratch[members].max())
     scratch[members] = index + int(work.steps.count[row]) // work.unit
@@ -241,9 +245,10 @@ class _AccessIndex:
         self._chunk, self._row = chunk[order], owner[order]
 
     def rows(self, start: int, count: int) -> set[int]:
-        """Return the rows of steps that access any of `count` chunks from `start` on.
+        """Return the rows of the indexed steps that access any of `count` chunks from `start` on.
 
-        Chunks are numbered over the memory of all ranks. The set is empty for 0 chunks.
+        The index has either the reads or the writes of one mode. Chunks are numbered over the
+        memory of all ranks. The set is empty for 0 chunks.
         """
         first, last = np.searchsorted(self._chunk, [start, start + count])
         return set(self._row[first:last].tolist())

@@ -113,8 +113,9 @@ class SwitchSteps:
     def clusters(self, rows: int) -> Int64Array:
         """Return a number for each step, equal for the steps of one switch operation: int64[rows].
 
-        It is the first row of the operation. A sum and the multicast that sends it have the number
-        of the sum. Any other step has its own row as number. `rows`: number of steps.
+        The number is a row: for a multicast its first send, for a sum the first receive of its
+        chain. The sends of a multicast that sends a sum have the number of that sum's steps.
+        Any other step has its own row. `rows`: number of steps of the algorithm.
         """
         cluster = np.arange(rows, dtype=np.int64)
         for members in [*self.multicasts.values(), *self.totals.values()]:
@@ -261,7 +262,9 @@ def _select_attached(
 def _order_chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]:
     """Return the receives of a sum in the order in which each depends on the previous one.
 
-    `parents`: direct predecessors of each step. The receives must form a single chain.
+    `parents`: direct predecessors of each step; each receive must have at most one among
+    the receives. If several have none, because a receive between them is missing, only the
+    chain from the last of these (in the order of `receives`) is returned.
     """
     members = set(receives)
     following = {next(iter(parents[row] & members), -1): row for row in receives}
@@ -272,9 +275,10 @@ def _order_chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]
 
 
 def _find_region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
-    """Return (buffer, first unit, number of units) that a step reads or writes.
+    """Return (buffer, first unit, number of units) of the range that a step reads or writes.
 
-    `side`: `src` or `dst`.
+    `side`: `src` or `dst`. For a side that the step does not have, the values of the
+    columns are returned unchecked.
     """
     buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
     return int(buffer[row]), int(offset[row]), int(steps.count[row])

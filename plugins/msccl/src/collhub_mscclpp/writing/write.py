@@ -303,11 +303,13 @@ def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
 
 
 def _find_min_bytes(draft: Draft, counts: Int64Array) -> int:
-    """Return the smallest message size of the plan in bytes: the option `min_size`, or 0.
+    """Return the smallest message size that the plan serves, in bytes.
 
-    If several thread blocks share the work, it is at least 16 bytes per block of every chunk. With
-    less, the executor loses data, because it takes the part number modulo the number of 16-byte
-    units (`calcOffset`).
+    It is the option `min_size`, by default 0. If several thread blocks (`tbg`) share the
+    work, it is at least 16 * `tbg` * the number of chunks of the buffer to which message
+    sizes refer. With less, the executor loses data, because it takes the part number modulo
+    the number of 16-byte units of a chunk (`calcOffset`). `counts`: result of
+    `count_chunks`.
     """
     requested = draft.options.min_size or 0
     if draft.options.tbg == 1:
@@ -329,7 +331,9 @@ def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
 def count_chunks(draft: Draft) -> Int64Array:
     """Return the chunks of input, output and scratch of every rank: int64[ranks, 3].
 
-    Inputs and outputs are at least 1, because the executor divides by both. Scratch can be 0.
+    A chunk is `work.unit` units, the common divisor of all ranges. Empty inputs and outputs
+    count as 1 chunk, because the executor divides by both numbers. Scratch can be 0; it is
+    the scratch of the algorithm and the added stages of messages.
     """
     collective, unit = draft.work.algorithm.collective, draft.work.unit
     # The executor divides by both counts, so an empty buffer is declared as one chunk.

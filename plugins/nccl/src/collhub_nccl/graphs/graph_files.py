@@ -372,9 +372,10 @@ def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int]
 def _read_attributes(graph: Element) -> dict[str, str]:
     """Return the attributes of a graph that affect which algorithm NCCL chooses, as texts.
 
-    They are those in `DEFAULT_ATTRIBUTES`. All are required, except `latencyinter`, which has a
-    default. Raises `InputError` for a missing one and for an invalid value: types must be a kind of
-    path, all others a number.
+    They are those in `DEFAULT_ATTRIBUTES`, in its order; further attributes are ignored.
+    Only `latencyinter` may be absent and then has its default. Raises `InputError` for the
+    first missing or invalid one: `typeintra` and `typeinter` are 1 to 8 capital letters or
+    digits; the remaining ones are decimal numbers without sign or exponent.
     """
     texts = {}
     for name, default in DEFAULT_ATTRIBUTES.items():

@@ -163,10 +163,12 @@ def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ..
 
 
 def _valid_trees(facts: CommunicatorFacts, source: Source) -> list[Mapping[int, TreeNode]]:
-    """Return the trees over all ranks, by ascending channel.
+    """Return the trees that span all ranks of the communicator, by ascending channel.
 
-    A channel with a defect is left out and reported as a warning. Raises the `InputError` of
-    `_check_channels`, for example if no channel is valid.
+    A tree is a mapping from rank to node. A channel whose tree has a defect, such as a
+    missing rank, is left out, so the position in the list is not the channel number; each
+    is reported to `source` as a warning. Raises the `InputError` of `_check_channels`, for
+    example if no channel is valid.
     """
     trees: list[Mapping[int, TreeNode]] = []
     defects: list[tuple[int | None, str]] = []

@@ -436,9 +436,11 @@ def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[in
 def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:
     """Return which part of the full buffer is in each block of memory before the program runs.
 
-    The result is int64, `_NOTHING` for blocks without input. Block i of an INPUT is part i; in an
-    all-gather, whose full buffer is the output, it is part i of the rank's share, after the shares
-    of lower ranks.
+    The result is int64, one entry per block of the memory of all ranks, `_NOTHING` (-1) for
+    blocks without input. Block i of INPUT is part i. In an all-gather, whose full buffer is
+    the output, it is part `rank * n + i`, where n is the number of blocks of INPUT. Ranks
+    whose input is not defined, such as those that are not the root of a broadcast, have no
+    input.
     """
     layout = program.layout
     memory = np.full(layout.total, _NOTHING, np.int64)

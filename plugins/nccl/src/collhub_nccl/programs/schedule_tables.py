@@ -109,10 +109,11 @@ class Tables:
 def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
     """Build the tables of the emitted program from an algorithm and its levelled program.
 
-    `most_lanes` is the maximum number of lanes (sets of channels that run at the same time). The
-    table of promises has the required contents of OUTPUT, which follow from the collective, in
-    blocks of the program. A custom collective keeps its own units, which are not divided. Raises
-    `InputError` (`too-large`) above the limits of the tables.
+    All counts are in blocks of the program; the collective is converted to blocks too,
+    except a custom one. `most_lanes`: maximum number of lanes (groups of channels that run
+    at the same time); the actual number can be lower. The table of promises has the
+    contents of OUTPUT that the collective requires. Raises `InputError` (`too-large`) for
+    too many records or promises, and for a number of a record above 2^31 - 1.
     """
     collective = algorithm.collective
     # The contract of a custom collective is defined per unit, and the program does not divide
@@ -196,11 +197,12 @@ def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
 
 
 def format_schedule_cpp(tables: Tables) -> str:
-    """Return the text of `schedule.cpp`, which defines what `schedule.hpp` declares.
+    """Return the text of `schedule.cpp`, the definitions for `schedule.hpp`.
 
-    It has five arrays and the facts about the schedule: the records (steps) and the first
-    record of each rank, the memory of each rank, the promises (runs of required contents of
-    OUTPUT) and the first promise of each rank. Begins have one entry more than ranks.
+    It has five arrays and the facts about the schedule. The arrays are, in this order: the
+    records (steps), the first record of each rank, the memory of each rank, the promises
+    (runs of required contents of OUTPUT), and the first promise of each rank. The second
+    and the fifth array have one more entry at the end, the number of records or promises.
     """
     lines = [
         *_format_array("Record", "kRecords", map(_format_record, tables.records.tolist())),

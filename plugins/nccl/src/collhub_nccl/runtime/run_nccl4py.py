@@ -104,10 +104,10 @@ def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
 
 
 def _work(row: list[int], buffers: Buffers, calls: Calls) -> None:
-    """Copy or reduce data within the buffers of this rank, as a record of the schedule says.
+    """Execute a record of the schedule that copies or reduces data within this rank.
 
-    A record of any kind other than COPY reduces its source into its target. Offsets and count are
-    in blocks.
+    A COPY overwrites the target with the source. A record of any other kind reduces the
+    source into the target. Offsets and count are in blocks.
     """
     kind, source, target, _, _, source_offset, target_offset, count, _ = row
     read = buffers.region(source, source_offset, count)
@@ -119,12 +119,13 @@ def _work(row: list[int], buffers: Buffers, calls: Calls) -> None:
 
 
 def values(torch: Any, rank: int, count: int, num_ranks: int, dtype: str, op: str) -> Any:
-    """Return the INPUT of a rank: small whole numbers, whose reduction is exact in any order.
+    """Return the INPUT of a rank, a CPU tensor of `count` elements of type `dtype`.
 
-    For `prod` they are 1, -1, 2 or -2, with 2 and -2 on the first eight ranks only, so a product
-    has at most eight factors of two. Otherwise they are 0 to a maximum, which is so small that the
-    sum over all ranks is exact in the type. The maximum is at least 1, so with bfloat16 this holds
-    for up to 256 ranks.
+    The elements are pseudo-random small integers, equal in every run, whose reduction is
+    exact in any order. For `prod` they are 1, -1, 2 or -2; 2 and -2 occur only on ranks 0
+    to 7, so a product has at most eight factors of two. For all other operators they are 0
+    to a maximum of at most 250, which is so small that the sum over all ranks is exact in
+    the type. The maximum is at least 1, so for bfloat16 this is true only up to 256 ranks.
     """
     # Knuth's multiplicative hash, so that neither ranks nor neighbouring elements are alike.
     mixed = torch.arange(count, dtype=torch.int64) * 2654435761 + rank * 40503
@@ -296,7 +297,8 @@ class _DeviceRun:
     def once(self) -> float:
         """Run the schedule of this rank once; return the seconds until the GPU has finished.
 
-        For avg, this includes dividing OUTPUT by the number of ranks.
+        For `avg`, this includes the division of OUTPUT by the number of ranks. INPUT is not
+        restored, so in place a further run starts from the result of the last one.
         """
         begin = time.perf_counter()
         run_records(self.schedule["records"][self.arguments.rank], self.buffers, self.calls)
@@ -318,9 +320,10 @@ class _DeviceRun:
 
 
 def _libraries() -> tuple[Any, Any]:
-    """Return the modules nccl4py and torch, imported only now because that takes seconds.
+    """Return the modules `nccl.core` (nccl4py) and torch.
 
-    Exits with a message if one is not installed, or if torch finds no GPU.
+    They are imported only now because that takes seconds. Exits with a message and status 1
+    if one is not installed, or if torch finds no GPU.
     """
     try:
         nccl = importlib.import_module("nccl.core")
@@ -381,10 +384,11 @@ def _rank_of_environment() -> int | None:
 def _block_elements(
     arguments: argparse.Namespace, schedule: dict[str, Any], element_bytes: int
 ) -> int:
-    """Return the elements of a block such that a full buffer has the bytes of `--size`.
+    """Return the number of elements per block with which the full buffer has `--size` bytes.
 
-    Size 0 means the smallest size of whole blocks from 1 MiB on. Exits with a message for a
-    negative size, and for one that is no multiple of blocks x bytes of an element.
+    A valid size is a multiple of S, the blocks of the full buffer times `element_bytes`.
+    Size 0 means the smallest multiple of S that is at least 1 MiB. Exits with a message and
+    status 1 for a negative size and for any other number.
     """
     step = int(schedule["blocks"]) * element_bytes
     size = int(arguments.size)

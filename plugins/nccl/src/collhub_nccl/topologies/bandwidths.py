@@ -124,9 +124,13 @@ def socket_to_socket(
 ) -> float:
     """Return the bandwidth between two CPUs of a machine in GB/s, from facts about the sender.
 
-    A known architecture decides, else the vendor. For Intel and Zhaoxin, family and model matter
-    too; for Intel also `is_rccl`, whether the file is from RCCL. It is `UNLIMITED` for an unknown
-    vendor.
+    The first rule that applies decides:
+
+    1. Architecture `arm64` or `ppc64`: its value in `_BY_ARCHITECTURE`.
+    2. Vendor Intel: by `family` and `model`; in a file of RCCL (`is_rccl`) at most 10.
+    3. Vendor Zhaoxin: 9 for the processor Yongfeng (family 7, model 0x5b), otherwise 6.
+    4. Vendor AMD: 16.
+    5. Otherwise `UNLIMITED`, also for an empty vendor.
     """
     if architecture in _BY_ARCHITECTURE:
         return _BY_ARCHITECTURE[architecture]

@@ -193,9 +193,10 @@ def _named_cards(
 
 
 def _machine_of(devices: Sequence[_SmiDevice]) -> Machine:
-    """Return a machine with these devices and no links; the node of a device is its row.
+    """Return a machine with these devices and no links; nodes are numbered like `devices`.
 
-    A GPU is named "gpu N". Every other device is a network card, named "nic NAME".
+    The node of GPU N is named `gpu N`. Every other device is a network card; its node is
+    named `nic NAME`.
     """
     machine = Machine()
     for device in devices:
@@ -260,10 +261,12 @@ def _add_tree(
     options: SmiMatrixOptions,
     profile: GpuProfile | None,
 ) -> None:
-    """Add the PCI switches and CPUs above the devices to the machine, and join each pair of CPUs.
+    """Add the PCI switches and CPUs above the devices to the machine, and link every two CPUs.
 
-    PCI links have the rate of the option, else that of the profile, else `DEFAULT_PCI`. Links
-    between CPUs have the rate of the option, else `_DEFAULT_SYS`. All are in GB/s.
+    `_add_levels` derives the switches and CPUs from the relations of the devices. PCI links
+    have the rate of the option `pci_bandwidth`, else that of the profile, else
+    `DEFAULT_PCI` (12). Links between CPUs have the rate of the option `cpu_bandwidth`, else
+    `_DEFAULT_SYS` (10). All rates are in GB/s; links exist in both directions.
     """
     rate = gigabytes_per_s(options.pci_bandwidth)
     # The matrix contains no PCI generations: switches and cards are assumed to have the GPU's.
