@@ -77,11 +77,12 @@ class _TopologyFile:
             self._add_line(number, self._parse_pairs(number, line))
 
     def topology(self, options: TreeOptions) -> Topology:
-        """Build the network; every block also becomes a group of its hosts.
+        """Build the network; every block also becomes a group of its hosts, with its name.
 
-        Raises `InputError` if the file describes both switches and blocks, or neither, for a block
-        size that is not a larger multiple of the previous one, for switches that do not form a
-        tree, and for missing bandwidths.
+        Raises `InputError` if the file describes both switches and blocks, or neither, and for
+        a block size that is not a larger multiple of the previous one. Also raises the errors
+        of `SwitchTree.plan` and `FabricPlan.topology`, for example for switches that do not
+        form a tree, and for missing bandwidths.
         """
         # Slurm's plugins read either switches or blocks, never both.
         if self._switches and self._blocks:
@@ -168,7 +169,9 @@ class _TopologyFile:
     ) -> dict[str, str]:
         """Parse the pairs `Key=value` of a line, separated by blanks; keys become lower case.
 
-        Raises `InputError` for a word without `=`, unknown keys, and keys that are given twice.
+        The value is the text after the first `=` and may be empty. `number`: number of the
+        line, for errors. Raises `InputError` for a word without `=`, an unknown key (`_KEYS`),
+        and a key that is given twice, in any case.
         """
         pairs: dict[str, str] = {}
         for word in line.split():

@@ -51,8 +51,9 @@ def expand_hosts(text: str) -> list[str]:
 def _split_names(text: str) -> Iterator[str]:
     """Yield the names with their brackets, split at commas outside of brackets.
 
-    Raises `ValueError` for an empty name, also of an empty text, and for brackets that do not
-    match.
+    Brackets contain only digits, commas, minus signs and white space. Raises `ValueError`
+    for an empty name, also of an empty text, for brackets that do not match, and for white
+    space outside of brackets. It is raised at the faulty name, after the names before it.
     """
     position = 0
     while position <= len(text):

@@ -145,7 +145,8 @@ def _choose_exact(
 ) -> float | None:
     """Return a link's exact number from the hub's annotation, or `rounded` without an annotation.
 
-    Raises `InputError` at the link's path (`value`) for an annotation that is not a finite number.
+    `rounded` may be None. Raises `InputError` at the link's path (`value`) for an
+    annotation that is not a finite number. Its range and sign are not checked here.
     """
     # Documents use decimal units, which cannot represent every value of the hub.
     if annotation is None:
@@ -193,9 +194,10 @@ def _find_quantity(
 ) -> tuple[str, Decimal | None]:
     """Return the unit in which a quantity of a link is given, and its number.
 
-    The unit is the `choice`; without it, the first of `units` that has a value; without any, the
-    first of `units`. The number is None if the quantity has no value in this unit. Raises
-    `InputError` for an unknown unit.
+    The unit is the `choice`; without it, the first of `units` that has a value; without
+    any, the first of `units`. The number is None if the quantity has no value in this unit;
+    values in other units are ignored. Raises `InputError` for a `choice` that is not in
+    `units`, and for a value that is no finite number.
     """
     # Some writers omit the choice if only one unit is given.
     given_units = [unit for unit in units if value.get(unit) is not None]

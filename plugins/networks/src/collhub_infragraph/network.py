@@ -379,7 +379,8 @@ def _parse_dimension(
 ) -> Dimension:
     """Build a dimension from four texts: kind, size, bytes per second, and latency in seconds.
 
-    Raises `ValueError` for an unknown kind, for texts that are no numbers, and for sizes below 1.
+    Raises `ValueError` for an unknown kind, for texts that are no numbers, and for sizes below
+    1. Bandwidth and latency are not checked; they may be negative, infinite or NaN.
     """
     number = int(size)
     # Sizes below 1 are invalid.

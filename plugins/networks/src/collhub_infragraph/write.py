@@ -427,9 +427,10 @@ def _build_exact_values(
 ) -> list[dict[str, str]]:
     """Return the annotations of a link: its exact bandwidth and latency, and its plane.
 
-    The values are in bytes/s and s, as the shortest text that gives the same float. Each is
-    omitted if it has at most 15 decimal digits, because conversion to GB/s and ns then does not
-    change it. Plane 0 is omitted. The list may be empty.
+    Each is an object with `attribute` and `value`. The values are in bytes/s and s, as the
+    shortest text that gives the same float. A value with at most 15 significant digits is
+    omitted, because conversion to GB/s and ns does not change it. Plane 0 is omitted. The
+    list may be empty.
     """
     values = {}
     # Up to this number of digits, a double survives the conversion to decimal text in any unit.

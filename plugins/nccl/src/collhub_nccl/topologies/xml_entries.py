@@ -59,10 +59,11 @@ class Element:
         return self.attributes.get(name, default)
 
     def whole(self, name: str) -> int | None:
-        """Return an integer attribute in C notation (`17`, `0x11`); None if it is missing or empty.
+        """Return an integer attribute in C notation (`17`, `-1`, `0x11`); None if missing or empty.
 
-        Numbers without 0x are decimal, even with leading zeros. Raises `InputError` for other
-        texts.
+        Numbers without 0x are decimal, even with leading zeros. White space around the number
+        is permitted. Raises `InputError` for other texts, and for more than 18 decimal or 16
+        hexadecimal digits.
         """
         text = self.text(name)
         if not text:

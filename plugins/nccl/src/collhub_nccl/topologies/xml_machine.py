@@ -183,9 +183,11 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
 def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
     """Add a PCI device to `draft`, as GPU, network card or switch, with the devices below it.
 
-    It is a GPU if the option `gpus` names its bus address, or if it contains a `gpu` element.
-    Otherwise its class decides between GPU and network card. Devices of all other classes are
-    switches.
+    It is a GPU if the option `gpus` names its bus address, or if it contains a `gpu`
+    element. Otherwise its class decides between GPU and network card. Devices of all other
+    classes are switches. A device with several `gpu` elements becomes several GPUs, one
+    whose GPUs have no rank may become none (`_gpus`). Raises `InputError` without a valid
+    `busid`.
     """
     bus = bus_of(element)
     kind = device_kind(element.text("class"))
@@ -265,8 +267,10 @@ def _partitions(
 ) -> None:
     """Add the partitions of one GPU to `draft`, linked with a node for the device and each other.
 
-    The node of the device is linked to the node above with `rate`. Links from partitions to it are
-    unlimited. Links between partitions have `_PARTITION_LINK` GB/s.
+    All links have both directions. The node of the device is linked to the node above with
+    `rate` (GB/s). Links between partitions and this node are unlimited, those between two
+    partitions have `_PARTITION_LINK` GB/s. `gpus`: one element per partition; each is also
+    added to `draft.gpus`, in this order, with the number of partitions.
     """
     machine, bus = draft.machine, bus_of(element)
     device = _pci_node(element, draft)

@@ -183,10 +183,12 @@ def find_doubtful_choices(rule: TunerRule, file: str) -> Iterator[Diagnostic]:
 
 
 def explain_size(text: str, read_as: str) -> Defect | None:
-    """Return the fault of a size in bytes, or None for a whole number up to `LARGEST`.
+    """Return the fault of a size in bytes, or None for an integer from 0 to `LARGEST`.
 
-    A number with a unit, such as 64KiB, is the fault `unit`. Its message contains `read_as`, what
-    the tuner does with it; its cure is the number of bytes. Any other text is `out-of-range`.
+    A number of up to 18 digits with a unit K, M, G or T, in any case and also as KB or KiB,
+    is the fault `unit`. All units are powers of 1024. Its message contains `read_as`, the
+    interpretation of the tuner; its cure is the number of bytes. Any other text is
+    `out-of-range`, also `64B`, `1.5MiB` and an empty one.
     """
     if parse_whole(text, LARGEST) is not None:
         return None
