@@ -434,7 +434,9 @@ def _parse_machine_count(text: TopologyText, gpus: int) -> int:
 def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
     """Build a machine of `gpus` NPUs that are all linked to one switch, a regular network.
 
-    It equals `switch:GPUS`. `bandwidth_per_gpu`: in bytes/s, used if the text states no bandwidth.
+    It equals `switch:GPUS`, named by the text. `bandwidth_per_gpu`: in bytes/s, used if the
+    text gives no bandwidth; the default latency is 500 ns. Raises `UsageError` if the text
+    gives several bandwidths or latencies.
     """
     # Values in the text override the default.
     (pair,) = text.per_dimension(1, (bandwidth_per_gpu,))

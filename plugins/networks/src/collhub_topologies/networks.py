@@ -75,8 +75,10 @@ _MAX_ORDER = 19
 def build_hypercube(text: TopologyText) -> Topology:
     """Build `hypercube:3`: 2^3 NPUs with links between NPUs whose numbers differ in one bit.
 
-    It is a regular network; each dimension may have its own bandwidth and latency in the text.
-    Raises `UsageError` unless there is exactly one number in 1..`_MAX_ORDER`.
+    It is a regular network. The text may give one bandwidth and one latency for all
+    dimensions (default 50 GB/s, 500 ns), or one per dimension. Raises `UsageError` unless
+    there is exactly one number in 1..`_MAX_ORDER`, and for another number of bandwidths or
+    latencies.
     """
     (order,) = text.parameters(1, "x", "hypercube:3 for 8 NPUs")
     if order > _MAX_ORDER:

@@ -178,8 +178,11 @@ def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) ->
 def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTree, ...]:
     """Pack spanning trees from the first of `nodes` to all other nodes, with maximum total rate.
 
-    Only `nodes` (numbers of NPUs) and switches take part. Switches are first replaced by direct
-    links between NPUs. Results are cached.
+    `nodes`: numbers of NPUs; only they and switches take part. Switches are first replaced
+    by direct links between NPUs. Node i of a tree is `nodes[i]`, so every root is 0. The
+    weight of a tree is its rate, an integer. Results are cached. Raises `InputError`
+    (`unreachable`) if a node cannot be reached, and for a single node. Raises `UsageError`
+    for a node that is listed twice.
     """
     graph = CapacityGraph.of(topology.subset(nodes))
     rate = broadcast_rate(graph, 0)

@@ -142,7 +142,9 @@ def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fract
 def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
     """Read the work of a task: how many times the busiest network card carries its bytes.
 
-    Raises `FlawError` ("tasks") if it is below 1.
+    It is an exact fraction, a text such as `51/64`. Raises `FlawError` ("form") for any
+    other value, ("tasks") if it is below 1, and `KeyError` if it is missing. `task`: number
+    of the task, for messages.
     """
     work = parse_fraction(entry["work"], f"the work of task {task}")
     if work < 1:

@@ -251,8 +251,8 @@ def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
 def _describe_links(plan: ReshardPlan) -> str:
     """Describe the links that prove the bound: the one of the largest weight, by its end nodes.
 
-    Among equal weights it is the link of the smallest number. If there are several links, their
-    number is stated too. Raises `ValueError` without weights.
+    For example `link 0 -> 8`, or with several links `3 links such as 0 -> 8`. Among equal
+    weights it is the link of the smallest number. Raises `ValueError` without weights.
     """
     topology, weights = plan.topology, plan.outcome.weights
     first = min(weights, key=lambda link: (-weights[link], link))

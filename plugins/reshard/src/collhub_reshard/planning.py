@@ -225,8 +225,10 @@ def _can_stream(
 ) -> bool:
     """Return whether streams are planned instead of a schedule.
 
-    The user must have chosen no strategy and no splitting, no move may have a release or due time,
-    there may be at most `_MAX_STREAMED_TASKS` unit tasks, and the topology must be suitable.
+    All of these must hold: no strategy and no splitting is chosen; no move has a due time
+    or a release time other than 0; there are at most `_MAX_STREAMED_TASKS` (1024) unit
+    tasks; the topology has one plane, and the tasks have at most 128 devices
+    (`can_plan_streams`).
     """
     is_timed = any(move.release_s or move.due_s is not None for move in moves)
     if choices.strategy is not None or choices.effort.split or is_timed:
