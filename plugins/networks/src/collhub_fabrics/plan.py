@@ -67,9 +67,10 @@ class FabricPlan:
     def add_nic(self, host: str, nic: int, switch: str, bandwidth_bytes_per_s: float) -> None:
         """Add a cable between a network card (NIC) of a host and a switch.
 
-        `nic`: number of the card in its host, from 0. A NIC that was added before gets one more
-        cable. Its cables to the GPUs of the host have the bandwidth (bytes/s) of its cable that was
-        added last.
+        `nic`: number of the card in its host, from 0. The bandwidth is in bytes/s per
+        direction. A NIC that was added before gets one more cable. If NICs are nodes, the links
+        between a NIC and the GPUs of its host have the bandwidth of its cable that was added
+        last. Names and number are checked later, by `topology`.
         """
         self._nic_rates[host, nic] = bandwidth_bytes_per_s
         self._cables.append((_build_nic_name(host, nic), switch, bandwidth_bytes_per_s))
@@ -229,8 +230,10 @@ class FabricPlan:
     def _list_names(self) -> list[str]:
         """Return the names of all nodes, in the order of their numbers.
 
-        With one GPU per host: hosts, switches, NICs. With several: GPUs as `HOST/NUMBER`, switches,
-        hosts, NICs. NICs are included only if they are nodes.
+        With one GPU per host: hosts, switches, NICs. With several: GPUs as `HOST/NUMBER`, with
+        numbers from 0, then switches, hosts, NICs. NICs are `HOST nic NUMBER`, and are included
+        only if they are nodes (`_has_nic_nodes`). Each kind is in the order in which it was
+        added.
         """
         nics = list(self._nics_by_name) if self._has_nic_nodes else []
         if self._gpus == 1:

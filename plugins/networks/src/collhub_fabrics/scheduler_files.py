@@ -186,9 +186,10 @@ class _TopologyFile:
         return pairs
 
     def _parse_hosts(self, number: int, text: str) -> list[str]:
-        """Expand a list of hosts in Slurm's notation; [] for an empty text.
+        """Expand a list of hosts in Slurm's notation, such as `node[01-04,07]`, in its order.
 
-        Raises `InputError` with the line for an invalid list.
+        The result is [] for an empty text; hosts may repeat. Raises `InputError`
+        (`invalid-fabric`) with line `number` for an invalid list.
         """
         if not text:
             return []
@@ -398,9 +399,11 @@ def _generate_host_domains(root: Value, switches: Mapping[str, TreeSwitch]) -> I
 
 
 def _read_texts(value: Value, key: str) -> list[tuple[str, str]]:
-    """Return the text at a key as [(key, text)], or the entries of the object at it; [] if absent.
+    """Return the text at a key as [(key, text)], or all entries of the object at the key.
 
-    Raises `InputError` for an entry that is no text.
+    The entries are (name, text), in the order of the document. The result is [] if the key
+    is absent or null. Integers become texts. Raises `InputError` for any other value, for
+    an empty text, and for such an entry.
     """
     member = value.get(key)
     if member is None:
@@ -411,7 +414,12 @@ def _read_texts(value: Value, key: str) -> list[tuple[str, str]]:
 
 
 def _list_hosts(value: Value, is_required: bool = False) -> list[str]:
-    """Return the hosts of the list `nodes`, expanded; [] if it is absent and not required."""
+    """Return the hosts of the list `nodes`, whose entries are expanded in Slurm's notation.
+
+    The order is that of the list; hosts may repeat. If the list is absent, the result is
+    [], unless `is_required`. Raises `InputError` for a required list that is absent, for
+    another value than a list, and for an invalid entry.
+    """
     entries = value["nodes"].items() if is_required else value.items_of("nodes")
     return [host for entry in entries for host in _expand_entry(entry)]
 

@@ -99,9 +99,11 @@ class Contraction:
     def run(self) -> list[Hop]:
         """Remove the vertices that only forward, until none can be removed; return the hops.
 
-        A hop is a path of edges between two vertices that remain. In each round, all vertices are
-        tried in ascending order; another round follows if a vertex was removed. The rule is that of
-        the module. Hops are in the order of their first edges. Updates `is_removed`.
+        A hop is a path of edges between two vertices that remain. In each round, all vertices
+        are tried in ascending order (`_remove_vertex`); another round follows if a vertex was
+        removed. A kept vertex stays. Another one is removed with at most one hop, or with two
+        hops if they can be joined (`_contract`). The hops are in the order of their first
+        edges. Sets `is_removed` for the removed vertices.
         """
         removed = 1
         # A removal lowers the degree of neighbours, which may then be removed too.
@@ -164,9 +166,9 @@ class Contraction:
         number: int,
         hop: Hop,
     ) -> None:
-        """Register a hop at its two vertices and in the number of hops of this pair of vertices.
+        """Register a hop at its two vertices, and count it for this pair of vertices.
 
-        `number`: its key. It is not stored in `_hops`, which the caller does.
+        `number`: its key. The caller stores the hop in `_hops`. The two vertices must differ.
         """
         self._hops_at[hop.first_vertex].append(number)
         self._hops_at[hop.second_vertex].append(number)
@@ -195,10 +197,11 @@ _MAX_NAMED = 6
 
 
 def parse_bandwidths(text: str | None) -> dict[str, float]:
-    """Parse the lines `link=450GB/s` of the option `bandwidth`: bytes/s by name.
+    """Parse the option `bandwidth`, with one line `link=450GB/s` per link: bytes/s by name.
 
-    Of repeated names the last one counts. {} for None and for an empty text. Raises `UsageError`
-    for an invalid bandwidth.
+    Blanks around names are ignored; `*` is a name too. Of repeated names the last one
+    counts. The result is {} for None and for an empty text. Raises `UsageError` for an
+    invalid bandwidth, a line without `=` and an empty line.
     """
     bandwidths = {}
     for line in (text or "").splitlines():
@@ -297,9 +300,10 @@ def supply_missing_values(
 def _report_latency(
     file: str, count: int, latency_s: float | None, findings: NetworkFindings
 ) -> None:
-    """Record the note `supplied-latency`: `count` links lack a latency, and which one they get.
+    """Record the note `supplied-latency`: how many links lack a latency, and the value used.
 
-    `latency_s`: of the option, in seconds; None means that 0 ns is used, and a cure is added.
+    `latency_s`: the option in seconds. None means that 0 ns is used; the note then also
+    shows how to give the option. The location is `file`.
     """
     if latency_s is None:
         supplied, cure = "0 ns is used", "give one with FILE?latency=500ns"

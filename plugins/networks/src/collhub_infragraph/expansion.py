@@ -169,10 +169,13 @@ class _Expansion:
         edge: Value,
         device: Device,
     ) -> EdgeBlock:
-        """Build the edges of one entry in a device's list: (first vertices, second vertices, link).
+        """Return the edges of one entry of a device: (first vertices, second vertices, link).
 
-        Vertices are numbers within the device, joined by the scheme of the entry; the link is its
-        row. Findings go to `_findings`. Raises `InputError` for unknown endpoints and links.
+        Vertices are int64, numbered within the device. The endpoints `ep1` and `ep2` select
+        them (`find_ends`), and the scheme of the entry joins them (`join_endpoints`). The link
+        is the number of one of the device's own links, for all edges. Adds the warning
+        `cut-edges` to `_findings` if a one-to-one scheme ignores vertices. Raises `InputError`
+        for an unknown endpoint, scheme or link, and for too many edges.
         """
         endpoints = find_ends(edge, device, "ep1"), find_ends(edge, device, "ep2")
         first_ends, second_ends = join_endpoints(edge, *endpoints, self._findings)

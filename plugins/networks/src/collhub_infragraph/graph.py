@@ -210,9 +210,9 @@ def _find_quantity(
 
 
 def to_positive_rate(value: Value, rate: Decimal) -> float:
-    """Convert a bandwidth to bytes per second as a float.
+    """Return a bandwidth in bytes per second as a float.
 
-    Raises `InputError` unless it is positive and below 1e18 bytes per second.
+    Raises `InputError` at `value` unless it is above 0 and below 1e18 bytes per second.
     """
     if not 0 < rate < _MAX_RATE:
         value.fail("a bandwidth above 0 and below 1e9 GB/s was expected", "omit unknown ones")
@@ -220,9 +220,9 @@ def to_positive_rate(value: Value, rate: Decimal) -> float:
 
 
 def _to_latency(value: Value, seconds: Decimal) -> float:
-    """Convert a latency to seconds as a float.
+    """Return a latency in seconds as a float.
 
-    Raises `InputError` for negative values and for values of 10^9 s or more.
+    Raises `InputError` at `value` if it is negative, or 1e9 s or more.
     """
     if not 0 <= seconds < 10**9:
         value.fail("a latency of at least 0 was expected")

@@ -305,11 +305,12 @@ def _find_node_names(
     graph: VertexGraph,
     nodes: Sequence[int],
 ) -> tuple[str, ...]:
-    """Return the names of the nodes, in their order: the names of their vertices in the document.
+    """Return the names of the nodes, in their order; () means that the nodes have no names.
 
-    In documents that the hub wrote with annotations, only the names in these annotations are
-    returned, and nodes without one are left out; the tuple is empty if there are none, so nodes
-    have no names then.
+    They are the names of the vertices in the document. In a document that the hub wrote
+    with annotations, they are the names in these annotations instead. Nodes without such a
+    name are left out there. If only some nodes have one, the tuple is too short, and
+    `Topology` refuses it.
     """
     vertices = [graph.names[vertex] for vertex in nodes]
     if not graph.annotations.is_exact:
@@ -319,10 +320,13 @@ def _find_node_names(
 
 
 def _parse_groups(graph: VertexGraph) -> dict[str, tuple[int, ...]]:
-    """Return the groups of NPUs by name, from the hub's annotations such as `0,2,4-7`.
+    """Return the groups of NPUs by name, from the annotations that the hub writes at the
+    graph.
 
-    An empty annotation gives an empty group. Raises `UsageError` for a text that is no list of
-    NPUs.
+    Their names begin with `GROUP`, which is removed. A value such as `0,2,4-7` lists the
+    numbers of the NPUs, in its order; an empty value gives an empty group. Whether the NPUs
+    exist is not checked here. Raises `UsageError` for a text that is no list of numbers, or
+    that repeats one.
     """
     groups: dict[str, tuple[int, ...]] = {}
     for attribute, value in graph.annotations.of_graph.items():
@@ -335,10 +339,12 @@ def _parse_switches(
     graph: VertexGraph,
     attribute: str,
 ) -> tuple[int, ...]:
-    """Return the switch numbers that an annotation of the hub at the graph lists.
+    """Return the node numbers that an annotation of the hub at the graph lists, in its order.
 
-    `attribute`: the annotation's name. The tuple is empty if the annotation is absent or empty.
-    Raises `UsageError` for a text that is no list of numbers.
+    `attribute`: the name of the annotation, whose value is a text such as `8-11`. The tuple
+    is empty if the annotation is absent or empty. Whether the nodes are switches is not
+    checked here. Raises `UsageError` for a text that is no list of numbers, or that repeats
+    one.
     """
     value = graph.annotations.of_graph.get(attribute)
     return parse_ranks(value, "switch") if value else ()

@@ -143,9 +143,11 @@ def _find_end(
     key: str,
     numbers: dict[str, int],
 ) -> int:
-    """Return the vertex number of one end of an edge; `key` is `source` or `target`.
+    """Return the vertex number of one end of an edge.
 
-    `numbers`: vertices by node name. Raises `InputError` for a missing or unknown name.
+    `key`: `source` or `target`. `numbers`: vertices by node name. Raises `InputError` if
+    the key is missing, if its value is neither text nor integer, or if no node has this
+    name.
     """
     name = edge[key].text()
     if name not in numbers:
@@ -160,11 +162,14 @@ _OLD_KEYS = ("connections", "inventory")
 def read(source: Source, options: InfragraphReadOptions) -> Topology:
     """Read the network of an InfraGraph document (reader of the format `infragraph`).
 
-    Findings, such as warnings and values supplied by options, are reported to the source after
-    success. Raises `InputError` for invalid content, with the path of the value; and, with the
-    file, without NPUs, for NPUs that are not connected, and for links without a bandwidth that
-    no option (`bandwidth`, `missing=unlimited`) supplies. Raises `UsageError` for options that
-    name unknown links.
+    The document is YAML or JSON, an infrastructure or a node-link graph (`parse_graph`).
+    NPUs and switches are chosen as in `build_topology`. Warnings, and notes about values
+    that options supply, are reported to the source after success, each kind once.
+
+    Raises `InputError` for invalid content, with the path of the value; and, with the file
+    only, if there are no NPUs, if the NPUs are not connected, or if a link has no bandwidth
+    and no option (`bandwidth`, `missing=unlimited`) supplies one. Raises `UsageError` for
+    an invalid bandwidth in the options and for options that name unknown links.
     """
     findings = NetworkFindings()
     graph = parse_graph(document_of(source, CODE), findings)

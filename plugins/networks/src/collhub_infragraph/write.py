@@ -176,9 +176,9 @@ class _Strand:
 
     @property
     def positions(self) -> str:
-        """Return the numbers of the edge's forward and reverse link, as in the annotation: `12,40`.
+        """Return the rows of the edge's forward and reverse link, as in the annotation: `12,40`.
 
-        A missing link is empty, as in `12,`.
+        The text of a missing link is empty, as in `12,`.
         """
         texts = ["" if row is None else str(row) for row in (self.forward_row, self.reverse_row)]
         return ",".join(texts)
@@ -325,9 +325,10 @@ class _DocumentBuilder:
         return instance, number, "port", port
 
     def _find_instance(self, node: int) -> tuple[str, int]:
-        """Return the instance (`npu` or `switch`) of a node, and its number in the instance from 0.
+        """Return the instance of a node (`npu` or `switch`), and its number in it, from 0.
 
-        Switches are numbered after the NPUs; this is not checked.
+        NPUs are the nodes below the number of NPUs, all further nodes are switches. Whether the
+        node exists is not checked.
         """
         npus = self._topology.num_npus
         return ("npu", node) if node < npus else ("switch", node - npus)
@@ -444,10 +445,10 @@ def _build_exact_values(
 
 
 def _format_dimension(dimension: Dimension) -> str:
-    """Format a dimension as text: kind, size, bytes per second and seconds.
+    """Return a dimension as text: kind, size, bandwidth in bytes/s and latency in seconds.
 
-    For example `ring 8 50000000000.0 5e-07`. Numbers are written so that they are read back
-    exactly.
+    For example `ring 8 50000000000.0 5e-07`. A float is the shortest text that gives the
+    same float when it is read.
     """
     values = (dimension.bandwidth_bytes_per_s, dimension.latency_s)
     return " ".join([dimension.kind, str(dimension.size), *map(repr, values)])

@@ -97,7 +97,7 @@ class Value:
     def items(self) -> Iterator[Value]:
         """Yield the values of a list in their order, each with its path.
 
-        Raises `InputError` if this value is no list.
+        Raises `InputError` at the first value that is requested if this value is no list.
         """
         if not isinstance(self.raw, list):
             self._fail_type("a list")
@@ -107,7 +107,8 @@ class Value:
     def items_of(self, key: str) -> Iterator[Value]:
         """Yield the values of the list at a key in their order; none if the key is absent or null.
 
-        Raises `InputError` if the value at the key is no list, or if this value is no object.
+        Raises `InputError`, when the first value is requested, if the value at the key is no
+        list, or if this value is no object.
         """
         value = self.get(key)
         if value is not None:
@@ -249,10 +250,10 @@ class NetworkFindings:
             report(replace(first, message=first.message + more))
 
     def _add(self, new: Diagnostic, subject: str) -> None:
-        """Count a finding under its code and subject; only the first one of them is stored.
+        """Count a finding under its code and subject; store it if it is the first one of them.
 
-        `subject`: the object of the finding, such as the name of a link; "" merges all findings of
-        the code.
+        `subject`: the object of the finding, such as the name of a link. Findings of one code
+        with the subject "" are counted together, separately from those with another subject.
         """
         first, count = self._by_subject.get((new.code, subject), (new, 0))
         self._by_subject[new.code, subject] = (first, count + 1)
@@ -267,10 +268,13 @@ _MAX_CHARACTERS_OF_INTEGER = 1000
 def document_of(source: Source, code: str) -> Value:
     """Parse a YAML or JSON file whose root is an object; return the root value.
 
-    A file whose first character other than white space is `{` is parsed by the hub's strict JSON
-    parser, every other file as YAML. Aliases of YAML are refused, since a few hundred bytes with
-    aliases can stand for gigabytes. `code`: code of all errors. Raises `InputError` for a file
-    larger than `_MAX_FILE_BYTES` and for invalid content, with the line if it is known.
+    A file whose first character other than white space is `{` is parsed by the hub's strict
+    JSON parser (if that refuses it and its first key is not quoted, as YAML), every other
+    file as YAML. Raises `InputError`, with the line if it is known, for a file larger than
+    64 MiB, for an empty file, another type of root and invalid content. Repeated keys are
+    refused, and aliases of YAML, since a few hundred bytes with aliases can represent
+    gigabytes. `code`: code of the errors and of the values; errors of the JSON parser have
+    the code `invalid-json` instead.
     """
     content = source.content()
     if len(content) > _MAX_FILE_BYTES:
@@ -330,11 +334,11 @@ def _parse_yaml(name: str, content: bytes, code: str) -> object:
 
 
 def _parse_yaml_nodes(text: str) -> Node | None:
-    """Parse a YAML text to its tree of nodes; `None` for an empty text.
+    """Parse a YAML text to its tree of nodes; None for a text without a document.
 
-    Aliases are not expanded: an alias is the node object to which it refers. The fast parser of
-    libyaml is used if PyYAML has it. Raises `yaml.YAMLError` for invalid YAML and for several
-    documents.
+    Aliases are not expanded: an alias is the node object to which it refers. The fast
+    parser of libyaml is used if PyYAML has it. Raises `yaml.YAMLError` for invalid YAML and
+    for several documents, and may raise `RecursionError` for deeply nested values.
     """
     import yaml
 

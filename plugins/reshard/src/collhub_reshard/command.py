@@ -255,8 +255,9 @@ def _show(
 ) -> None:
     """Print the result of the command, as one JSON report or as text.
 
-    The JSON report contains the paths of the written files. As text, the facts of the plan are
-    printed first, but not if OUT is stdout (`-`), and then the written files.
+    The JSON report contains the paths of the written files, [] without any. As text, the
+    facts of the plan are printed first, but not if OUT is standard output (`-`). Then the
+    written files are named on standard error; with `written` None there are none.
     """
     from collhub_reshard.command_report import build_text_fields, create_report
 

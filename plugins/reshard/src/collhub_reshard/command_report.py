@@ -237,7 +237,8 @@ def _describe_binding(plan: ReshardPlan) -> str:
 def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
     """Return the links whose weights prove the bound, with their weights, by link number.
 
-    The ends are the names of nodes. The list is empty for a bound that does not use links.
+    Only links with a positive weight are included. Source and destination are the names of
+    nodes. The list is empty for a bound that does not use links, and for a bound of 0.
     """
     topology = plan.topology
     links = []

@@ -170,11 +170,14 @@ class _StreamSearch:
     def run(self) -> tuple[Float64Array, list[Float64Array]]:
         """Find trees for all deliveries by column generation; return (shares, prices).
 
-        `shares`: float64[trees], the part of its delivery that each known tree carries. Each round
-        solves the linear program of the known trees, and adds trees that are cheaper at its prices
-        than the price of their delivery. The search ends if there is none, or after
-        `_PRICING_ROUNDS` + 1 rounds. `prices`: those of the links in each of the last two rounds,
-        float64[links], times seconds per byte.
+        Each round solves the linear program of the known trees (`_solve`). Then it adds, to
+        each delivery, a tree that is cheaper at its prices than the price of the delivery. The
+        search stops after a round without a new tree, at the latest after `_PRICING_ROUNDS` + 1
+        (41) rounds.
+
+        `shares`: float64[trees] of the last round, the part of its delivery that each known
+        tree carries. `prices`: one float64[links] for each of the last two rounds, or for the
+        only one: the price of a link times its seconds per byte.
         """
         self._spread()
         prices: list[Float64Array] = []
@@ -303,13 +306,14 @@ class _StreamSearch:
 
 
 def _round_shares(shares: Float64Array) -> list[Fraction]:
-    """Round shares to fractions that add up to exactly 1.
+    """Round shares of at least 0 to fractions that add up to exactly 1.
 
-    Shares below `_CLOSE` become 0, and the others are scaled to a sum of 1; at least one share must
-    reach `_CLOSE`. If the nearest fractions with denominators up to `_SIMPLE_SHARE` add up to 1 and
-    each differs from its share by about `_CLOSE` at most, they are returned. Otherwise each share
-    is rounded to a multiple of 1 / `_SHARE`, and the largest one (the first of equal ones) takes
-    the rounding remainder.
+    Shares below 1e-7 (`_CLOSE`) become 0, and all further ones are scaled to a sum of 1; at
+    least one share must reach 1e-7. If the nearest fractions with denominators up to
+    `_SIMPLE_SHARE` (64) add up to 1, and each differs from its share by at most 1e-7 + 1e-5
+    * share, they are returned. Otherwise each share is rounded to a multiple of 1 /
+    `_SHARE` (2^-20), and the largest one (the first of equal ones) takes the rounding
+    remainder.
     """
     clean = np.where(shares < _CLOSE, 0.0, shares)
     clean = clean / clean.sum()

@@ -129,10 +129,12 @@ def _move(
     destination: str,
     host_size: int | None,
 ) -> Move:
-    """Build the move from the texts of its two sides.
+    """Build the move of a tensor from the texts of its two sides, such as `mesh(2,2): S0 R`.
 
-    Without `@` in a text, its mesh begins at rank 0. `host_size`: ranks per host; by default, the
-    last dimension of the source mesh.
+    Without `@` in a text, its mesh begins at rank 0. `host_size`: ranks per host; for None
+    or 0 it is the last dimension of the source mesh. Raises `InputError` for a tensor
+    without dimensions, an unknown type, or a text that cannot be parsed, and `UsageError`
+    for an invalid list of ranks.
     """
     name = str(dtype).removeprefix("torch.")
     tensor = TensorType(shape, name)
@@ -144,11 +146,12 @@ def _move(
 
 
 def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch.dtype) -> None:
-    """Check that a shard is the tile that the source side of a move gives this rank.
+    """Check that a shard has the shape and type of the tile that the source gives this rank.
 
-    Its shape and its dtype must be those of the tile and `dtype`. Ranks outside of the source
-    mesh may have any shard or None. Raises `InputError` (`shard-mismatch`) otherwise, also if a
-    rank of the mesh has no shard.
+    `shard`: None without one. `dtype`: the element type of the full tensor. Device and
+    strides are not checked. A rank outside of the source mesh may have any shard or None.
+    Raises `InputError` (`shard-mismatch`) if a rank of the mesh has no shard, or one of
+    another shape or type.
     """
     bounds = _find_tile(move.source, move.tensor.shape, rank)
     if bounds is None:
@@ -196,11 +199,12 @@ def _run(
     shard: torch.Tensor | None,
     output: torch.Tensor | None,
 ) -> None:
-    """Send and receive all messages of this rank round by round, and write the result to `output`.
+    """Send and receive the messages of this rank round by round; write the result to `output`.
 
-    In a later round a rank may forward boxes that it received earlier. At the end, partial sums are
-    added up. `shard` and `output`: the tiles of this rank in source and destination, `None` outside
-    of the mesh.
+    All ranks must call this with the same plan; each waits for its messages. In a later
+    round a rank may forward boxes that it received earlier. At the end, partial sums are
+    added up. `shard` and `output`: the tiles of this rank in source and destination, None
+    outside of the mesh. `shard` is not changed.
     """
     shape = move.tensor.shape
     source_shard = _Tiled(shard, _find_tile(move.source, shape, rank))
@@ -367,11 +371,13 @@ def move_state(
 ) -> dict[str, torch.Tensor]:
     """Reshard the tensors of a state dict; return the new shards of this rank by name.
 
-    Tensors outside of this rank's destination meshes are left out. `state`: shards of this rank by
-    name, absent or `None` without one; names that are not in `shapes` are ignored. `shapes`: full
-    shape and dtype by name; all ranks must have the same names in the same order, which is the
-    order of communication. `sides`: (source, destination) by name. `host_size`: ranks per host.
-    Raises `KeyError` for a name without sides, and the errors of `reshard`.
+    All ranks of the default group must call this. Tensors whose destination mesh does not
+    have this rank are left out of the result. `state`: shards of this rank by name, absent
+    or None without one; names that are not in `shapes` are ignored. `shapes`: full shape
+    and dtype by name; all ranks must have the same names in the same order, which is the
+    order of communication and of the result. `sides`: (source, destination) by name.
+    `host_size`: ranks per host, as for `reshard`. Raises `KeyError` for a name without
+    sides, and the errors of `reshard`; earlier tensors have then been moved.
     """
     moved_tensors = {}
     for name, (shape, dtype) in shapes.items():

@@ -302,10 +302,11 @@ def require_number(value: JsonValue, name: str, expected: str) -> float:
 
 
 def parse_fraction(value: JsonValue, name: str) -> Fraction:
-    """Parse an exact number from 0 on, which is text such as `3` or `51/64`.
+    """Parse an exact number of at least 0, which is text such as `3` or `51/64`.
 
-    Raises `FlawError` (`form`) with `name` for any other value, negative numbers and a denominator
-    of 0.
+    A text has digits, then optionally `/` and digits; each number has at most 4000 digits.
+    Raises `FlawError` (`form`) with `name` for any other text, also with a sign, point,
+    exponent or blank, for a denominator of 0, and for a JSON number.
     """
     # A text with an exponent could stand for a number of any length.
     if (

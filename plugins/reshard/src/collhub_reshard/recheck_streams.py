@@ -181,10 +181,10 @@ def _read_network(document: Mapping[str, JsonValue]) -> Topology:
 
 
 def _are_equal(claimed: Topology, actual: Topology) -> bool:
-    """Return whether two networks have the same numbers of nodes and the same links.
+    """Return whether two networks have equal numbers of NPUs and nodes, and the same links.
 
-    Ends, bandwidth and plane of the links are compared in their order, because it decides the
-    routes. Latencies are not compared.
+    Source, destination, bandwidth and plane of the links are compared in their order,
+    because the order decides the routes. Latencies, names and groups are not compared.
     """
     sizes = (claimed.num_npus, claimed.num_nodes) == (actual.num_npus, actual.num_nodes)
     return sizes and all(

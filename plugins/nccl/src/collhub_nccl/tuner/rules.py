@@ -244,10 +244,12 @@ def explain_refusal(kind: CollectiveKind, algorithm: str, protocol: str) -> str:
 
 
 def explain_machine_refusal(rule: TunerRule) -> str:
-    """Return why the communicators that a rule names do not execute it; "" if they may.
+    """Return why no communicator of a rule's numbers of nodes and ranks executes it; else "".
 
-    NVLS trees need several nodes. Parallel aggregated trees need one rank on each node, which is
-    checked only if the rule names one number of nodes and one of ranks.
+    Two cases are found: an NVLS tree in a rule for exactly one node, and a parallel
+    aggregated tree (`pat`), which needs one rank on each node, in a rule for a single
+    number of nodes and another single number of ranks. Rules for intervals or for any
+    number are not refused. Other properties of the machine are not considered.
     """
     if rule.algorithm == "nvls_tree" and rule.nodes == (1, 1):
         return "nvls_tree needs several nodes; write nvls for one node"
@@ -455,11 +457,12 @@ def _contains_range(outer: Range, inner: Range) -> bool:
 
 
 def _decides_before(earlier: TunerRule, later: TunerRule, dialect: Dialect) -> bool:
-    """Return whether an earlier rule decides all calls that match both, so that `later` gets none.
+    """Return whether `earlier` decides all calls that match both, so that `later` gets none.
 
-    It does if the runtime does not skip refused rules, if every machine allows the earlier choice,
-    or if both rules have the same choice, so that both are refused together. The sizes are not
-    compared.
+    It does if one of this holds: the runtime does not skip refused rules; every
+    communicator has the earlier choice (`is_always_allowed`); or both rules have the same
+    algorithm and protocol, so that both are refused together. Channels, sizes and other
+    conditions are not compared.
     """
     is_same = (earlier.algorithm, earlier.protocol) == (later.algorithm, later.protocol)
     return not dialect.skips_refused or earlier.is_always_allowed or is_same

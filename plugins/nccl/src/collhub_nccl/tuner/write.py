@@ -55,10 +55,9 @@ class _TunedRules:
 
     @property
     def untuned(self) -> list[str]:
-        """Return the collectives that the tuner knows and that have no rule, in the order of
-        `COLLECTIVES`.
+        """Return the collectives that the tuner knows and that have no rule.
 
-        They are names of the hub, such as `all-reduce`.
+        They are names of the hub, such as `all-reduce`, in the order of `COLLECTIVES`.
         """
         tuned = {rule.kind for rule in self.rules}
         return [str(kind) for kind in COLLECTIVES.values() if kind not in tuned]
@@ -116,9 +115,13 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
 
 
 def write_rccl(selection: Selection, options: RcclTunerOptions) -> WriteResult:
-    """Write the file of RCCL's tuner, with losses and notes; see `_tune_rules` for losses.
+    """Write the file of RCCL's tuner (`RCCL_FILE`), with losses and notes.
 
-    Calls without a line keep RCCL's own choice. Channels are those of the option.
+    The file has a title, a header and one line per rule of `_tune_rules`, which also gives
+    the losses. NCCL's cost model is not used, so the protocols follow the option
+    `ll_below`. All lines have the number of channels of the option; for 0 they have -1,
+    with which RCCL chooses it. Calls without a line keep RCCL's own choice. A file without
+    rules is written too. The only note names the variable to set.
     """
     tuned = _tune_rules(selection, "RCCL", options.channels, options.ll_below, None)
     lines = [_format_title(selection), _RCCL_HEADER]
@@ -410,9 +413,10 @@ def _format_title(selection: Selection) -> str:
 def _format_line(rule: TunerRule, default_channels: str = OWN_CHANNELS) -> str:
     """Return a rule as a line for the example tuner of NCCL or RCCL, without line feed.
 
-    The fields are collective, first and last size in bytes, algorithm, protocol, channels, nodes
-    and ranks. 0 channels become `default_channels`. Any number of nodes or ranks becomes -1. Of an
-    interval, only the first number is written.
+    The fields, separated by commas, are collective, first and last size in bytes (both
+    included), algorithm, protocol, channels, nodes and ranks. 0 channels become
+    `default_channels`. Any number of nodes or ranks becomes -1. Of an interval of nodes or
+    ranks, only the first number is written.
     """
     fields = (
         *(_NAME_OF[rule.kind], *rule.sizes, rule.algorithm, rule.protocol),
