@@ -68,10 +68,12 @@ class NetworkVerdict:
         )
 
     def print_text(self, context: CommandContext) -> None:
-        """Print a line with counts of NPUs and links and the verdict, then a table of bounds.
+        """Print counts of NPUs and links with the verdict, the lower bounds, and the findings.
 
-        The verdict is whether every NPU reaches every other. The table of lower bounds on times of
-        collectives is omitted without bounds. The findings are reported on standard error.
+        The verdict is `every NPU reaches every other` if no finding is an error, else `not all
+        NPUs reach one another`, also if the error comes from another check. The table of lower
+        bounds on the times of collectives is omitted without bounds. Line and table are written
+        to standard output, the findings to standard error.
         """
         network = self.network
         outcome = "not all NPUs reach one another"
@@ -98,10 +100,12 @@ class NetworkVerdict:
 
 
 def check_network(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
-    """Run the network checks of all installed plugins on a network; return the verdict.
+    """Run the network checks of all installed plugins on a network, and return the verdict.
 
-    The verdict has the findings of all checks. With `size`, the bytes of a collective, it also has
-    lower bounds on the time of the collectives, but only if no finding is an error. Shows progress.
+    The findings are in the order of the names of the checks. If `size`, the bytes of a
+    collective, is given and no finding is an error, the verdict also has lower bounds on
+    the times of the collectives; otherwise `bounds` is empty. Progress is shown on a
+    terminal. Raise `HubError` if a check or a bound of a plugin fails.
     """
     with context.progress("checking"):
         # Checks of all installed plugins.

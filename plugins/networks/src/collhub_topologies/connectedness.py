@@ -47,9 +47,11 @@ def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
 
 
 def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one error `npu-without-links` that lists all NPUs without any link in or out.
+    """Yield one error `npu-without-links` that names the NPUs without any link, in or out.
 
-    Yields nothing if there is no such NPU, or if the network has only one NPU.
+    An NPU with links in only one direction has a link. The text of `describe_nodes`
+    shortens long lists. Yield no error if there is no such NPU, or if the network has only
+    one NPU.
     """
     has_link = np.zeros(topology.num_nodes, np.bool_)
     has_link[topology.source] = True
@@ -119,9 +121,11 @@ def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one note `idle-switch` that lists all switches without links in or without links out.
+    """Yield one note `idle-switch` that names the switches that lack links in, links out or
+    both.
 
-    No message can pass such a switch. Yields nothing if there is none.
+    No message can pass such a switch. At most 8 are named, with the number of further ones.
+    Yield no note if there is no such switch.
     """
     nodes = np.arange(topology.num_npus, topology.num_nodes)
     has_link_out = np.isin(nodes, topology.source)

@@ -254,10 +254,11 @@ def build_dgx_b300(text: TopologyText) -> Topology:
 def build_gb200(text: TopologyText) -> Topology:
     """Build `gb200` or `gb300`: a tray of four GPUs; `gb200:18` is 18 trays, a full NVL72.
 
-    All GPUs are linked to one switch (default 900 GB/s per GPU), a regular network. The switch is
-    declared to multicast and add up (as NVLS does) at the rate measured on B200, because no public
-    measurement of these trays is known. Raises `UsageError` for more than `_MAX_TRAYS` trays, and
-    for an argument that is not one positive number.
+    All GPUs are linked to one switch (default 900 GB/s per GPU), a regular network. The
+    switch is declared to multicast and add up (as NVLS does) at 479.5 GB/s, the rate
+    measured on B200, because no public measurement of these trays is known. Raise
+    `UsageError` for more than `_MAX_TRAYS` (18) trays, and for an argument that is not one
+    integer of at least 1.
     """
     (trays,) = text.parameters(1, "x", "gb200:18 for a rack") if text.argument else (1,)
     if trays > _MAX_TRAYS:

@@ -51,12 +51,17 @@ def build_levels(
     constants: Sequence[tuple[float, float]],
     groups: Mapping[str, tuple[int, ...]],
 ) -> Topology:
-    """Build a network from lists of pairs of nodes; every pair becomes a link in each direction.
+    """Build a network from lists of pairs of nodes; every pair becomes a link in each
+    direction.
 
-    `levels`: lists (low, high), of which low[i] and high[i] are a pair. `constants`: (bandwidth in
-    bytes/s, latency in s) by level. The links are sorted by source; links of one source keep the
-    order of levels and pairs. NPUs are named by their numbers; `switch_names` are in the order of
-    the switch ids, which follow the `npus` NPUs. `groups`: NPUs by name of the group.
+    `levels`: arrays (low, high) of equal length, of which low[i] and high[i] are a pair.
+    `constants`: (bandwidth in bytes/s, latency in s) of each level. NPUs are named by their
+    numbers; `switch_names` are in the order of the switch ids, which follow the `npus`
+    NPUs. `groups`: NPUs by name of the group. A repeated pair gives parallel links.
+
+    The links are sorted by source. The links of one source are in the order of the levels;
+    within a level, first the pairs in which the source is `low`, then those in which it is
+    `high`. Raise `ValueError` if `levels` and `constants` differ in length.
     """
     parts = []
     for (low, high), (bandwidth, latency) in zip(levels, constants, strict=True):
@@ -250,11 +255,14 @@ def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
 def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
     """List both ends of all pairs of links between the groups of a dragonfly.
 
-    With a `routers` per group and h `global_links` per router, there are a * h + 1 groups, and one
-    pair of links joins every two of them. Port j of a group is at its router j // h, and leads to
-    the group that is j + 1 places further, modulo the number of groups. Each pair occurs once, with
-    the router of the lower group in the first array. Routers are numbered after the `npus` NPUs,
-    group by group.
+    With a = `routers` per group and h = `global_links` per router, there are a * h + 1
+    groups, and one pair of links joins every two of them. Port j of a group, from 0 to a *
+    h - 1, is at its router j // h. It is joined to port a * h - 1 - j of the group that is
+    j + 1 places further, modulo the number of groups.
+
+    Each pair occurs once, with the router of the lower group in the first array, sorted by
+    lower group, then by its port. Routers are numbered after the `npus` NPUs, group by
+    group.
     """
     groups = routers * global_links + 1
     group, port = _list_coordinates(groups, groups - 1)

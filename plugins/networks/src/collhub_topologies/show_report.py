@@ -312,10 +312,12 @@ def _format_link(network: Topology, link: Link) -> tuple[str, str, str]:
 
 
 def _format_dimension(dimension: Dimension, cut: HalfCut | None) -> str:
-    """Format a dimension, for example `ring of 4, 50 GB/s, 500 ns`, and the cut of its halves.
+    """Format a dimension and the links between its two halves, which the cut describes.
 
-    The links and the bandwidth across the cut follow for both directions, or once if both look the
-    same as printed. If `cut` is `None`, only the dimension is printed.
+    An example is `ring of 4, 50 GB/s, 500 ns; between its halves 2 links, 100 GB/s each
+    way`. If the texts of both directions differ, it ends with `... up, ... down`, where up
+    is from the lower to the upper half. If `cut` is None, the text has only kind, size,
+    bandwidth and latency.
     """
     rate = format_bandwidth(dimension.bandwidth_bytes_per_s)
     latency = _format_latency(dimension.latency_s)
@@ -341,11 +343,11 @@ def _format_crossing(links: int, bandwidth_bytes_per_s: float) -> str:
 
 
 def _format_directions(spans: Mapping[str, Span]) -> str:
-    """Format the number of links and the bandwidth of nodes of one kind, for both directions.
+    """Format the number and the bandwidth of the links of nodes of one kind, out and in.
 
-    `spans`: minimum and maximum over these nodes, by the names of `collect_spans`. If both
-    directions look the same as printed, they are shown once, followed by `out and in`; otherwise
-    first out, then in.
+    `spans`: minimum and maximum over these nodes, by the names of `collect_spans`. If the
+    texts of both directions are equal, the result is, for example, `2 to 4 links, 50 GB/s,
+    out and in`, otherwise `1 link, 50 GB/s out; 2 links, 50 GB/s in`.
     """
     rates_out = spans["bandwidth_out_bytes_per_s"]
     rates_in = spans["bandwidth_in_bytes_per_s"]
@@ -401,6 +403,9 @@ def _format_count(count: int, singular: str, plural: str) -> str:
 
 
 def _format_latency(latency_s: float) -> str:
-    """Format a latency in seconds, such as `500 ns`, rounded to 1e-6 ns."""
+    """Format a latency in seconds, such as `500 ns`, as `format_time` does.
+
+    It is first rounded to 1e-6 ns, so that errors of floating-point numbers do not show.
+    """
     # Rounded to a millionth of a nanosecond, so that decimal inputs are printed as they were typed.
     return format_time(round(latency_s * 1e9, 6))

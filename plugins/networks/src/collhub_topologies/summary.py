@@ -296,10 +296,12 @@ def find_half_cuts(topology: Topology) -> list[HalfCut]:
 
 
 def _find_upper_half(topology: Topology, stride: int, size: int) -> BoolArray:
-    """Find the nodes in the upper half of a dimension: bool[nodes].
+    """Return which nodes are in the upper half of a dimension: bool[nodes].
 
-    An NPU belongs to it if its coordinate, number // stride % size, is at least size // 2. A switch
-    belongs to it if an NPU of the upper half has a link to it.
+    `size` is the size of the dimension, `stride` the product of the sizes of the dimensions
+    before it. An NPU is in the upper half if its coordinate, number // stride % size, is at
+    least size // 2, so of 3 NPUs in a line two are. A switch is in the upper half if an NPU
+    of that half has a link to it, even if other NPUs have one too.
     """
     npus = topology.num_npus
     coordinate = np.arange(npus) // stride % size

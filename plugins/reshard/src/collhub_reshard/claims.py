@@ -121,10 +121,11 @@ def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> 
 
 
 def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fraction]:
-    """Read the rates of a card by host, in bytes per second.
+    """Return the rates in the member `name` of a proof, in bytes per second by host.
 
-    Raises `FlawError` ("form") for a host that is no whole number as decimal text without leading
-    zeros, and for a rate that is not above 0.
+    The member is an object; its rates are texts such as `3` or `51/64`. Raise `FlawError`
+    ("form") for a host that is not 0 to 9999999 in decimal digits without leading zeros,
+    and for a rate that is no such text or is 0. Raise `KeyError` if the member is missing.
     """
     entries = cast("Mapping[str, JsonValue]", document[name])
     rates = {}

@@ -335,10 +335,11 @@ def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
 
 
 def _count_parts(strategy: Strategy, reach: Reach) -> int:
-    """Return the number of messages into which the busiest card divides a chunk.
+    """Return into how many messages the busiest network card divides a chunk of a box.
 
-    It is hosts * devices for send/recv and local all-gather, hosts for scatter and all-gather, and
-    1 for all other strategies.
+    `reach`: the number of receiving hosts, and the largest number of receiving devices on
+    one of them. The result is hosts * devices for send/recv and local all-gather, hosts for
+    scatter and all-gather, and 1 for all other strategies.
     """
     parts = {
         Strategy.SEND_RECV: reach.hosts * reach.devices,

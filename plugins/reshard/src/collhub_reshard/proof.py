@@ -92,10 +92,12 @@ _KEY = "reshard"
 
 
 def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
-    """Return the proof document that an algorithm carries in its extensions, otherwise None.
+    """Return the proof document of an algorithm, the extension `reshard`, or None if it has
+    none.
 
-    None also if the extension of this name has another schema than the two of this plugin. The
-    document is not copied, and not checked further.
+    The extension counts only if it is an object whose `schema` is one of the two of this
+    plugin (`PROOF_SCHEMA`, `STREAMS_SCHEMA`), because another producer may use the same
+    name. The document is not copied, and not checked further.
     """
     document = algorithm.extensions.get(_KEY)
     # Another producer may use the same name for its extension.

@@ -321,10 +321,11 @@ def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
 
 
 def _round_up(claim: ScheduleClaim, bound: Fraction) -> Fraction:
-    """Round a bound in seconds up to integer ticks if every makespan is an integer number of ticks.
+    """Round a bound in seconds up to a multiple of the tick of the claimed tasks.
 
-    That is so if tasks are not split and cards carry the bytes of every task once. Otherwise the
-    bound is returned unchanged, because other strategies have other durations and ticks.
+    The durations of all tasks are integer multiples of the tick, so every makespan is one
+    too if no task is split and each task has work 1 (cards carry its bytes once). Otherwise
+    return the bound unchanged: makespans can then have other fractions.
     """
     tick_s = claim.tasks.tick_s
     if not claim.is_unsplit or any(work != 1 for work in claim.tasks.work):

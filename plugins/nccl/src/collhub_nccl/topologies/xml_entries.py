@@ -228,10 +228,12 @@ def device_kind(pci_class: str) -> TargetKind:
 
 
 def target_kind(pci_class: str) -> TargetKind:
-    """Return what an NVLink or xGMI link leads to: a GPU, a CPU or an NVSwitch.
+    """Return the kind of device at the far end of an NVLink or xGMI link: GPU, CPU or
+    NVSwitch.
 
-    `pci_class` is the class in the link's element. Any class that is neither that of a GPU nor that
-    of a CPU counts as NVSwitch.
+    `pci_class` is the text of the attribute `tclass` of the link, such as `0x068000`. Every
+    text that `_CLASSES` does not list as GPU or CPU gives NVSwitch, also the classes of
+    network cards and "".
     """
     kind = _kind_of_class(pci_class)
     if kind in (TargetKind.GPU, TargetKind.CPU):
@@ -240,9 +242,10 @@ def target_kind(pci_class: str) -> TargetKind:
 
 
 def _kind_of_class(pci_class: str) -> TargetKind | None:
-    """Return the kind of device of a PCI class: that of the first prefix in `_CLASSES` that fits.
+    """Return the kind of device of a PCI class, or None if no prefix in `_CLASSES` fits.
 
-    None if no prefix fits.
+    The first entry of `_CLASSES` decides with whose prefix the text `pci_class` begins.
+    Letters are compared as written, so `0X03` fits no prefix.
     """
     for prefix, kind in _CLASSES:
         if pci_class.startswith(prefix):
@@ -271,9 +274,11 @@ def bus_number(text: str) -> int | None:
 
 
 def bus_of(element: Element, name: str = "busid") -> int:
-    """Return the number of the bus id in an attribute.
+    """Return the PCI bus id in the attribute `name` of an element, as an integer
+    (`bus_number`).
 
-    Raises `InputError` if the attribute is missing or is no bus id.
+    Raise `InputError` if the attribute is missing, empty or not a bus id such as
+    `0000:07:00.0` or `07:00.0`.
     """
     number = bus_number(element.text(name))
     if number is None:
@@ -289,10 +294,14 @@ _UPPER, _LOWER = 0, 1
 
 
 def flatten_switches(element: Element) -> None:
-    """Replace lower PCI switches by their children wherever they are below an upper one, in place.
+    """Replace lower PCI switches that are direct children of an upper one by their children,
+    in place.
 
-    An upper and a lower switch of the same generation are one switch with two levels. All
-    descendants of `element` are treated too.
+    The vendor and device ids of a `pci` element decide whether it is an upper or a lower
+    switch, and of which generation (`_generation`). Both must have the same generation:
+    they are one switch with two levels. The children take the position of their switch.
+    `element` is treated first, then each of its new children with their descendants. Raise
+    `InputError` for an id that is no integer.
     """
     generation = _generation(element, _UPPER)
     if generation:
@@ -366,9 +375,12 @@ class LinkRates:
 
         It is the number of lanes (`link_width`) times the rate of a lane (`link_speed`). As in
         NCCL, a width that is missing or 0 counts as 16 lanes, and an unknown speed as 8 GT/s.
-        Without `link_speed`, the rate of the profile (GPU model of the option) is assumed, or 12
-        GB/s without a profile, with a warning. Raises `InputError` for a width that is no integer
-        from 0 to `_MOST_LANES` (64). Its range is not checked without `link_speed`.
+        If `link_speed` is missing or empty, the result does not depend on the width: it is the
+        PCI rate of `profile`, or 12 GB/s without a profile. The warning `no-link-speed` is then
+        added to `findings`.
+
+        Raise `InputError` for a width that is no integer, and, if there is a `link_speed`, for
+        a width that is not from 0 to `_MOST_LANES` (64).
         """
         speed, width = element.text("link_speed"), element.whole("link_width")
         if not speed:

@@ -46,10 +46,12 @@ class Gpu:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Return a sort key: GPUs with a device number come first, ordered by it.
+        """Return a sort key: (False, device number) if the file has a `dev` of the GPU, else
+        (True, bus id).
 
-        The others follow, ordered by bus id. CUDA numbers devices in this order if
-        `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
+        So GPUs with a device number come first, in ascending order of it. CUDA numbers devices
+        by bus id if `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`. Raise `InputError` if `dev` is no
+        integer.
         """
         dev = None if self.element is None else self.element.whole("dev")
         if dev is None:
@@ -105,10 +107,13 @@ class _Above:
 
 
 def build(root: Element, draft: XmlMachine) -> None:
-    """Add everything except the links of GPUs to the machine of `draft`.
+    """Add everything in a topology file, except the links of GPUs, to the machine of `draft`.
 
-    Links between CPUs and links across PCI are added last, because they need both ends. Raises
-    `InputError` with the line of the first fault.
+    CPUs with the devices below them are added in the order of the file. Links between CPUs
+    and `pcilink` links between switches follow, because they need both ends. Unknown
+    elements and assumed values give warnings in `draft.findings`. Raise `InputError`, with
+    the line, for the first fault that is met in this order: a root other than `<system>`, a
+    device directly in it, or an invalid attribute.
     """
     _check_root(root, draft)
     for element in root.named("cpu"):
@@ -131,9 +136,10 @@ def _check_root(root: Element, draft: XmlMachine) -> None:
 def _cpu(element: Element, draft: XmlMachine) -> None:
     """Add a CPU and all devices below it to `draft`, the machine under construction.
 
-    CPUs with the same host hash ("" if missing) belong to one host. A file of an NVLink domain
-    (GPUs of several hosts that NVLink connects) has the CPUs of several hosts. The name has the
-    `numaid` of the CPU, or else how many CPUs its host already has.
+    CPUs with the same `host_hash` ("" if missing) belong to one host; a file of an NVLink
+    domain (GPUs of several hosts that NVLink connects) has several hosts. The name is `cpu`
+    with the attribute `numaid`, or, if that is missing, with the number of CPUs that were
+    added for the host before. Raise `InputError` for invalid attributes of the devices.
     """
     # A file for one NVLink domain contains the CPUs of several hosts; the host hash distinguishes
     # them.
@@ -203,10 +209,12 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _switch(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI switch with a link to the node above it, then everything in `element`.
+    """Add a PCI switch with links to and from the node above it, then all devices in
+    `element`.
 
-    `bus` is its bus id. Devices of unknown kinds are switches too, as for NCCL. `of_pci` gives the
-    rate of the link.
+    `bus` is its bus id. `draft.switches` gets the new node by host and bus id; of several
+    switches with one id it keeps the last one. `LinkRates.of_pci` gives the rate of both
+    links; it warns if `link_speed` is missing and raises `InputError` for an invalid width.
     """
     node = _pci_node(element, draft)
     draft.switches[above.host, bus] = node
@@ -286,10 +294,12 @@ def _partitions(
 
 
 def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
-    """Add a GPU node and return its number.
+    """Add a GPU node without links to the machine of `draft`, and return the number of the
+    node.
 
-    It is named after the device number (`dev`) in `gpu`, or after the bus id if there is no element
-    or no such number.
+    Its name is `gpu` with the text of the attribute `dev` of `gpu`. If `gpu` is None or has
+    no `dev`, the bus id of its PCI device `element` is used. A repeated name gets a suffix
+    such as ` #2`.
     """
     dev = "" if gpu is None else gpu.text("dev")
     return draft.machine.add(NodeKind.GPU, f"gpu {dev or _bus_text(element)}")
@@ -334,11 +344,14 @@ def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
 
 
 def _port(port: Element, nic: int, draft: XmlMachine) -> None:
-    """Add a network port to `draft`, with links to and from the card `nic`.
+    """Add a network port to `draft`, with links to and from the node `nic` of its card.
 
-    The rate is that of the option `net_bandwidth`, otherwise the port's speed, or a default if it
-    is missing. An implausibly high speed gives a warning (`port-speed`). The latency in the file is
-    in microseconds; if it is missing, 0 or negative, the latency of the fabric applies.
+    The rate is the option `net_bandwidth`, else the attribute `speed` in Mbit/s, else 10
+    Gbit/s (also for a speed of at most 0). A rate above 5000 GB/s gives the warning
+    `port-speed`. The attribute `latency` is in microseconds; if it is missing, 0 or
+    negative, the links have no latency of their own and that of the fabric applies. The
+    name has the attribute `name`, else `dev`. Raise `InputError` for a speed that is no
+    integer (unless `net_bandwidth` is given), and for a latency that is no number.
     """
     net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
     rate = draft.rates.of_port(port, draft.facts.net_bandwidth)

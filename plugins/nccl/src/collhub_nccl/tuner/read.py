@@ -62,12 +62,18 @@ Defect = tuple[str, str, str]
 
 
 def own_algorithms(kind: CollectiveKind, num_ranks: int, num_nodes: int) -> Mapping[str, str]:
-    """Return NCCL's algorithm by the name of the hub's; {} for collectives it cannot tune.
+    """Return the algorithms of the hub that NCCL has too for a collective, each with NCCL's
+    name for it.
 
-    - Trees (all-reduce) are included for several nodes only. On one node, NCCL runs a tree as a
-      chain, which is not faster than its ring.
-    - Parallel aggregated trees (all-gather, reduce-scatter) are included for one rank per node
-      only.
+    Every collective in `COLLECTIVES` has `ring` and `rings`, which are both NCCL's `ring`.
+    In addition:
+
+    - All-reduce on several nodes has `double-binary-tree` (NCCL's `tree`). On one node,
+      NCCL runs a tree as a chain, which is not faster than its ring.
+    - All-gather and reduce-scatter have `pat` (parallel aggregated trees) if each node has
+      one rank (`num_nodes == num_ranks`).
+
+    The result is {} for other collectives, which no tuner file can decide.
     """
     if kind is CollectiveKind.ALL_REDUCE:
         return _OF_ALL_REDUCE if num_nodes > 1 else _RINGS
@@ -218,11 +224,16 @@ def explain_channels(text: str, dialect: Dialect) -> Defect | None:
 
 
 def explain_unknown_word(word: str, column: str, known: Sequence[str], effect: str) -> Defect:
-    """Return the fault `unknown-word` of a word in `column` that is not in `known`.
+    """Return the fault `unknown-word` (code, message, cure) of a word in `column` not in
+    `known`.
 
-    The message lists `known` and ends with `effect`, what the tuner does with the word. The cure is
-    the first that applies: the word in lower case; to remove the line (column `collective`); to
-    write a known word.
+    The message has the word (cut to 40 characters), lists `known`, and ends with `effect`,
+    a text that describes how the tuner treats the word. The cure is the first one that
+    applies:
+
+    1. Write the word in lower case, if that is in `known`.
+    2. Remove the line, if `column` is `collective`.
+    3. Write a known word.
     """
     message = f"{word!r:.40} is not one of {', '.join(known)}: {effect}"
     if word.lower() in known:
@@ -249,11 +260,12 @@ def _read_files(source: Source, file: str, dialect: Dialect) -> list[ServedCalls
 
 
 def _is_comment(line: str, dialect: Dialect) -> bool:
-    """Return whether the tuner skips a line as empty or as a comment.
+    """Return whether a line of a tuner file is skipped because it is blank or a comment.
 
-    RCCL's tuner accepts `#` after spaces, NCCL's only in the first column. With NCCL and all other
-    dialects, a line with `#` after spaces is skipped all the same if it has too few fields for a
-    rule.
+    A line of white space counts as blank. With RCCL, a comment begins with `#`, also after
+    white space. With NCCL and all other dialects, `#` must be the first character; a line
+    with `#` after white space is a comment too if it has fewer than 7 commas, which is too
+    few for a rule.
     """
     if dialect is RCCL:
         return not line.strip() or line.lstrip().startswith("#")
@@ -262,9 +274,11 @@ def _is_comment(line: str, dialect: Dialect) -> bool:
 
 
 def _split_fields(line: str, dialect: Dialect) -> list[str]:
-    """Return the fields of a line without spaces around them, split as the tuner splits them.
+    """Return the texts between the commas of a line, without white space around them, as the
+    tuner does.
 
-    NCCL's tuner drops empty fields, so later fields move forward. RCCL's keeps them.
+    NCCL's tuner (any dialect but RCCL) drops fields without a character, so that later
+    fields move forward; a field of spaces is kept as "". RCCL's tuner keeps all fields.
     """
     fields = line.rstrip("\r").split(",")
     return [field.strip() for field in fields if field or dialect is RCCL]
@@ -300,10 +314,13 @@ def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerR
 
 
 def _has_numbers(line: str, fields: Sequence[str]) -> bool:
-    """Return whether the tuner can read every number in a line.
+    """Return whether every number of a rule line can be read, so that the tuner makes a rule
+    of it.
 
-    The line must not be too long and must have at least `_REQUIRED_FIELDS` fields. Numbers have up
-    to 20 digits. Channels, nodes, ranks and optional conditions may be -1.
+    False if `line` has more than 255 characters (`_LONGEST_LINE`) or fewer than 8 fields
+    (`_REQUIRED_FIELDS`). The two sizes must consist of 1 to 20 ASCII digits; so must
+    channels, nodes, ranks and the optional conditions, which may also be -1. The values are
+    not compared with any limit.
     """
     if len(line) > _LONGEST_LINE or len(fields) < _REQUIRED_FIELDS:
         return False

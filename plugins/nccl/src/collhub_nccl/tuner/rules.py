@@ -110,9 +110,12 @@ class TunerRule:
         return has_algorithm and self.protocol != "ll128"
 
     def fits(self, nodes: int | None, ranks: int | None) -> bool:
-        """Return whether the rule applies to communicators of `nodes` and `ranks`.
+        """Return whether the numbers of nodes and of ranks of a communicator fulfil the rule's
+        conditions.
 
-        None means that the number is not known: only a rule for every number applies then.
+        Both must be in the ranges `self.nodes` and `self.ranks`, ends included. None means that
+        the number is not known: only the range `EVERY` includes it. Collective, size and
+        further conditions are not compared.
         """
         pairs = ((self.nodes, nodes), (self.ranks, ranks))
         return all(

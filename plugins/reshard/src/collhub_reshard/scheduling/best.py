@@ -144,10 +144,10 @@ class _ScheduleSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether no schedule can be better.
+        """Whether no schedule can be better than the best one so far.
 
-        This is so if the solver has proved it, if there are no tasks, or if the makespan reaches
-        the lower bound and no task is late.
+        This is so in three cases: the solver has proved it; there are no tasks; or there is a
+        schedule with a makespan of at most the lower bound in which no task is late.
         """
         if self.is_solved or not len(self.tasks):
             return True
@@ -205,9 +205,11 @@ class _ScheduleSearch:
 
 
 def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
-    """Return whether CP-SAT could find a better schedule or a proof if it were installed.
+    """Return whether OR-tools is missing although a search by CP-SAT could improve the result.
 
-    This is so if the schedule is not optimal, the effort has work, and OR-tools is missing.
+    True if OR-tools is not installed, the status of `schedule` is not `optimal`, and
+    `effort.work` is above 0. Limits of the solver, such as its number of tasks, are not
+    checked.
     """
     is_open = schedule.status != "optimal" and effort.work > 0
     return is_open and not is_solver_installed()
@@ -305,8 +307,9 @@ def report_missing_solver() -> Diagnostic:
 def fits_solver(tasks: HostTasks) -> bool:
     """Return whether the times of all tasks are small enough for the solver.
 
-    The sum of the longest durations plus the last release must be below a limit in ticks. The limit
-    is lower with due times, because the objective is then of the size of a squared time.
+    The sum of the longest duration of every task plus the latest release, in ticks, must be
+    below `_MAX_TICKS`, or below `_MAX_TICKS_WITH_DUE` if any task has a due time: the
+    objective is then of the size of a squared time. True without tasks.
     """
     longest = _MAX_TICKS if all(due is None for due in tasks.due) else _MAX_TICKS_WITH_DUE
     # No schedule takes longer than the last release plus all tasks in sequence.
@@ -375,8 +378,9 @@ def solve_exactly(
 def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
     """Return an upper limit of the makespan for the solver, in ticks.
 
-    Without due times it is the makespan of the hint. Due times may require a longer schedule, so
-    with them it is the last release plus the longest durations of all tasks.
+    If no task has a due time, it is the makespan of `hint`. Due times may require a longer
+    schedule, so otherwise it is the latest release plus the sum of the longest duration of
+    every task. Raise `ValueError` without tasks.
     """
     if all(due is None for due in tasks.due):
         return int(max(piece.end for piece in hint))

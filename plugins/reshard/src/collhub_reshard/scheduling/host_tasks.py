@@ -31,7 +31,8 @@ class HostNetwork:
     def rate(self, sender: int, receivers: Iterable[int]) -> Fraction:
         """Return the rate of a transfer in bytes/s, through one card of every host.
 
-        It is the lowest of the sender's rate and the rates of all receivers.
+        It is the minimum of the sender's rate out and the rates in of all receivers. Raise
+        `ValueError` without receivers, and `KeyError` for a host that the network lacks.
         """
         slowest = min(self.in_rate[host] for host in receivers)
         return min(self.out_rate[sender], slowest)
@@ -40,10 +41,11 @@ class HostNetwork:
 def build_ideal_network(
     hosts: Iterable[int], bandwidth_bytes_per_s: float, latency_s: float = 0.0, cards: int = 1
 ) -> HostNetwork:
-    """Build a network of hosts with `cards` equal cards each.
+    """Build a network of equal hosts with `cards` network cards each.
 
-    Every card has this bandwidth in bytes/s in each direction. Nothing but the cards limits
-    messages.
+    Every card has `bandwidth_bytes_per_s` in each direction, as the exact fraction of its
+    shortest decimal text. `latency_s` is that of a message between hosts. Besides this,
+    only the cards limit messages.
     """
     rate = parse_exact_rate(bandwidth_bytes_per_s)
     rates = dict.fromkeys(hosts, rate)
@@ -109,9 +111,10 @@ def find_owners(topology: Topology, host_of: Int64Array) -> Int64Array:
 
 
 def _sum_rates(topology: Topology, rows: Int64Array, host: int) -> Fraction:
-    """Return the total rate of some links of a host in bytes/s, exactly.
+    """Return the exact sum of the bandwidths of the links that `rows` selects, in bytes/s.
 
-    `rows`: bool[links]. Raises `InputError` (`disconnected`) if there are no links.
+    `rows`: bool[links]. Raise `InputError` (`disconnected`) that names `host` if no link is
+    selected.
     """
     rates = topology.bandwidth_bytes_per_s[rows].tolist()
     if not rates:
