@@ -166,8 +166,9 @@ def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch
 def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]] | None:
     """Return (start, stop) of a rank's tile along every dimension, in elements; stop is excluded.
 
-    `shape`: of the full tensor. The list is empty for a tensor without dimensions. Returns
-    `None` for a rank outside of the mesh.
+    `shape`: of the full tensor. If there are more tiles than elements along a dimension,
+    start and stop of the last ones are equal. Returns `None` for a rank outside of the
+    mesh.
     """
     if rank not in side.mesh.devices:
         return None

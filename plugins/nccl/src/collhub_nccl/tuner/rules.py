@@ -233,9 +233,10 @@ def subtract(ranges: Sequence[Range], removed: Range) -> list[Range]:
 def explain_refusal(kind: CollectiveKind, algorithm: str, protocol: str) -> str:
     """Return why no communicator executes a choice, such as `reduce has ring, not tree`; else "".
 
-    A collective has only some algorithms, and some algorithms have only the protocol simple.
-    Refusals that depend on the machine are not considered. `algorithm` and `protocol` must be known
-    words.
+    A collective has only some algorithms, and some algorithms have only the protocol
+    simple. The first reason is returned. Refusals that depend on the machine are not
+    considered. `algorithm` and `protocol` must be known words (not checked). Raises
+    `KeyError` for a collective that no tuner decides, such as all-to-all.
     """
     allowed = ALGORITHMS_OF[str(kind)]
     if algorithm not in allowed:
