@@ -309,9 +309,10 @@ def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
 
 
 def _describe_links(claim: _StreamClaim, weights: Mapping[int, int]) -> str:
-    """Describe the links that prove the bound: their number, and the ends of the first two.
+    """Return the links that prove the bound as text, such as `2 links: a -> b, b -> c`.
 
-    Links are taken by number. Dots follow if there are more than two.
+    The text has the number of links in `weights`, then the source and destination node of
+    the first two, by link number. ` ...` follows if there are more than two.
     """
     topology = claim.fabric.topology
     names = [

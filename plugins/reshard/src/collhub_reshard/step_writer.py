@@ -266,9 +266,9 @@ class StepWriter:
     def _find_readable_unit(self, device: int) -> BoxPlace:
         """Return a unit of a device that has data and that no later step overwrites.
 
-        It is unit 0 of INPUT, without steps to wait for. Without INPUT it is the start of the first
-        box of data that the device received, with the step that receives it. Raises `StopIteration`
-        if the device has neither.
+        It is unit 0 of INPUT, without steps to wait for. Without INPUT it is the first unit of
+        the box that arrived first at the device, with the first step of its arrival to wait
+        for. Raises `StopIteration` if the device has no INPUT and has received no box.
         """
         if self.layout.input_units[device]:
             return BoxPlace(Buffer.INPUT, 0)
@@ -297,11 +297,11 @@ class StepWriter:
         return self._packed[key]
 
     def _get_landing(self, row: int, device: int) -> BoxPlace:
-        """Return the place where a device receives a box; the first call decides it for all.
+        """Return the place where a device receives a box; later calls return the same place.
 
-        It is the box's region in OUTPUT if the device needs the box, this region is contiguous, and
-        the box is no further summand. Otherwise, also for a device that only forwards the box, new
-        units of SCRATCH are allocated. `row`: unit task.
+        It is the box's region in OUTPUT if the device needs the box, this region is contiguous,
+        and the box is no further summand of a sum. Otherwise, also for a device that only
+        forwards the box, new units of SCRATCH are allocated. `row`: unit task.
         """
         key = row, device
         if key not in self._landing:

@@ -75,11 +75,14 @@ def compute_best_chunks(links: int, t_s: float, alpha_s: float, maximum: int = M
 def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_s: float) -> float:
     """Return the time in seconds of a strategy without other traffic, by the cost model.
 
-    `reach`: number of receiving hosts, and of devices per host. `t_s`: seconds of the entire box of
-    data on a network card. `alpha_s`: latency in seconds. The time is the work of the busiest card
-    (`compute_card_work`) times `t_s` plus latencies: one for send/recv, one per receiving host for
-    a local all-gather, 2 * hosts - 1 for scatter and all-gather. All other strategies take (chunks
-    + hosts - 1) times a chunk with its latency, with the best number of chunks.
+    `reach`: number a of receiving hosts, and b of devices per host. `t_s`: seconds of the
+    entire box of data on a network card. `alpha_s`: latency of a message in seconds.
+
+    - Send/recv: a * b * `t_s` + `alpha_s`.
+    - Local all-gather: a * `t_s` + a * `alpha_s`.
+    - Scatter and all-gather: (2 a - 1) / a * `t_s` + (2 a - 1) * `alpha_s`.
+    - Broadcast chain and tree: (K + a - 1) * (`t_s` / K + `alpha_s`), with the best number
+      K of chunks from 1 to 64 (`compute_best_chunks`).
     """
     a = reach.hosts
     work = float(compute_card_work(strategy, reach)) * t_s
@@ -229,12 +232,13 @@ def _compute_part(index: int, count: int) -> tuple[Fraction, Fraction]:
 
 
 def _gather_locally(audience: Audience) -> list[Transfer]:
-    """List the transfers of a local all-gather.
+    """List the transfers of a local all-gather of the entire box.
 
-    For every host, the box is divided into equal parts, one per device in their order. The sender
-    sends each device its part, and this device sends the part to the other devices of its host. The
-    parent of an exchange is the index of the transfer that brought the part; transfers of the
-    sender have -1.
+    For every host, in order, the box is divided into equal parts, one per device of the
+    host. For each device in order, the sender sends it its part (parent -1), and then this
+    device sends the part to each other device of the host. The parent of such a transfer is
+    the index of the transfer that brought the part. A host with one device gets the entire
+    box.
     """
     transfers: list[Transfer] = []
     for devices in audience.hosts.values():
@@ -324,11 +328,12 @@ def find_audience(
     sender_host: int,
     receiver_hosts: tuple[int, ...],
 ) -> Audience:
-    """Find the sending device of a unit task on one host, and its receivers on other hosts.
+    """Find the sending device of a unit task on one host, and its receivers on given hosts.
 
-    The sender is the unit task's first sender on `sender_host`. The receivers are grouped by host
-    in the order of `receiver_hosts`; those on other hosts are left out. Raises `IndexError` if no
-    sender is on the host.
+    The sender is the unit task's first sender on `sender_host`. The receivers are grouped
+    by host in the order of `receiver_hosts`, within a host in the order of the unit task; a
+    host without receivers has an empty list. Receivers on other hosts are left out. Raises
+    `IndexError` if no sender is on `sender_host`.
     """
     # All holders on the host share its card, so the first one is as good as any.
     senders = units.senders_of(row)

@@ -103,11 +103,12 @@ def _make_click_option(declared: Option) -> Callable[[Function], Function]:
 
 
 def _get_click_type(declared: Option) -> click.ParamType[Any]:
-    """Return the click type of an option's value: a choice, an integer or float range, or a text.
+    """Return the click type of an option's value: choice, integer or float range, or text.
 
-    Ranges include the declared minimum and maximum; a limit that is not declared is open. All types
-    other than choices, INT and FLOAT, such as SIZE, are texts. They are parsed later, so that their
-    errors are reported like all errors.
+    An option with declared choices is a choice, whatever its type. Ranges include the
+    declared minimum and maximum; a limit that is not declared is open. Limits of integers
+    lose their fraction. All types other than INT and FLOAT, such as SIZE, are texts. They
+    are parsed later, so that their errors are reported like all errors.
     """
     if declared.choices:
         return click.Choice(list(declared.choices))

@@ -171,11 +171,13 @@ def exact_inputs(
 def random_inputs(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
 ) -> tuple[Array, ...]:
-    """Return one array of random numbers per rank: in -1 to 1, or 0.75 to 1.25 for products.
+    """Return one flat array of random numbers per rank, as large as its INPUT.
 
-    Products of smaller numbers would underflow. Integer types get the result of `exact_inputs`.
-    `elements`: per block. The values of a rank depend only on its number; every call returns the
-    same values.
+    They are uniform in -1 to 1, or in 0.75 to 1.25 for PROD, whose products of smaller
+    numbers would underflow. They are rounded to `dtype` and repeat after `_TILE` (65521)
+    elements. Integer types get the result of `exact_inputs`. `elements`: per block. Every
+    call with the same type and operator gives a rank the same numbers, except that those of
+    integer types also depend on the number of ranks.
     """
     if not is_floating(dtype):
         return exact_inputs(blocks, elements, dtype, op)
@@ -299,8 +301,10 @@ def _compute_averages_by_unit(
 def divide_values(values: Array, divisor: int | Int64Array) -> Array:
     """Return the values divided by one number or by an array of divisors, as a new array.
 
-    It has the same dtype. Integers are rounded towards zero, as in NCCL. Floating-point values are
-    divided by the divisor in their own dtype. Divisors must be positive.
+    It has the same dtype. Integers are rounded towards zero, as in NCCL; the lowest value
+    of the type gives a wrong result, because its absolute value is not in the type.
+    Floating-point values are divided by the divisor in their own dtype. Divisors must be
+    positive; an array has one divisor per value.
     """
     if not is_floating(values.dtype):
         # numpy's // rounds towards minus infinity.
@@ -314,12 +318,13 @@ def divide_values(values: Array, divisor: int | Int64Array) -> Array:
 def _repeat_tiles(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], make_tile: _TileMaker
 ) -> tuple[Array, ...]:
-    """Create the input of every rank: the values of `make_tile`, repeated up to the rank's size.
+    """Create the input of every rank: values of `make_tile`, repeated up to the rank's size.
 
-    `make_tile(generator, rank)` draws a fixed number of values; drawing every element would take
-    longer than the run. `elements`: number of elements per block of `blocks`. The values are
-    converted to `dtype`. The generator is seeded with the rank only, so the data do not depend on
-    the number of ranks.
+    `make_tile(generator, rank)` draws a fixed number of values; drawing every element would
+    take longer than the run. `elements`: number of elements per block of `blocks`. A rank
+    without blocks has an empty array. The values are converted to `dtype`. The generator is
+    seeded with the rank only, so its numbers do not depend on the number of ranks or
+    blocks.
     """
     inputs = []
     for rank, size in enumerate((blocks.inputs * elements).tolist()):

@@ -425,8 +425,10 @@ def _list_moved_arrays(
 def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]:
     """Return the parts of a buffer as (first element, element after the last one).
 
-    `counts`: units of the parts, which follow one another without gaps. `elements`: elements of the
-    entire buffer, with an equal number per unit.
+    `counts`: units of the parts, which follow one another without gaps; at least one part.
+    `elements`: elements of the entire buffer. Every unit has `elements` divided by the sum
+    of `counts`, rounded down; remaining elements are in no part. If all counts are 0, all
+    parts are (0, 0).
     """
     units = max(1, int(counts.sum()))
     ends = (np.cumsum(counts) * (elements // units)).tolist()
@@ -437,10 +439,12 @@ def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]
 
 
 def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
-    """Return every rank's input as a matrix with one row per unit.
+    """Return every rank's input as a matrix with one row per unit of its INPUT.
 
-    All matrices have equally many columns, the largest number of elements per unit of any rank, so
-    that a rank without INPUT gets no rows. There is one column if no rank has an input.
+    All matrices have equally many columns: the largest number of elements per unit of any
+    rank, or 1 if no rank has an INPUT. So a rank without INPUT has a matrix without rows.
+    Matrices are views if possible. Raises `ValueError` if an input has another number of
+    elements per unit.
     """
     # Ranks without INPUT do not determine the number of elements per unit.
     units = collective.input_units().tolist()

@@ -55,11 +55,11 @@ class BlockCounts:
 
 
 def find_units_per_block(algorithm: Algorithm) -> int:
-    """Return the number of units per block, the largest that divides all regions that the algorithm
-    accesses.
+    """Return the number of units per block; executors move complete blocks.
 
-    Executors move complete blocks. It is 1 for a custom collective, because its contract refers to
-    single units.
+    It is the largest number that divides the offsets and counts of all steps, the sizes of
+    all buffers and the parts of the collective (`common_unit`). It is 1 for a custom
+    collective, because its contract refers to single units.
     """
     if algorithm.collective.kind is CollectiveKind.CUSTOM:
         # Its contract refers to single units, which must remain addressable.
@@ -75,7 +75,8 @@ def convert_to_blocks(collective: Collective, block_units: int) -> Collective:
 def block_counts(algorithm: Algorithm) -> BlockCounts:
     """Return the number of blocks of the full buffer and of the INPUT of every rank.
 
-    The time is linear in the number of steps.
+    A block is the largest number of units that divides all regions
+    (`find_units_per_block`). The time is linear in the number of steps.
     """
     block_units = find_units_per_block(algorithm)
     collective = convert_to_blocks(algorithm.collective, block_units)
@@ -157,9 +158,10 @@ class LevelledProgram(ColumnTable):
 
     @property
     def num_levels(self) -> int:
-        """Return the number of levels, groups of records that a rank executes at once.
+        """Return the number of levels; a rank executes the records of one level at once.
 
-        It is one more than the highest level of a record; 0 without records.
+        It is one more than the highest level of a record, so levels without records count too;
+        0 without records.
         """
         last = self.level.max(initial=-1)
         return int(last) + 1

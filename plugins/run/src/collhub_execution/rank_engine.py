@@ -297,7 +297,9 @@ class NumpyMemory:
     def __init__(self, task: RankTask, memory: Array | None = None) -> None:
         """Use `memory`, or a new uninitialized array if it is None, with the operator of the task.
 
-        A new array has the size of the plan and the dtype of the input.
+        A new array has `task.plan.memory_size` elements of the dtype of the input. The size of
+        a given array is not checked. Raises `KeyError` for an average, which has no function in
+        `REDUCTIONS`.
         """
         # Ranks that share memory pass their part of it.
         if memory is None:

@@ -96,8 +96,11 @@ def find_host_network(topology: Topology, host_of: Int64Array) -> HostNetwork:
 def find_owners(topology: Topology, host_of: Int64Array) -> Int64Array:
     """Return the host to which every node of a topology belongs: int64[nodes].
 
-    `host_of`: host of the first NPUs, -1 if an NPU is not used. A switch belongs to a host if all
-    NPUs with a link to it do. Every other node gets a different negative number.
+    `host_of`: host of the first NPUs, -1 if an NPU is not used. A used NPU belongs to its
+    host. A switch belongs to a host if all NPUs that have a link to it do; links from the
+    switch and other switches do not matter. Every other node n, such as a switch without
+    NPUs, gets -1 - n, or, if the only NPU with a link to it is not used, the number of this
+    NPU. So negative numbers are no hosts.
     """
     owner = -1 - np.arange(topology.num_nodes, dtype=np.int64)
     used = np.flatnonzero(host_of >= 0)

@@ -191,10 +191,12 @@ class _ListScheduler:
         return order
 
     def _queues(self) -> dict[_Class, list[int]]:
-        """Build a queue of tasks for every (sender, receivers), and count the loads of all cards.
+        """Return a queue of tasks for every (sender, receivers), and count the loads of all cards.
 
-        The last entry of a queue is the next task: that with the earliest release, then the
-        earliest due time, then the longest duration.
+        The last entry of a queue is its next task: the one with the earliest release, then the
+        earliest due time (a task without one comes last), then the longest duration, then the
+        highest number. Queues are in the order of their first tasks. Adds the ticks of every
+        task to the remaining load of its sender and of each of its receivers.
         """
         queues: dict[_Class, list[int]] = {}
         for task, sender in enumerate(self.senders):
@@ -322,10 +324,12 @@ def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
 def _rotate(
     sending: Sequence[int], receiving: Sequence[tuple[int, ...]], direction: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """List all pairs of senders and receivers: in round t, sender i serves receivers i + t.
+    """Return all pairs (sender, receivers), round by round, in rotation.
 
-    With `direction` -1 it serves receivers i - t. Positions are taken modulo the larger number of
-    the two; positions without receivers are skipped.
+    There are N rounds, N being the larger of the two lengths. In round t, the sender at
+    position i is paired with the receivers at position (i + t) mod N, or (i - t) mod N with
+    `direction` -1, for all senders in order. Positions beyond the end of `receiving` give
+    no pair. Each pair occurs once.
     """
     rounds = max(len(sending), len(receiving))
     return [

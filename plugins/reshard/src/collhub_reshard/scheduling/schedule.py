@@ -69,10 +69,10 @@ class HostSchedule:
         return float(self.makespan / lower_bound - 1) if lower_bound else 0.0
 
     def late_tasks(self, tasks: HostTasks) -> tuple[int, ...]:
-        """Return the tasks that finish after their due times, ascending.
+        """Return the numbers of the tasks that finish after their due times, ascending.
 
-        A task finishes with the last of its pieces. A task that finishes exactly at its due time,
-        or has none, is not late.
+        A task finishes with the last of its pieces. A task that finishes exactly at its due
+        time is not late. A task without a due time or without pieces is not late either.
         """
         ends = _find_ends(self.pieces)
         late = []
@@ -393,10 +393,11 @@ def compute_receiver_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int, Fraction]:
-    """Return how many ticks every receiving host needs to receive the tasks in `chosen`, by host.
+    """Return the ticks after which each host can have received its tasks in `chosen`, by host.
 
-    A host receives with all its cards at once. The earliest release of its tasks is added. Hosts
-    that receive none of these tasks are absent.
+    It is the earliest release of these tasks, plus their bytes divided by the rate of all
+    cards of the host. Hosts that receive none of these tasks are absent. The order of the
+    hosts is that of their first tasks.
     """
     load: dict[int, Fraction] = {}
     first: dict[int, int] = {}
@@ -426,11 +427,12 @@ def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
 def compute_exclusive_bound(tasks: HostTasks) -> Bound:
     """Return a lower bound on the makespan, in ticks, from tasks that all receivers get.
 
-    If hosts have one card, such a task excludes every other task. So the bytes of these tasks at
-    the rate of the slowest receiver, and the shortest time in which the senders can send all other
-    tasks, add up. Receivers are the hosts that receive at least one task. The kind of the bound is
-    `exclusive`; it is `nothing` with 0 ticks if hosts have several cards, or if one of the two
-    groups of tasks is empty.
+    Receivers are the hosts that receive at least one task. If hosts have one card, a task
+    that all of them receive excludes every other task. So the bound is the sum of two
+    times: the bytes of these tasks at the rate of the slowest receiver, and the shortest
+    time in which the senders can send all other tasks. Release times do not count. The kind
+    is `exclusive`, with the hosts that determine the second time. It is `nothing` with 0
+    ticks if hosts have several cards, or if one of the two groups of tasks is empty.
     """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if tasks.receivers[task] == everyone]
@@ -444,11 +446,12 @@ def compute_exclusive_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_task_bound(tasks: HostTasks) -> Bound:
-    """Return a lower bound on the makespan, in ticks, by the single task that must end latest.
+    """Return a lower bound on the makespan, in ticks, from the task that must finish last.
 
-    Its end is release plus the duration from its fastest sender, if cards carry the bytes once (as
-    in a chain), for any strategy. Of equal ends, the first task counts. The kind is `task`; it
-    is "nothing" with 0 ticks without tasks.
+    A task finishes at the earliest at its release plus its duration from the fastest
+    sender, divided by its `work`. So the bound is valid for every strategy, also if no card
+    carries the bytes several times. The first task wins ties. The kind is `task`; without
+    tasks it is `nothing` with 0 ticks.
     """
     if not len(tasks):
         return Bound("nothing", Fraction(0))

@@ -35,11 +35,14 @@ def is_colourable(tasks: HostTasks) -> bool:
 
 
 def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
-    """Build the schedule with the fewest time slots for the most even choice of senders.
+    """Return the schedule with the fewest time slots, given the sender of every task.
 
-    Every task is an edge from its sender to its receiver, and its colour is its slot; tasks with a
-    common card thus have different slots. A slot is as long as a task; all tasks must be equally
-    long (`is_colourable`). Pieces are sorted by start (ticks), then by task.
+    The tasks must satisfy `is_colourable` (equal durations, one receiver each); there is at
+    least one. The senders are those of `_choose_even_senders`, with nearly equal numbers of
+    tasks. Every task is an edge from its sender to its receiver, and its colour is its
+    slot, so tasks with a common card have different slots. Slot k begins at k times the
+    duration of a task. Each task is one piece. Pieces are sorted by start (ticks), then by
+    task.
     """
     senders = _choose_even_senders(tasks)
     edges = [(senders[task], tasks.receivers[task][0]) for task in range(len(tasks))]
@@ -214,10 +217,11 @@ class _Part:
 
 
 def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], Fraction]:
-    """Schedule the tasks that all hosts receive one after the other; return (pieces, end).
+    """Schedule the tasks in `shared`, which all hosts receive, one after the other.
 
-    They start at 0 in the order of `shared`. Each is one piece from its first sender. Times are in
-    ticks.
+    Returns (pieces, end of the last one), in ticks; ([], 0) without tasks. They start at 0,
+    in the order of `shared`, and follow one another without gaps. Each is one piece from
+    its first sender. Release times are not considered.
     """
     clock = Fraction(0)
     pieces = []
