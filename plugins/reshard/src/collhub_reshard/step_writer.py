@@ -78,10 +78,11 @@ class StepWriter:
         self._scratch = np.zeros(len(self.units.host_of), np.int64)
 
     def finish(self) -> tuple[StepTable, Int64Array]:
-        """Add the last steps after all pieces are sent; return (steps, SCRATCH units by device).
+        """Add the last steps of every box, and return (all steps, int64[devices] SCRATCH units).
 
-        These are the messages and copies of boxes within hosts, the copies from SCRATCH to OUTPUT,
-        and the sums.
+        Call it once, after all pieces are sent. For every unit task with bytes, in order, it
+        adds the messages of the box within hosts, and the copies or sums that bring it to
+        OUTPUT (`_finish_row`). Sources of boxes that are found here are added to `origins`.
         """
         for row in range(len(self.units)):
             if self.units.bytes[row]:
@@ -222,11 +223,14 @@ class StepWriter:
         return [self._told[host]] if host in self._told else []
 
     def send_token(self, row: int, device: int, sender: int) -> list[int]:
-        """Let a sender wait until a box has almost arrived at a device; return the steps.
+        """Return the step that `sender` must wait for until a box has almost arrived at `device`,
+        or [].
 
-        `row`: unit task of the box. The sender is notified by a token (a message without data) when
-        all but the last `_WINDOW` - 1 messages of the box have arrived. If both devices are the
-        same, it waits for this arrival itself. The list is empty if the device has received no data
+        `row`: unit task of the box. Almost arrived means: all messages of the box so far,
+        except the last `_WINDOW` - 1 (3), but at least the first one. If both devices are the
+        same, the result is the RECV of that message. Otherwise `device` sends a token (a
+        message of one unit that only signals) after this RECV, and the result is the RECV of
+        the token at `sender`; this adds two steps. It is [] if `device` has received no message
         of the box.
         """
         arrived = self._arrivals.get((row, device), [])

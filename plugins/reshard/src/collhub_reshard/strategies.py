@@ -60,11 +60,12 @@ def compute_card_work(strategy: Strategy, reach: Reach) -> Fraction:
 
 
 def compute_best_chunks(links: int, t_s: float, alpha_s: float, maximum: int = MAX_CHUNKS) -> int:
-    """Return the number of chunks K that minimizes (K + s - 1) (t / K + alpha) for s links.
+    """Return the number of chunks K for which a box passes s `links` in sequence fastest.
 
-    `links`: s, the links in sequence. `t_s`: seconds of the entire box on a link. `alpha_s`:
-    latency of a message in seconds. K = sqrt((s - 1) t / alpha) is rounded and limited to
-    1..`maximum`. Without latency, `maximum` is returned.
+    The time is (K + s - 1) (t / K + alpha), where t is `t_s`, the seconds of the entire box
+    on a link, and alpha is `alpha_s`, the latency of a message in seconds. The best real
+    number, sqrt((s - 1) t / alpha), is rounded to an integer and limited to 1..`maximum`.
+    If `alpha_s` is 0 or negative, return `maximum`.
     """
     if alpha_s <= 0:
         return maximum

@@ -93,10 +93,12 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def significand_bits(dtype: np.dtype[Any]) -> int:
-    """Return the largest b such that all integers up to 2^b are exact in the type.
+    """Return the number of bits b with which the type stores integers exactly.
 
-    For integer types it is 8 * bytes - 1, the number of bits without the sign. Raises `KeyError`
-    for a floating-point type that is not in `_SIGNIFICANDS`.
+    For a floating-point type b counts the hidden bit, such as 24 for float32: all integers
+    from -2^b to 2^b are exact. For an integer type of n bytes b is 8 * n - 1, also if it is
+    unsigned: all integers from 0 to 2^b - 1 are exact. Raise `KeyError` for a
+    floating-point type that is not in `_SIGNIFICANDS`.
     """
     if not is_floating(dtype):
         return 8 * dtype.itemsize - 1
@@ -117,12 +119,18 @@ def rounding_unit(dtype: np.dtype[Any]) -> float:
 
 
 def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:
-    """Divide the sums in every rank's OUTPUT to get averages; return the arrays by rank.
+    """Return every rank's OUTPUT, with sums divided to get averages.
 
-    `outputs`: OUTPUT of every rank after a run that sums; they are not changed. For a reducing
-    collective the divisor is the number of ranks; for a custom contract with an expected result,
-    the number of contributions of each unit. For other collectives, which only move data, the same
-    arrays are returned. Integers are rounded towards zero.
+    `outputs`: OUTPUT of every rank after a run that sums; they are not changed. The first
+    case that applies decides:
+
+    1. A custom contract with an expected result: each unit is divided by its number of
+       contributions; units without any are not divided.
+    2. A collective that only moves data: the same arrays are returned.
+    3. Any other collective: all elements are divided by the number of ranks.
+
+    In cases 1 and 3 the arrays are new, of the same types. Integers are rounded towards
+    zero.
     """
     contract = collective.contract
     if contract is not None and contract.expected is not None:
@@ -216,10 +224,11 @@ def check_inputs(
 
 
 def are_results_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
-    """Return whether reductions of `exact_inputs` over `num_ranks` ranks are exact in any order.
+    """Return whether reductions of `exact_inputs` over `num_ranks` ranks are certainly exact.
 
-    False for a sum or average over 2^b ranks or more, where b is `significand_bits` of the type.
-    True for other operators.
+    A sum or average is, in any order, if there are fewer than 2^b ranks, where b is
+    `significand_bits` of the type (256 in bfloat16). The result is True for all other
+    operators.
     """
     # Sums grow with the ranks; products of signs and few twos, minima and maxima do not.
     is_sum = op in (ReduceOp.SUM, ReduceOp.AVG)

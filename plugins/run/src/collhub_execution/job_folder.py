@@ -130,10 +130,10 @@ class LoggedTimes:
 
     @property
     def has_native(self) -> bool:
-        """Return whether every rank has measured all runs of the communication library's own
-        collective.
+        """Return whether every rank has measured all runs of the library's own collective.
 
-        False if no such runs were requested. A time of 0 was not measured.
+        The library is the communication library of the run, such as NCCL. True if no entry of
+        `native` is 0. False if no such runs were requested.
         """
         if not self.native.size:
             return False
@@ -245,11 +245,12 @@ class JobFolder:
         return sum(1 for _ in self.folder.glob("task.*"))
 
     def positions(self) -> list[int]:
-        """Return for every rank the number of the record (single operation) for which it waits, by
-        rank.
+        """Return the number of the record (single operation) for which each rank waits, by rank.
 
-        A negative number is a constant of `RankLog.at` instead, such as `DONE` or `NOT_STARTED`.
-        The ranks write it to shared memory, so it is available even after they were killed.
+        Records are numbered in the program of all ranks. A negative number is a constant
+        instead: `DONE` (-1) after a run, or `NOT_STARTED` (-2). The ranks write their numbers
+        to shared memory, so they are available even after the ranks were killed. Raise
+        `OSError` if the files of the job were removed.
         """
         # Written by the ranks, so that it is available after a kill.
         record_of_rank: list[int] = self._open_arrays()["at"][:, 0].tolist()
@@ -260,9 +261,12 @@ class JobFolder:
         return bool(self._open_arrays()["ended"].all())
 
     def times(self) -> LoggedTimes:
-        """Return the times that the ranks have measured so far: of runs, library runs and records.
+        """Return the times of runs, library runs and records (operations) that the ranks have
+        measured.
 
-        Times of runs that were not measured are 0, those of records -1.
+        The arrays are views of shared memory, so they change while ranks run. Times that were
+        not measured are 0 for runs and -1 for records. Raise `OSError` if the files of the job
+        were removed.
         """
         arrays = self._open_arrays()
         return LoggedTimes(arrays["times"], arrays["native"], arrays["records"])
@@ -311,8 +315,9 @@ class JobFolder:
         """Make this process exit, and remove the job's folder, as soon as the launcher exits.
 
         A background thread waits for that; the function returns at once. If the launcher has
-        already exited, the folder is removed and the process exits within this call. A killed
-        launcher counts too.
+        already exited, also if it was killed, the folder is removed and the process exits
+        within this call. The exit code is `FAILED` (70); no handlers run and no buffers are
+        flushed (`os._exit`).
         """
         # Checked here and not only in the thread: otherwise this thread would continue without its
         # data.
@@ -359,9 +364,10 @@ class RankPart:
     ended: Int64Array
 
     def leave(self, output: Array) -> None:
-        """Store the rank's OUTPUT in the job's shared memory, and mark the rank as finished.
+        """Store the rank's OUTPUT in the job's shared memory, and set `ended[0]` to 1.
 
-        No data are copied if `output` is part of that memory already, as with most executors.
+        `output` is copied to the region of OUTPUT, unless it shares memory with this region
+        already, as with most executors. Raise `ValueError` if its size does not fit the region.
         """
         plan = self.task.plan
         target = self.memory[plan.output_start : plan.output_start + plan.output_size]

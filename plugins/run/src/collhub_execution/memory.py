@@ -96,10 +96,13 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
 def _is_through_slot(
     request: LevelledRequest, receives: Int64Array, reductions: Int64Array
 ) -> BoolArray:
-    """Return per pair of RECV and REDUCE whether the REDUCE reads the slot that the RECV fills.
+    """Return per pair of RECV and REDUCE whether the RECV fills the slot that the REDUCE
+    reads.
 
-    `receives`, `reductions`: records of each pair. Slots are blocks of SCRATCH after those of the
-    algorithm itself; both must name the same first block. Returns bool[pairs].
+    `receives`, `reductions`: the records (operations) of each pair, both of one rank. True
+    if both name the same first block of SCRATCH, and this block comes after those that the
+    algorithm itself uses. The result is bool[pairs]; it has no meaning for a pair without a
+    RECV (-1).
     """
     program, algorithm = request.program, request.algorithm
     owner = program.rank[reductions]
@@ -113,10 +116,12 @@ def _is_through_slot(
 
 
 def fused_moves(moves: RecordMoves, fused: Int64Array) -> tuple[RecordMoves, BoolArray]:
-    """Change the moves so that fused receives reduce directly into the destination of their REDUCE.
+    """Return moves in which each fused RECV reduces directly into the destination of its
+    REDUCE.
 
-    `fused`: for every record the REDUCE to fuse with it, -1 for none, as from `fused_reductions`.
-    Returns the new moves and a mask of the REDUCE records, by record, that must no longer run.
+    `fused`: for every record (operation) the REDUCE to fuse with it, -1 for none, as from
+    `fused_reductions`. The second result is a mask of the REDUCE records, bool[records],
+    that must no longer run; their moves are unchanged. `moves` is not changed.
     """
     receives = np.flatnonzero(fused >= 0)
     reductions = fused[receives]

@@ -288,11 +288,12 @@ class _RendezvousGraph:
     def __init__(
         self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
     ) -> None:
-        """Build the graph in which nodes wait for one another, before dependencies are relaxed.
+        """Build the graph of steps that wait for one another; its nodes are the rows of `steps`.
 
-        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. A row that
-        depends on a SEND waits for the receive of its message; a row that depends on another row
-        waits for that row.
+        A row waits for the rows on which it depends in `relation`, and for the earlier row of
+        each of its pairs in `conflicts` (earlier, later). Instead of a SEND it waits for the
+        receive of the message, because a SEND ends with it. No dependency is relaxed and no
+        message is staged yet (`relax`, `stage`).
         """
         self._rows = len(steps)
         self._messages = messages

@@ -147,11 +147,13 @@ class _BoundLevel:
 
 
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
-    """Run all runs of a rank's task: warm-ups, repeats and, if requested, one with step times.
+    """Run the program of a rank for all warm-ups, all repeats and, if requested, for step
+    times.
 
-    Every rank calls it. Returns the OUTPUT of the last run. Each run starts after a barrier. Then
-    the communication library's own collective is run, if the engine has one. All times are written
-    to `log`. At the end all ranks wait for each other.
+    Return the OUTPUT of the last run. Every rank must call it, because each run starts
+    after a barrier, and at the end all ranks wait for each other. After all runs, the own
+    collective of the communication library is run too, if the engine has one. Positions and
+    times are written to `log`. Warnings of numpy, such as for overflow, are suppressed.
     """
     levels = [_resolve_level(level, engine) for level in task.plan.levels()]
     # Undefined memory may overflow; warnings must not interrupt a run.

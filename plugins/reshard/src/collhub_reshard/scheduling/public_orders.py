@@ -220,12 +220,17 @@ def compute_order_time(tasks: HostTasks, order: Order) -> Fraction:
 
 
 def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
-    """Compute the time in seconds of rounds by first fit, a greedy method as in Megatron-core.
+    """Return the seconds of all boxes if messages are put in rounds by first fit, as in
+    Megatron-core.
 
-    Each receiving device that lacks a box gets it in one message from the device with the fewest
-    bytes so far among those that have it. A message goes to the first round in which neither of its
-    two devices has a message. Rounds are separated by barriers. A round takes as long as its
-    busiest card.
+    Unit tasks and their receivers are treated in order. A receiving device that lacks the
+    box gets it in one message from the device that has it and has sent the fewest bytes so
+    far; ties go to the first one. The message is put in the first round in which neither of
+    its two devices has a message, also if both are on one host.
+
+    The result is the sum over the rounds (barriers separate them). A round takes as long as
+    its busiest host, in or out, with the rates of its cards together. Messages within a
+    host take no time, and latencies do not count. It is 0 without messages.
     """
     rounds = _assign_rounds(units)
     return sum((_compute_round_s(units, network, messages) for messages in rounds), Fraction(0))
@@ -325,9 +330,9 @@ def compute_send_receive_s(
 
 
 def _replicas_share_hosts(units: UnitTasks) -> bool:
-    """Return whether the receivers of each unit task are all on one host.
+    """Return whether the receivers of every unit task are on exactly one host.
 
-    False if a single unit task has receivers on several hosts; True without unit tasks.
+    Receivers that have the box already count too. True without unit tasks.
     """
     # As in the public code, one tile with replicas on several hosts disables it for all.
     rows = range(len(units))

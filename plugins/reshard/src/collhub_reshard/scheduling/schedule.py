@@ -379,10 +379,12 @@ def compute_unsplit_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_bound(tasks: HostTasks) -> Bound:
-    """Return the bound by the host that needs the longest time to receive its data, in ticks.
+    """Return the bound (kind `receiver`) by the host that takes longest to receive its data,
+    in ticks.
 
-    Its time includes the earliest release of its tasks. The smallest host number wins ties. Without
-    tasks it is the bound `nothing` of 0 ticks.
+    The time of a host is the earliest release of the tasks that it receives, plus their
+    bytes divided by the rate of all its cards in. The smallest host number wins ties.
+    Without tasks it is the bound `nothing` of 0 ticks.
     """
     load = compute_receiver_loads(tasks, range(len(tasks)))
     if not load:
@@ -411,10 +413,12 @@ def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int,
 
 
 def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
-    """Return the shortest time in which the senders can send the tasks in `chosen`.
+    """Return the shortest time in seconds in which the hosts can send the tasks in `chosen`.
 
-    Tasks may be split arbitrarily among their senders, a host sends with all its cards at once, and
-    receivers do not limit. The result also has the bytes by group of senders and host.
+    Tasks may be split arbitrarily among their senders, a host sends with all its cards at
+    once, and release times and receivers do not limit. `shares` of the result has the bytes
+    that each host sends, by (senders of the tasks, host). The time is 0 without tasks. See
+    `find_least_sharing`.
     """
     demand: dict[tuple[int, ...], int] = {}
     for task in chosen:

@@ -24,10 +24,12 @@ _End = tuple[str, int]
 
 
 def is_colourable(tasks: HostTasks) -> bool:
-    """Return whether edge colouring applies to the tasks.
+    """Return whether edge colouring applies: all tasks are equally long and have one receiver
+    each.
 
-    All tasks must take the same time from all senders, and have one receiver each and no release
-    time; hosts must have one card. `False` without tasks.
+    The durations of all tasks from all their senders must be one single number of ticks. In
+    addition, every host must have one card, and all release times must be 0. False without
+    tasks.
     """
     times = {ticks for row in tasks.durations for ticks in row}
     are_single = all(len(hosts) == 1 for hosts in tasks.receivers)
@@ -159,10 +161,12 @@ _Pair = tuple[int, int]
 
 
 def can_split(tasks: HostTasks) -> bool:
-    """Return whether a schedule of split tasks that reaches the fluid bound can be built.
+    """Return whether `build_split_schedule` applies to the tasks.
 
-    All cards must have the same rate, sending and receiving, and each host one card. Each task must
-    have one receiving host, or all hosts that receive any task, and no release time.
+    All these conditions must hold: the rates in and out of all hosts are equal; a host has
+    one card; all release times are 0; every task has either one receiving host or all hosts
+    that receive any task. The schedule then reaches the fluid bound if all tasks have work
+    1, which is not checked here. True for no tasks and equal rates.
     """
     network = tasks.network
     rates = set(network.out_rate.values()) | set(network.in_rate.values())
