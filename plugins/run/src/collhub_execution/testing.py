@@ -147,9 +147,11 @@ def list_claimed_modes(algorithm: Algorithm) -> list[bool]:
 
 
 def write_traps(folder: Path, *modules: str) -> Path:
-    """Write modules into `folder` that create a file when they are imported.
+    """Write `MODULE.py` for each of `modules` into `folder`; importing it creates the file
+    `executed`.
 
-    Returns the path of that file, `executed`, which does not exist yet.
+    Return the path of that file, which is in `folder`. It is neither created nor removed
+    here. Existing modules are overwritten.
     """
     mark = folder / "executed"
     for module in modules:

@@ -166,7 +166,8 @@ class SharedMemoryTransport:
     def barrier(self) -> None:
         """Report that this rank is ready, and wait until the starting process releases all ranks.
 
-        The starting process waits with a time limit and detects missing ranks.
+        The starting process waits with a time limit and detects missing ranks. If it no longer
+        exists, this process exits with the status `FAILED`.
         """
         # Not among the ranks: the starter waits with a time limit and detects missing ranks.
         self._board.ready.release()

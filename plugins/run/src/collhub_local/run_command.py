@@ -274,9 +274,12 @@ def run_fields(done: LocalRun) -> dict[str, str]:
 def _read_algorithm(
     context: CommandContext, opened: OpenedInput, options: Mapping[str, str]
 ) -> Algorithm:
-    """Read the algorithm in the input of the command, and verify it.
+    """Read and verify the algorithm of the command's input, an algorithm file or a job.
 
-    The messages of a flat job become an algorithm. Raises `HubError` for an incorrect algorithm.
+    `options`: those of the reader. A job must be flat, that is, have only messages instead
+    of collectives; its messages become the steps of an algorithm (`algorithm_of_job`).
+    Raise `HubError` if the input cannot be read or converted, or the algorithm is
+    incorrect.
     """
     from collhub_local.job_messages import algorithm_of_job
 
@@ -385,9 +388,11 @@ def _format_bandwidths(done: LocalRun) -> str:
 
 
 def _format_native(done: LocalRun) -> str:
-    """Describe the time of the library's own collective: its median, and a ratio.
+    """Return the median time of the library's own collective and a ratio, as text; "" if not
+    measured.
 
-    The ratio is this run's time divided by it. "" if the executor has not measured one.
+    An example is `120 us for the library's own collective: ratio 1.25`. The ratio is the
+    time of this run divided by that time.
     """
     native_s = done.outcome.native_time_s
     if native_s is None:
@@ -398,11 +403,17 @@ def _format_native(done: LocalRun) -> str:
 
 
 def _describe_verdict(judgement: OutputJudgement) -> str:
-    """Describe whether the result of a run is right, and how large its error is.
+    """Return one text: whether the result of a run is right, and its largest absolute error.
 
-    It is "not compared" for a comparison "none". The error is the largest absolute one, with 3
-    digits; one that is not finite is called "NaN or infinity". A right result that was compared
-    bitwise has no error. A comparison within bounds also includes the largest bound.
+    By `judgement.comparison`:
+
+    - none: `not compared`
+    - bitwise: `right, bit by bit`, or for example `wrong, off by up to 0.5`
+    - bound: for example `right, off by up to 1e-07 where rounding allows 3e-07`, or the
+      same with `wrong`
+
+    Numbers have 3 digits. If the error is None (not finite), `contains NaN or infinity`
+    replaces `off by up to ...`.
     """
     if judgement.comparison == "none":
         return "not compared"

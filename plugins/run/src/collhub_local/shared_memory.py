@@ -67,9 +67,10 @@ class ForkedRanks:
     def await_all(self) -> None:
         """Wait until every rank has reported that it is ready for the next run (or has finished).
 
-        Raises `InputError` with the record for which each rank waits, if a rank's process has
-        exited with an error or a signal (`rank-died`), or if the time limit has passed. The limit
-        is also checked at the start.
+        Raise `InputError` with the record (operation) for which each rank waits, in two cases:
+        the process of a rank has exited with a signal or a status other than 0 (`rank-died`);
+        or the time limit of all runs has passed (`deadlock` if no rank makes progress, else
+        `timeout`). The limit is also checked before the wait.
         """
         # Checked in every call, so that the limit also stops a long sequence of fast runs.
         self._check_time()

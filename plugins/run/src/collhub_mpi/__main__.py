@@ -41,7 +41,13 @@ class MpiChannel:
 
 @script_command
 def main(algorithm: str, as_json: bool, **values: Any) -> None:
-    """Run one rank and exit with the status of `collhub run`."""
+    """Run the rank of this process, which mpirun has started, and exit.
+
+    `algorithm`: its file; `values`: the run options. Rank 0 prints the report, with
+    `as_json` as JSON. The status is 0, but 1 on rank 0 for a wrong result. For an error
+    while reading, all ranks exit with the status of the error, which rank 0 prints. Any
+    later error aborts all ranks with status 1.
+    """
     world = MPI.COMM_WORLD
     run_script(partial(_run, algorithm, values, world, as_json), is_first=world.rank == 0)
 
@@ -72,9 +78,9 @@ def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool)
 
 
 def _stop_all(findings: Sequence[Diagnostic]) -> None:
-    """Print the diagnostics of this rank, and abort all ranks with exit status 1.
+    """Print the diagnostics of this rank on standard error, and abort all ranks with status 1.
 
-    This also ends ranks that wait inside MPI.
+    This also ends ranks that wait inside MPI. It does not return.
     """
     # Abort, unlike exit, also ends ranks that wait inside MPI.
     print_findings(findings)

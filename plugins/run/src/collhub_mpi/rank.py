@@ -133,10 +133,12 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 
 
 def main() -> int:
-    """Run the rank that MPI assigns to this process; the argument is the folder of the job.
+    """Run the rank that MPI assigns to this process; the first argument is the folder of the
+    job.
 
-    Returns 0. On any error the failure is stored in the folder, and the process exits at once with
-    the status `FAILED`, without MPI's clean-up, which would wait.
+    Return 0. An error of the run is stored in the folder. After any error, the process
+    exits at once with the status `FAILED` and prints no message; MPI's clean-up, which
+    would wait, is omitted.
     """
     # MPI determines the rank; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD

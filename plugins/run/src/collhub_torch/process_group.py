@@ -66,11 +66,13 @@ class _BackendOptions:
 
 
 def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> dist.ProcessGroup:
-    """Create and register a torch group that runs the loaded algorithm.
+    """Create and register a torch group that runs the loaded algorithm, and return it.
 
-    `LoadedAlgorithm.new_group` describes it. `ranks`: members of the group, None for all. All ranks
-    of the default group must call this. `fallback`: backend of a second group of the same ranks,
-    which serves all calls that the algorithm does not.
+    `ranks`: members of the group, None for all. All ranks of the default group must call
+    this; a rank that is no member gets torch's object for that (`NON_GROUP_MEMBER`).
+    `fallback`: backend of a second group of the same ranks, which serves all calls that the
+    algorithm does not (`CollhubGroup`). The first call registers the backend `collhub` in
+    torch.
     """
     if _BACKEND.upper() not in dist.Backend._plugins:
         devices = ["cpu", "cuda"]

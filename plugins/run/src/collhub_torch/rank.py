@@ -311,10 +311,12 @@ def _start_each(messages: _PostedMessages) -> Sequence[Waiting]:
 
 
 def _start_batch(messages: _PostedMessages) -> Sequence[Waiting]:
-    """Start the messages as one batch; return one work per message to wait for.
+    """Start the messages as one batch; return one work per message to wait for, in their
+    order.
 
-    NCCL ignores tags: messages of a pair match in their order at both ends. If torch returns a
-    single work for the batch, every message waits for it.
+    There must be a message. NCCL ignores tags: messages of a pair match in their order at
+    both ends. If torch returns another number of works than messages, such as one work for
+    the batch, every message waits for the last work.
     """
     batch = []
     for start, post in messages:

@@ -149,12 +149,12 @@ def _read_parts(
     target: OutputTarget,
     assignments: Assignments,
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Read all parts with their options; return the parts and the options of the writer by name.
+    """Read and verify all parts; return them and the options of the writer by name.
 
-    `assignments`: the options `-O`. A reader gets those that it declares; an option that several
-    readers declare is one option and is given to all of them. The parts are in the order of
-    `opened`. Raises the errors of readers, and `UsageError` for an option that neither a reader nor
-    the writer declares.
+    `assignments`: the options `-O`. A reader gets those that it declares; an option that
+    several readers declare is one option and is given to all of them. The parts are in the
+    order of `opened`. Raise `UsageError` for an option that neither a reader nor the writer
+    declares, and `HubError` for a part that cannot be read or is incorrect.
     """
     # Parts of different formats have different readers: an option name that several declare is one
     # option.

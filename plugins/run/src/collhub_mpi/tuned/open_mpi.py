@@ -187,8 +187,9 @@ def _build_rule(
 def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
     """Return the segment size in bytes for a pipelined broadcast (algorithm `ring`); else 0.
 
-    It is the chunk size of the algorithm at the middle size of the window, rounded up to a multiple
-    of `_SEGMENT_MULTIPLE`. 0, which means no segments, also for a single chunk.
+    It is the chunk size of the algorithm at the middle entry of `window.sizes` (the higher
+    one of two), rounded up to a multiple of `_SEGMENT_MULTIPLE` (64). If the algorithm then
+    has a single chunk, return 0, which means messages without segments.
     """
     is_pipeline = selected.collective.kind is CollectiveKind.BROADCAST
     if not is_pipeline or window.algorithm != "ring":
@@ -272,10 +273,11 @@ class _Numbers:
             self._place = 1
 
     def next(self, expected: str) -> int:
-        """Return the next number, a decimal integer without a sign, and advance.
+        """Return the next number, a decimal integer from 0 to 2^63 - 1, and advance.
 
-        Raises `InputError` (`not-a-rule`) at the end or for another word; the message contains the
-        word and `expected`.
+        Raise `InputError` (`not-a-rule`) at the end of the file and for any other word; the
+        message contains `expected`, and the word if there is one. `location` is set to the line
+        of the number or word.
         """
         if self.is_at_end:
             message = f"the file ends where {expected} is expected"

@@ -99,11 +99,14 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _format_tokens(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
 ) -> Iterator[str]:
-    """Yield the parts of UCC's tune string for a collective: one token per window of sizes.
+    """Yield the tokens of UCC's tune string for a collective, one per window of sizes, in
+    order.
 
-    A token applies to `num_ranks` ranks. Its sizes are those of a message part: the full buffer
-    divided by the number of parts, rounded up. The end is exclusive, `inf` without a limit. A
-    window that contains no such size is left out.
+    A token is `NAME:FIRST-END:[N-N]:inf:@ALGORITHM`, where N is `num_ranks`. Its sizes are
+    bytes of the destination buffer: for a reduce-scatter the full buffer divided by N,
+    rounded up, otherwise the full buffer. FIRST is the smallest such size in the window.
+    END is exclusive, `inf` for a window without a limit. A window that contains no such
+    size is left out.
     """
     parts = _count_parts(kind, num_ranks)
     for window in windows:
