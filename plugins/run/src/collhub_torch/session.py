@@ -177,19 +177,24 @@ class Shape:
         return int(source.numel()) // self.parts(num_ranks)
 
     def divides(self, source: torch.Tensor, num_ranks: int) -> bool:
-        """Return whether the input's first dimension can be divided as the collective needs.
+        """Return whether the collective can divide the first dimension of its input into equal
+        parts.
 
-        It must be a multiple of the number of parts, for example of the ranks for a reduce-scatter.
-        A tensor without dimensions counts as one element.
+        The number of parts is `parts(num_ranks)`: the ranks for a reduce-scatter or an
+        all-to-all, else 1, for which the result is always True. A tensor without dimensions
+        counts as one element, and a dimension of 0 can be divided.
         """
         first = source.shape[0] if source.dim() else 1
         return first % self.parts(num_ranks) == 0
 
     def like(self, source: torch.Tensor, num_ranks: int) -> torch.Tensor:
-        """Return a new, uninitialized output tensor for a collective of `num_ranks` ranks.
+        """Return a new, uninitialized, contiguous output tensor for a collective of `num_ranks`
+        ranks.
 
-        Its first dimension is multiplied or divided by the ranks as the collective requires. Dtype,
-        device and other dimensions are those of `source`.
+        Its first dimension is that of `source` times the ranks for an all-gather, divided by
+        the ranks (rounded down) for a reduce-scatter, and equal for all other collectives.
+        Dtype, device and other dimensions are those of `source`. A source without dimensions
+        counts as one of shape (1,) if the first dimension changes.
         """
         if self.output is _keep_size:
             return torch.empty_like(source, memory_format=torch.contiguous_format)

@@ -59,9 +59,11 @@ def substitute(first: Contributions, second: Contributions, num_ranks: int) -> C
 
 
 def expand_all_ranks(rows: Contributions, num_ranks: int) -> Contributions:
-    """Replace every row with the source `ALL_RANKS` by one row per rank.
+    """Replace every row with the source `ALL_RANKS` by one row per source rank, from 0 on.
 
-    Raises `InputError` if these are more than 2^24 rows.
+    The new rows take the position of the old one; other rows keep theirs. Return `rows`
+    itself if there is no such row. Raise `InputError` (`too-large`) if more than 2^24 new
+    rows are needed; the other rows do not count.
     """
     abbreviated = int(np.count_nonzero(rows.source_rank == ALL_RANKS))
     _check_row_count(abbreviated * num_ranks)
@@ -134,7 +136,8 @@ def _count_complete_sets(
 def _count_distinct(table: Int64Array, times: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return the distinct columns of a table in sorted order, and the sum of their `times`.
 
-    The first row is the most significant key. An empty table gives empty results.
+    The first row is the most significant key. Columns whose sum is 0 remain. An empty table
+    gives empty results.
     """
     order = np.lexsort(table[::-1])
     table, times = table[:, order], times[order]

@@ -53,9 +53,10 @@ def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: obj
 
 
 def have_one_source(parts: Sequence[Algorithm]) -> bool:
-    """Return whether all parts have equal source names and SHA-256 digests.
+    """Return whether all parts have equal source names and equal SHA-256 digests.
 
-    Then their line numbers refer to the same text. False without parts.
+    Then their line numbers refer to the same text. Parts without a source have an empty
+    name and digest, so they count as equal. False without parts.
     """
     # Files in different folders may have equal names, hence the hash.
     sources = set()
@@ -71,7 +72,11 @@ def get_display_name(part: Algorithm) -> str:
 
 
 def _describe_expression(part: Algorithm) -> str:
-    """Return the expression that composed a part, or its name if it was not composed."""
+    """Return the expression that composed a part, such as `sequential(a.xml, b.xml)`.
+
+    It is the option `composition` of its provenance. For a part that was not composed,
+    return its display name: the file, else the kind of its collective.
+    """
     composition = part.provenance.options.get(_OPTION)
     return composition or get_display_name(part)
 
