@@ -353,10 +353,10 @@ class _RendezvousGraph:
     def relax(self, in_core: BoolArray) -> None:
         """Let dependencies on a SEND start at the SEND instead of at the receive of its message.
 
-        This replaces any earlier relaxation, and breaks cycles. Relaxed are the dependencies whose
-        step and receive are both in `in_core`, the mask of nodes on or between cycles
-        (`_find_core`). Conflicts are not relaxed: one on a SEND still waits for the receive, which
-        keeps the order of two accesses.
+        This replaces any earlier relaxation, and breaks cycles. Relaxed are the dependencies of
+        which both the waiting step and the receive are in `in_core`, the mask of nodes on or
+        between cycles (`_find_core`). Conflicts (pairs of accesses whose order matters) are not
+        relaxed: one on a SEND still waits for the receive.
         """
         before, after = self._dependencies
         waits_for_send = self._end[before] != before

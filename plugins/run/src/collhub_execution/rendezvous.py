@@ -64,11 +64,12 @@ def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
 
 
 def is_well_levelled(program: LevelledProgram) -> bool:
-    """Return whether levels and order of the program's records are as `LevelledProgram` requires.
+    """Return whether levels and order of the records are as `LevelledProgram` requires.
 
-    Every message must have exactly one SEND and one RECV, with matching peers and equal level and
-    size. The records of every rank must be sorted by level, then messages by number, then local
-    ones.
+    Every message must have exactly one SEND and one RECV, with matching peers and equal
+    level and size. The records of every rank must be sorted by level, then messages by
+    number, then local ones. Conflicting accesses within a level are not examined. True
+    without records.
     """
     send, receive = program.message_ends()
     if not np.array_equal(program.message[send], program.message[receive]):
@@ -261,11 +262,13 @@ def build_deadlock_error(
 def positions(
     algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]
 ) -> list[Diagnostic]:
-    """Describe where ranks wait: one diagnostic per waiting rank, with its level and message.
+    """Return one diagnostic `blocked` per waiting rank, ascending: where the rank waits.
 
-    `records`: by rank the record for which it waits, None if it does not wait. The text has the
-    peer and the region too. At most `_LISTED_RANKS` ranks are listed; the other ranks are counted
-    in a last diagnostic.
+    `records`: by rank the record for which it waits, None if it does not wait. The text has
+    the level of the record; for a message also its peer, its number and the region that is
+    sent or written; for a local record the region that it writes. At most `_LISTED_RANKS`
+    (64) ranks are listed; a last diagnostic has the number of the remaining ones. The list
+    is empty if no rank waits.
     """
     # If thousands of ranks wait for one another, the first ones are sufficient.
     waiting = [record for record in records if record is not None]
@@ -279,7 +282,8 @@ def positions(
 def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int) -> Diagnostic:
     """Return the diagnostic `blocked` of a waiting rank: its level and the awaited event.
 
-    The location is the step that the record implements.
+    `record`: the record for which it waits. The location is the step that this record
+    implements, in the source file of the algorithm, if known.
     """
     file = algorithm.provenance.source_name or None
     location = algorithm.steps.location(int(program.row[record]), file)

@@ -90,8 +90,9 @@ class StartedRun:
         """Check the options, and bring the algorithm into the form that ranks run.
 
         `num_ranks`: number of processes that were started. `name`: used in messages. Raises
-        `UsageError` (`other-ranks`) if the algorithm has another number of ranks, and the errors of
-        `RunSetup.of` and `levelled_program`. They are the same on all ranks.
+        `UsageError` (`other-ranks`) if the algorithm has another number of ranks, then the
+        errors of `RunSetup.of` and `levelled_program`. All ranks have the same errors, except
+        those for too little memory or a missing package, which depend on the host.
         """
         required = algorithm.num_ranks
         if required != num_ranks:

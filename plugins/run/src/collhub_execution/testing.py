@@ -57,9 +57,9 @@ def select_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProg
 
 
 def remove_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
-    """Return a copy of the program without the SEND of one message, so that its receiver deadlocks.
+    """Return a copy of the program without the SEND of one message; its receiver deadlocks.
 
-    `message`: number of the message.
+    `message`: number of the message; if there is no such message, all records remain.
     """
     is_sending = (program.kind == RecordKind.SEND) & (program.message == message)
     return select_records(program, ~is_sending)

@@ -79,10 +79,11 @@ class LoadedAlgorithm:
         return name
 
     def detach(self, name: str) -> None:
-        """Undo `attach`: close the communicator of a group and forget its name.
+        """Undo `attach`: close the communicator of a group, if it was joined, and forget the name.
 
-        `name`: result of `attach`; raises `UsageError` (`no-group`) for others. Call it before the
-        process group is destroyed.
+        `name`: result of `attach`. The names of other attachments of the group stay valid. Call
+        it before the process group is destroyed. Raises `UsageError` (`no-group`) for any other
+        name, also one that is already detached.
         """
         self._get_session(name).close()
         del self._sessions[name]
@@ -107,11 +108,14 @@ class LoadedAlgorithm:
         max_bytes: int | None = None,
         fallback: str | None = None,
     ) -> dist.ProcessGroup:
-        """Create a group of torch.distributed that runs the algorithm; call it on every rank.
+        """Create a group of torch.distributed that runs the algorithm.
 
-        `ranks`: None for all ranks. Calls of this collective with `min_bytes` to `max_bytes` of the
-        full buffer (inclusive; None: no limit) run the algorithm. All other calls use a group of
-        the backend `fallback`, by default nccl for GPUs and gloo for the CPU.
+        All ranks of the default group must call it, also those outside of the new group.
+        `ranks`: members, None for all ranks. Calls of this collective with `min_bytes` to
+        `max_bytes` of the full buffer (inclusive; None: no limit) run the algorithm. All other
+        calls use a second group of the backend `fallback`, by default nccl for GPUs and gloo
+        for the CPU. Raises `UsageError` (`group-size`) on the members if their number is not
+        that of the algorithm.
         """
         backend = fallback or ("nccl" if self.device == "cuda" else "gloo")
         window = SizeWindow(min_bytes, max_bytes)
@@ -120,7 +124,7 @@ class LoadedAlgorithm:
     def _get_session(self, name: str) -> Session:
         """Return the session of an attached group by the name that `attach` returned.
 
-        Raises `UsageError` for other names.
+        Raises `UsageError` (`no-group`) for any other name, also after `detach`.
         """
         if name not in self._sessions:
             message = f"group {name[:40]!r} is not attached"

@@ -128,7 +128,8 @@ class _Fields:
     def word(self, name: str) -> str:
         """Return a text field that must be a C identifier, because it becomes part of names.
 
-        Raises `InputError` for other values and for a missing field.
+        The text has ASCII letters, digits and underscores, and does not begin with a digit.
+        Raises `InputError` for any other value and for a missing field.
         """
         value = self.text(name)
         if not (value.isascii() and value.isidentifier()):
@@ -138,8 +139,9 @@ class _Fields:
     def file(self, name: str) -> str:
         """Return a text field that must be the name of a file without a folder.
 
-        Files outside of the folder must not be loaded. Raises `InputError` for other values, the
-        empty text, and a missing field.
+        Files outside of the folder must not be loaded. Raises `InputError` for a text with a
+        separator, `.`, the empty text, any other value and a missing field. `..` is not
+        refused; it is no file, so loading it fails.
         """
         value = self.text(name)
         if value != Path(value).name or not value:

@@ -165,9 +165,10 @@ def _order_rows(
 
 
 def _collect_dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children) of all dependencies of the steps and of those that switches add.
+    """Return (parents, children), int64: all dependencies between the steps, by row.
 
-    Program order is included. Pairs may occur repeatedly.
+    First the data and control dependencies of the steps, then those that switch operations
+    add (`SwitchSteps.control_edges`). Pairs may occur repeatedly.
     """
     parents, children = steps.edges()
     added_parents, added_children = switches.control_edges()

@@ -98,9 +98,9 @@ def find_owners(topology: Topology, host_of: Int64Array) -> Int64Array:
 
     `host_of`: host of the first NPUs, -1 if an NPU is not used. A used NPU belongs to its
     host. A switch belongs to a host if all NPUs that have a link to it do; links from the
-    switch and other switches do not matter. Every other node n, such as a switch without
-    NPUs, gets -1 - n, or, if the only NPU with a link to it is not used, the number of this
-    NPU. So negative numbers are no hosts.
+    switch and other switches do not matter. Every other node n, such as an unused NPU or a
+    switch without NPUs, gets the negative number -1 - n. A switch whose only NPU is unused
+    gets the number of this NPU.
     """
     owner = -1 - np.arange(topology.num_nodes, dtype=np.int64)
     used = np.flatnonzero(host_of >= 0)

@@ -122,11 +122,13 @@ _Class = tuple[int, tuple[int, ...]]
 
 
 def balance_senders(tasks: HostTasks) -> list[int]:
-    """Choose a sender for every task so that the loads of the senders are nearly even.
+    """Choose a sender for every task so that all senders finish at nearly the same time.
 
-    First the bytes are divided evenly among the senders, as if tasks could be split. Then tasks are
-    taken by descending bytes, ties by number. Each one gets the sender that has the most bytes left
-    of its part of that division; of equal ones, the first.
+    First the bytes are divided among the senders as if tasks could be split, so that the
+    busiest one finishes earliest at the rates of the cards (`share_among_senders`). Then
+    tasks are taken by descending bytes, ties by number. Each one gets the sender with the
+    most bytes left of its share of the tasks with the same senders; of equal ones, the
+    first. The result is in the order of the tasks.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     room = {key: float(share) for key, share in sharing.shares.items()}

@@ -237,10 +237,11 @@ def _build_size_tests(
 
 
 def _build_leaf(collective: str, algorithm: str) -> _Tree:
-    """Build the end of a tree of MPICH: the algorithm to use, below a test where it needs one.
+    """Return the leaf of a selection tree of MPICH: the key of the algorithm to use.
 
-    `reduce_scatter_allgather` is used only for calls with at least one element per rank (of the
-    largest power of two), recursive doubling for all other calls. No other algorithm needs a test.
+    `collective`: the MPI function in the file. Only `reduce_scatter_allgather` is below a
+    test: it is used for calls with at least as many elements as the largest power of two of
+    ranks, and recursive doubling for all other calls.
     """
     leaf: _Tree = {_format_key(collective, algorithm): {}}
     if algorithm != "reduce_scatter_allgather":
@@ -332,9 +333,10 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
 
 
 def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
-    """Return the number of ranks of a tree that `_insert_tuned` has written; None for other trees.
+    """Return the number of ranks of a tree by `_insert_tuned`; None for any other tree.
 
-    It is recognized by its three keys in this order: below n ranks, up to n ranks, any number.
+    Such a tree has exactly the keys `comm_size<N`, `comm_size<=N` and `comm_size=any`, in
+    this order and with one N, which is the result. The values are not examined.
     """
     keys = list(tree)
     match = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
@@ -381,7 +383,8 @@ def _read_windows(
 def _get_subtree(tree: object, key: str) -> Mapping[str, object]:
     """Return the subtree of a key.
 
-    Raises `InputError` if `tree` is no object, the key is missing, or its value is no object.
+    Raises `InputError` (`not-a-selection`) if `tree` is no object, the key is missing, or
+    its value is no object.
     """
     subtree = tree.get(key) if isinstance(tree, dict) else None
     if not isinstance(subtree, dict):

@@ -79,9 +79,11 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
 
 
 def get_algorithm_name(kind: CollectiveKind, number: int) -> str:
-    """Return the hub's name for an algorithm number of Open MPI.
+    """Return Open MPI's name for one of its algorithm numbers, such as `recursive_doubling`.
 
-    It is "the built-in decision" for 0, and "algorithm N" if the hub has no name.
+    It is "the built-in decision" for 0, and "algorithm N" for a number that is not in
+    `ALGORITHMS`. Raises `KeyError` for a collective that is not in `ALGORITHMS`, unless the
+    number is 0.
     """
     if number == 0:
         return "the built-in decision"
