@@ -181,11 +181,14 @@ class _LaunchedRanks:
         return self._add_positions("rank-died", message, cure)
 
     def _make_late_error(self) -> InputError:
-        """Return the error for a passed time limit: code `deadlock` or `timeout`.
+        """Return (do not raise) the error for a passed time limit: `deadlock` or `timeout`.
 
-        It is a deadlock if all ranks have started and no rank reaches another record within
-        `_STILL_S` seconds, which the call waits. If some have not started it is a timeout, and the
-        message contains their number. The record for which each rank waits is added.
+        - Some ranks have not started: `timeout`; the message contains their number.
+        - All have started, and no rank reaches another record (operation) in the next
+          `_STILL_S` seconds, which this call waits: `deadlock`.
+        - All have started, and some rank still makes progress: `timeout`.
+
+        The diagnostics of `_add_positions` follow: the record for which each rank waits.
         """
         ranks = self._request.program.num_ranks
         before = self._job.positions()
@@ -212,10 +215,12 @@ class _LaunchedRanks:
         return InputError([Diagnostic(code, message, cure=cure), *waiting])
 
     def end(self) -> None:
-        """Terminate the program and its process group, so that no process remains.
+        """Terminate the program and its process group; return when the program has exited.
 
-        If the program still runs, it first gets SIGTERM and `_GRACE_S` seconds to exit, because
-        mpiexec has ranks in separate groups. Then the group gets SIGKILL. It may be called twice.
+        If the program still runs, it first gets SIGTERM and up to `_GRACE_S` seconds to exit,
+        because mpiexec starts ranks in other groups, which it has to end itself. Then the
+        group gets SIGKILL, also if the program has already exited, because ranks may outlive
+        it. A group that no longer exists is no error, so the method may be called twice.
         """
         # The group outlives its leader if ranks hang, so it is killed in any case.
         if self._process.poll() is None:

@@ -250,11 +250,11 @@ class _StepSheet:
         }
 
     def _get_side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
-        """Return (buffer, offset in blocks) of the data that the records of steps `rows` access.
+        """Return the buffers, and the offsets in blocks, of one side of the steps `rows`.
 
-        `side` selects the place: at the source of the step, at its target, or at its slot in
-        SCRATCH. If the record does not use this place, the result is UNKNOWN and 0. Both are
-        int64[rows].
+        `side` selects the place: the source of each step, its target, or its slot (additional
+        SCRATCH). For `NOTHING` (the record does not use this side) the buffers are UNKNOWN and
+        the offsets 0. Both results are int64, in the order of `rows`.
         """
         # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps
@@ -322,12 +322,17 @@ def _assign_long_slots(
     offsets: Int64Array,
     sizes: Int64Array,
 ) -> None:
-    """Place slots that are used in several levels, each in the first free gap of SCRATCH.
+    """Place slots that are used in several levels; set `offsets` and raise `sizes` in place.
 
-    `rows`: the slots, sorted by `first`, the level from which they are used, up to `last`. `count`:
-    their blocks. `rank`: their owners. Fills `offsets` and may increase `sizes` (SCRATCH per rank).
-    The slots start after the size at the time of the call. First fit is used (Knuth, TAOCP 1,
-    section 2.5), because optimal packing is NP-hard and these slots are few.
+    `rows`: the slots to place, sorted by `first`. They are indices of the arrays by slot:
+    `rank` (owner), `first` and `last` (levels between which the slot is used, both
+    included), `count` (blocks) and `offsets`. `sizes`: blocks of SCRATCH per rank; it grows
+    to the end of the highest slot.
+
+    In the order of `rows`, each slot gets the lowest offset at which `count` blocks are free
+    of the slots placed before that are still in use. Offsets start at the size of the
+    rank at the time of the call. This is first fit (Knuth, TAOCP 1, section 2.5); optimal
+    packing is NP-hard, and these slots are few.
     """
     base = sizes.tolist()
     living: dict[int, list[_LivingSlot]] = {}

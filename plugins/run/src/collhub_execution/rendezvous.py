@@ -184,11 +184,14 @@ class _SimulatedRanks:
         return is_local
 
     def _start_level(self, rank: int, level: int) -> Iterator[int]:
-        """Post all messages of a rank's next level; yield the peers that this allows to continue.
+        """Post all messages of a rank's next level; yield peers that have no open message left.
 
-        The messages are the consecutive records of `level`, from the rank's next one on, up to the
-        first local one, which becomes the next record. A peer is yielded when its last open message
-        completes.
+        The messages are the consecutive records of `level`, from the rank's next one on, up to
+        the first local record. The record after them becomes the next one. A message completes
+        if its other end is already posted; each peer whose last open message completes in this
+        way is yielded, also if it has no further records. Nothing happens before the iterator
+        is consumed. Raise `InputError` (`count-mismatch`) if the ends of a message differ in
+        size.
         """
         record = self._next[rank]
         while (
@@ -294,11 +297,13 @@ def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int)
 
 
 def _describe_awaited(program: LevelledProgram, record: int) -> str:
-    """Describe the event for which a record waits.
+    """Return a text on the event for which a record waits; it follows the words "waits for".
 
-    A SEND waits until the peer receives the message (with the region that is sent), a RECV until
-    the peer sends it (with its destination). Any other record waits for the rank's own work on its
-    destination.
+    - SEND: `rank 1 to receive message 3, INPUT[0:4]`, with the region that is sent
+    - RECV: `rank 1 to send message 3 into OUTPUT[0:4]`
+    - COPY and REDUCE: `its own work on OUTPUT[0:4]`, the region that is written
+
+    The numbers of a region are blocks; the end is excluded.
     """
     kind = RecordKind(int(program.kind[record]))
     peer, number = int(program.peer[record]), int(program.message[record])

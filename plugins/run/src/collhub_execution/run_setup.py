@@ -64,9 +64,9 @@ class RunSetup:
         """Check the options against the algorithm and build the setup; `name` is used in messages.
 
         The size is `options.size`, else that of the algorithm, in bytes of the full buffer. The
-        elements per block are rounded down from it, or up with the option `pad`, and are at least
-        1. The operator is `options.op`, else that of the collective. The run is in place if the
-           options request it or if the collective has no out-of-place form.
+        number of elements per block is rounded down, or up with the option `pad`, and is at
+        least 1. The operator is `options.op`, else that of the collective. The run is in place
+        if the options request it or if the collective has no out-of-place form.
 
         Raises, in this order: `UsageError` (`no-size`) if there is no size; `UsageError` for an
         unknown type, or `PluginError` for bfloat16 without ml_dtypes; `UsageError` (`unknown-op`);
@@ -98,8 +98,10 @@ class RunSetup:
     def notes(self) -> list[Diagnostic]:
         """Return a note (`size-rounded`) if the run moves another number of bytes than requested.
 
-        Otherwise the list is empty. Sizes are rounded down, or padded with the option `pad`, to an
-        equal number of elements per chunk.
+        The list is empty if the numbers are equal. They differ if the requested bytes are not a
+        multiple of the bytes of one element in every block: the size is then rounded down (to
+        at least one element per block), or up with the option `pad`. The message has both
+        sizes.
         """
         if self.collective_bytes == self.asked_bytes:
             return []
@@ -144,12 +146,12 @@ class RunSetup:
         return judge(self.algorithm.collective, inputs, outputs, self.op, self.is_exact)
 
     def _refuse_too_large(self) -> None:
-        """Raise `UsageError` if this host has too little memory, before inputs are created.
+        """Raise `UsageError` (`too-large`) if the run needs more than this host's physical memory.
 
-        Needed are the buffers of all ranks and a second copy of all inputs, without the SCRATCH
-        that levelling adds, which executors check. There is no check if the memory of the host is
-        unknown. If it is too small, the algorithm is levelled to report the exact requirement,
-        which may raise other errors.
+        The requirement is the buffers of all ranks and a second copy of all inputs. It does not
+        include the SCRATCH that levelling adds, which executors check. There is no check if the
+        physical memory is unknown. If it is too small, the algorithm is levelled to report the
+        exact requirement, so that an `InputError` of `levelled_program` may be raised instead.
         """
         algorithm = self.algorithm
         scratch = algorithm.scratch_units
@@ -237,10 +239,12 @@ def algorithm_bandwidth(collective_bytes: int, time_s: float) -> float:
 
 
 def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) -> float | None:
-    """Return the bandwidth of the busiest link of an ideal network in bytes/s; None if custom.
+    """Return the bus bandwidth in bytes/s as nccl-tests defines it; None for custom collectives.
 
-    It is the algorithm bandwidth times 2 (n - 1) / n for an all-reduce of n ranks, 1 for broadcast
-    and reduce, and (n - 1) / n for other collectives (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+    It is the rate of the busiest link of an ideal network: `collective_bytes` (the full
+    buffer) divided by `time_s`, times a factor. For n ranks the factor is 2 (n - 1) / n for
+    an all-reduce, 1 for a broadcast or reduce, and (n - 1) / n for other collectives (NVIDIA
+    nccl-tests, doc/PERFORMANCE.md). `time_s` must not be 0.
     """
     kind, num_ranks = collective.kind, collective.num_ranks
     if kind is CollectiveKind.CUSTOM:

@@ -255,10 +255,12 @@ def _as_bytes(array: Array) -> Array:
 
 
 def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
-    """Return the diagnostics of this rank after the time limit: the record for which it waits.
+    """Return one diagnostic on this rank after the time limit: `blocked` or `timeout`.
 
-    A record is an operation. If the rank waits for no record, one diagnostic `timeout` states that
-    it has not finished. The positions of other ranks are not known here.
+    `blocked` has the record (operation) for which the rank waits, or the last one for which
+    it waited in the current run. It is `timeout` if there is none: before the first wait of
+    the first run, after a run until the next wait, and in the library's own collective.
+    Positions of other ranks are not known here, so each rank reports its own.
     """
     at = int(log.at[0])
     # The positions of the other ranks are unknown here; each rank reports its position.
@@ -279,10 +281,13 @@ def _make_report(
     spans: Float64Array,
     native: Float64Array,
 ) -> StartedRunReport:
-    """Judge the outputs and return the report; called at rank 0 only.
+    """Compare the outputs with the definition of the collective and return the report.
 
-    Sums of an average are divided first. `spans`, `native`: seconds per run of the program and of
-    the library's collective. If any entry of `native` is 0, the library has no such collective.
+    Call it at rank 0 only. `inputs` and `outputs` have one array per rank. For the operator
+    AVG the outputs are sums and are divided first. `spans` and `native` are the seconds of
+    each timed run, of the program and of the library's collective; the report has no native
+    time if `native` is empty or any entry is 0. Its diagnostics are the note on a rounded
+    size, then those of the comparison.
     """
     if setup.op is ReduceOp.AVG:
         outputs = divide_averages(setup.algorithm.collective, outputs)
@@ -313,9 +318,11 @@ def script_command(function: Callable[..., None]) -> click.Command:
 
 
 def run_script(run: Callable[[], int], *, is_first: bool) -> NoReturn:
-    """Call `run` and exit with its status; on a `HubError`, exit with the status of the error.
+    """Call `run` and exit the process with the status that it returns, or that of its error.
 
-    Only the first rank prints the error, because all ranks have the same one.
+    If `run` raises a `HubError`, its exit code is the status, and its diagnostics are
+    printed on standard error, but only if `is_first`, because all ranks have the same
+    error. Other exceptions pass through.
     """
     try:
         status = run()
@@ -337,9 +344,11 @@ def script_rank(
 ) -> int:
     """Run this rank and return the exit status of the process; rank 0 also prints the report.
 
-    The report is a text, or one line of JSON with `as_json`; diagnostics are printed after it. The
-    status is `INVALID` at rank 0 for a wrong result, otherwise `DONE`. `engine_of` builds the
-    engine that runs a task. `late` is called with diagnostics after the time limit.
+    The report is printed as lines of text, or as one line of JSON with `as_json`, and its
+    diagnostics follow on standard error. The status is `INVALID` at rank 0 if a result is
+    wrong, otherwise `DONE`. `engine_of` builds the engine that runs a task. When the time
+    limit passes, `late` is called in another thread with the position of this rank; it
+    should end the process. Errors are those of `run_rank`.
     """
     report = run_rank(run, channel, engine_of, late)
     # Only rank 0 has a report.

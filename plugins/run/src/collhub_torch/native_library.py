@@ -166,7 +166,7 @@ class _Fields:
     def flag(self, name: str) -> bool:
         """Return a required field that must be true or false.
 
-        Raises `InputError` for any other value and if the field is missing.
+        Raise `InputError` if the field is missing or has any other value, such as 0, 1 or null.
         """
         value = self.values.get(name)
         if not isinstance(value, bool):
@@ -174,9 +174,9 @@ class _Fields:
         return value is True
 
     def fields(self, name: str) -> _Fields:
-        """Return the fields of the nested object `name`; their errors refer to the same file.
+        """Return the fields of the nested JSON object `name`; their errors refer to the same file.
 
-        Raises `InputError` for any other value or a missing field.
+        The object may be empty. Raise `InputError` if the field is missing or is no object.
         """
         value = self.values.get(name)
         if not isinstance(value, dict):
@@ -248,9 +248,10 @@ class NativeLibrary:
             function.restype = ctypes.c_char_p
 
     def new_id(self) -> bytes:
-        """Return a new NCCL ID; all ranks use it to join the same communicator.
+        """Return a new NCCL ID of 128 bytes, with which ranks join one communicator.
 
-        Raises `PluginError` if NCCL reports an error.
+        One rank creates it and sends it to the other ranks; every call returns another ID.
+        Raise `PluginError` if NCCL reports an error.
         """
         unique_id = _UniqueId()
         self._check(self._functions.ncclGetUniqueId(ctypes.byref(unique_id)), "ncclGetUniqueId")

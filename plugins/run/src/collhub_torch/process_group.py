@@ -85,9 +85,11 @@ def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> 
 
 
 def _create_group(ranks: list[int] | None, options: _BackendOptions | None) -> dist.ProcessGroup:
-    """Create the group through torch, which registers it.
+    """Create a torch group of the backend `collhub` with `ranks` as members; None means all.
 
-    `options` is None on ranks that are not in the group.
+    Every rank of the default group must call this; torch then calls `_make_group` with
+    `options` on the members. On a rank that is not a member, `options` is None and the
+    result is torch's `GroupMember.NON_GROUP_MEMBER`.
     """
     group: dist.ProcessGroup = dist.new_group(ranks, backend=_BACKEND, pg_options=options)
     return group
@@ -179,10 +181,11 @@ class CollhubGroup(_ProcessGroup):
         return self._description
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        """All-reduce the only tensor of the list in place; return torch's handle of the work.
+        """All-reduce the tensor of the list `tensors` in place; return torch's handle of the work.
 
-        The loaded algorithm runs if it serves the call (`_is_served`: collective, sizes, type,
-        device), else the fallback group. Without `opts` the operator is a sum.
+        The loaded algorithm runs if it serves the call (`_is_served`: kind of collective, one
+        tensor, its size, dtype and device, the operator). Otherwise the fallback group runs it.
+        Without `opts` the operator is a sum.
         """
         opts = dist.AllreduceOptions() if opts is None else opts
         if self._is_served(CollectiveKind.ALL_REDUCE, tensors, tensors, opts.reduceOp):
@@ -190,18 +193,21 @@ class CollhubGroup(_ProcessGroup):
         return self.fallback.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Broadcast the only tensor of the list from `opts.rootRank`, in place; return the work.
+        """Broadcast the tensor of rank `opts.rootRank` in place; return torch's handle of the work.
 
-        The algorithm runs if it serves the call and has this root, else the fallback group.
+        `tensors` has one tensor. The loaded algorithm runs if it serves the call (`_is_served`)
+        and has this root. Otherwise the fallback group runs it.
         """
         if self._is_served(CollectiveKind.BROADCAST, tensors, tensors, root=opts.rootRank):
             return self._run(tensors[0], tensors[0])
         return self.fallback.broadcast(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Reduce the only tensor of the list to `opts.rootRank`, in place; return the work.
+        """Reduce the tensors of all ranks, in place, to `opts.rootRank`; return torch's handle.
 
-        The algorithm runs if it serves the call and has this root, else the fallback group.
+        `tensors` has one tensor; only that of the root contains the result. The loaded
+        algorithm runs if it serves the call (`_is_served`) and has this root. Otherwise the
+        fallback group runs it.
         """
         kind = CollectiveKind.REDUCE
         if self._is_served(kind, tensors, tensors, opts.reduceOp, opts.rootRank):
@@ -213,7 +219,8 @@ class CollhubGroup(_ProcessGroup):
     ) -> Any:
         """Gather `source` of all ranks into `output`, by rank; return torch's handle of the work.
 
-        The algorithm runs if it serves the call (`_is_served`), else the fallback group.
+        The loaded algorithm runs if it serves the call (`_is_served`), otherwise the fallback
+        group. The algorithm does not check that `output` has the size of all sources.
         """
         if self._is_served(CollectiveKind.ALL_GATHER, [source], [output]):
             return self._run(source, output)
@@ -224,8 +231,9 @@ class CollhubGroup(_ProcessGroup):
     ) -> Any:
         """Reduce `source` over all ranks; write this rank's part to `output`; return the handle.
 
-        The algorithm runs if it serves the call (`_is_served`), else the fallback group. Without
-        `opts` the operator is a sum.
+        Part r of n equal parts is the result of rank r. The loaded algorithm runs if it serves
+        the call (`_is_served`), otherwise the fallback group. The algorithm does not check that
+        `output` has the size of a part. Without `opts` the operator is a sum.
         """
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         if self._is_served(CollectiveKind.REDUCE_SCATTER, [source], [output], op):
@@ -242,8 +250,9 @@ class CollhubGroup(_ProcessGroup):
     ) -> Any:
         """Send part r of `source` to rank r, and write the received parts to `output`, by rank.
 
-        The algorithm runs if both lists of splits are empty (equal parts) and it serves the call
-        (`_is_served`), else the fallback group. Returns torch's handle of the work.
+        The loaded algorithm runs if both lists of splits (sizes of the parts) are empty, which
+        means equal parts, and if it serves the call (`_is_served`). Otherwise the fallback group
+        runs it. Return torch's handle of the work.
         """
         is_equal = not output_splits and not source_splits
         if is_equal and self._is_served(CollectiveKind.ALL_TO_ALL, [source], [output]):

@@ -144,12 +144,12 @@ def join(device: str, position: RankPlace, init_method: str) -> torch.device:
 def torch_engine(
     task: RankTask, device: torch.device, is_batched: bool, shared: Array | None = None
 ) -> RankEngine[torch.Tensor]:
-    """Return the engine of a rank: memory and transport on its device, and torch's own collectives.
+    """Return the engine of a rank: memory and transport on `device`, and torch's collective.
 
-    `shared`: memory of the host that a rank on the CPU uses instead of a new tensor. A level is a
-    set of messages that start together. They are started as one batch if `is_batched`, and always
-    on GPUs: NCCL has one queue for all messages of a rank, so that two ranks that both send first
-    would wait for each other.
+    `shared`: host memory that a rank on the CPU uses instead of a new tensor; it is not used
+    as memory on a GPU. The messages of a level (messages that a rank posts together) are
+    started as one batch if `is_batched`, and always on a GPU: NCCL has one queue for all
+    messages of a rank, so two ranks that both send first would wait for each other.
     """
     memory = TensorMemory(task, device, shared)
     # NCCL has one queue for all messages of a rank: those of a level must start together, otherwise
@@ -162,10 +162,10 @@ class TorchTransport:
     """Messages of torch.distributed, started one by one or as one batch per level."""
 
     def __init__(self, is_batched: bool) -> None:
-        """Choose how the messages of a level (group of steps) are started.
+        """Choose how the messages of a level (messages that a rank posts together) are started.
 
-        With `is_batched` they are one batch of torch, as NCCL needs; otherwise they are started one
-        by one.
+        With `is_batched` they are one batch of torch, as NCCL needs; otherwise they are started
+        one by one.
         """
         self._start = _start_batch if is_batched else _start_each
         self._posted: Sequence[Waiting] = ()
@@ -173,9 +173,11 @@ class TorchTransport:
     def prepare(
         self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
     ) -> PostLevel:
-        """Return a function that starts all messages of a level when it is called.
+        """Return a function that starts all messages of a level; no message is started yet.
 
-        Receives start before sends, so that messages do not arrive unexpectedly.
+        Every call of the function starts them again, the receives before the sends, so that
+        messages do not arrive unexpectedly. It returns one `Waiting` (a work to wait for) per
+        message, in this order.
         """
         # Both functions take (tensor, peer, tag=...), and `P2POp` requires the function.
         messages: _PostedMessages = [(dist.irecv, post) for post in receives]
@@ -185,8 +187,9 @@ class TorchTransport:
     def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
         """Start the messages of a level without waiting; return one `Waiting` each, in their order.
 
-        The returned works are kept in `self` until the next level has started: freeing them earlier
-        makes short levels two to four times slower with gloo.
+        If torch has one work for a batch, all messages share it. The returned works are kept in
+        `self` until the next level has started: freeing them earlier makes short levels two to
+        four times slower with gloo.
         """
         posted = self._start(messages)
         # The previous level's messages are freed only now: to free a message of gloo before the
@@ -279,7 +282,9 @@ def to_tensor(array: Array) -> torch.Tensor:
 def as_tensor(array: Array) -> torch.Tensor:
     """Return an array as a tensor on the same memory, with the same dtype.
 
-    The array must be writeable, and its dtype known to torch; bfloat16 of ml_dtypes is supported.
+    The array must be writeable: torch only warns otherwise, and a write to the tensor has
+    undefined results. bfloat16 of ml_dtypes is supported. Raise `TypeError` for a dtype that
+    torch does not know.
     """
     if array.dtype.name == "bfloat16":
         # torch does not know the bfloat16 of ml_dtypes: reinterpret its bits.
@@ -288,10 +293,10 @@ def as_tensor(array: Array) -> torch.Tensor:
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
-    """Return a tensor as an array of `dtype`, with the same bits.
+    """Return a contiguous tensor as an array of `dtype` with the same bits.
 
-    The dtype must have the size of the tensor's elements. A tensor on a GPU is copied; one on the
-    CPU shares its memory.
+    `dtype` must have the item size of the tensor; values are not converted. A tensor on a
+    GPU is copied; one on the CPU shares its memory with the array.
     """
     # Reinterpret bytes: torch cannot convert a bfloat16 tensor to numpy.
     bits: Array = tensor.cpu().view(torch.uint8).numpy()

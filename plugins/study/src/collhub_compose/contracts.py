@@ -273,13 +273,14 @@ def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, 
 def _match_kind(
     kind: CollectiveKind, root: int | None, unit_count: int, contract: CustomContract, op: ReduceOp
 ) -> Collective | None:
-    """Return the standard collective of this kind and root if it has the given contract, else None.
+    """Return the standard collective of this kind and root if `contract` fits it, else None.
 
-    `contract` must be in the form of `to_canonical` and have expected results. The standard
-    collective of `unit_count` units must have the same expected results, the same ranks with data,
-    and equally long data. Its other buffers may be larger than those of `contract`, not smaller.
-    None also if the kind divides buffers among the ranks and `unit_count` is no multiple of their
-    number.
+    The candidate has `unit_count` units and the operator `op`. `contract` must be in the
+    form of `to_canonical` and have expected results. It fits if the candidate has the same
+    expected results, and buffers as `_has_room_for` requires: the same ranks with data, and
+    equally many units of data there; all other buffers at least as large. The result is
+    None also if the kind divides buffers among the ranks and `unit_count` is no multiple of
+    their number. Raise `InputError` (`too-large`) as `build_contract`.
     """
     num_ranks = len(contract.defined)
     if unit_count % num_ranks and kind.traits.is_split:
@@ -295,10 +296,12 @@ def _match_kind(
 
 
 def _has_room_for(candidate_contract: CustomContract, contract: CustomContract) -> bool:
-    """Return whether the candidate's buffers are large enough for those of the contract.
+    """Return whether the buffers of a standard collective are large enough for a contract.
 
-    The same ranks must have data, and equally much. All other buffers of the candidate must be at
-    least as large as those of `contract`.
+    `candidate_contract`: contract of the standard collective; `contract`: the required one.
+    Both must have data in INPUT on the same ranks, with equal sizes there. Every other INPUT
+    and every OUTPUT of the candidate must be at least as large as that of `contract`.
+    Expected results are not compared.
     """
     # INPUT of a rank without data may have any size: no step reads it.
     defined = candidate_contract.defined

@@ -36,8 +36,10 @@ def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: obj
     """Build the provenance of an operation, with the expression that a user can type again.
 
     The expression is `operation(parts, arguments)`, for example `replicate(sequential(a.xml,
-    b.xml), 2)`. If all parts come from one file, the source is this file with its digest. Otherwise
-    it is the distinct names of all parts, joined by " + ", without a digest.
+    b.xml), 2)`. A part that was not composed appears by its file name, or by the kind of its
+    collective if it has no file. If all parts have the same source file and digest, these
+    are the source, also if both are empty. Otherwise the source is the distinct names of the
+    parts in their order, joined by " + ", without a digest. There must be a part.
     """
     # An expression that a user can type again: replicate(sequential(a.xml, b.xml), 2).
     words = [_describe_expression(part) for part in parts]
@@ -288,10 +290,10 @@ def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> i
 
 
 def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[int, int] | None:
-    """Return (rank, unit) of the first needed unit without an expected result; None without one.
+    """Return the first (rank, unit) that is needed but has no expected result, else None.
 
-    `needed`: int64[num_ranks], how many units each rank needs, from unit 0 on. First means the
-    lowest rank, then the lowest unit.
+    `needed`: int64[num_ranks]; rank r needs its units 0 to `needed[r]` - 1. First means the
+    lowest rank, then its lowest unit. Rows of `expected` for other units are ignored.
     """
     starts = first_positions(needed)
     is_filled = np.zeros(int(needed.sum()), np.bool_)

@@ -91,11 +91,12 @@ def concatenate_pieces(parts: Sequence[StepTable]) -> StepTable:
 def _concatenate(
     parts: Sequence[StepTable], *, is_shared: bool = False
 ) -> tuple[StepColumns, StepPairs, StepPairs]:
-    """Concatenate the rows of the parts; return the columns, the data and the control dependencies.
+    """Concatenate the rows of the parts; return (columns, data and control dependencies).
 
-    Columns are arrays by name, one entry per row. Dependencies are (parent rows, child rows) of the
-    concatenated table. Channels and lanes are renumbered so that every part has separate ones,
-    unless `is_shared` is True.
+    Columns are arrays by name, one entry per row, part after part. Dependencies are (parent
+    rows, child rows) of the concatenated table. Channels and lanes are renumbered so that
+    every part has separate ones (`_number_channels`, `_number_lanes`); with `is_shared` they
+    are not changed. There must be at least one part.
     """
     columns: StepColumns = {}
     for name in COLUMN_DTYPES:
@@ -113,8 +114,9 @@ def _concatenate(
 def _number_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
     """Return the channels of each part, renumbered so that messages of parts share no channel.
 
-    The channels of a part are shifted above the largest one of all previous parts. Channels of
-    local steps are not changed.
+    The channels of sends and receives of a part are increased by 1 + the largest channel of
+    all previous parts after their renumbering; those of the first part do not change.
+    Channels of local steps are not changed.
     """
     shifted: list[Int64Array] = []
     first = 0
@@ -130,8 +132,9 @@ def _number_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
 def _number_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
     """Return the lanes of each part, renumbered so that parts share no lane of a rank.
 
-    On each rank, the lanes of a part are shifted above the largest one of all previous parts. -1
-    (no lane) is not changed.
+    On each rank, the lanes of a part are increased by 1 + the largest lane of all previous
+    parts on this rank, after their renumbering; they do not change if there is none. -1 (no
+    lane) is not changed. There must be at least one part, and all have the same ranks.
     """
     shifted: list[Int64Array] = []
     first = np.zeros(parts[0].num_ranks, np.int64)

@@ -60,12 +60,16 @@ def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
 
 
 def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
-    """Embed the algorithm in `num_ranks` ranks; return the algorithm and a report.
+    """Embed the algorithm in `options.num_ranks` ranks; return the result and a report.
 
-    The option `ranks` names the ranks that do the work of ranks 0, 1, ...; by default these are the
-    first ones. The report has one line per changed property. Without the option `num_ranks` the
-    algorithm is returned unchanged, which the report states. Raises `UsageError` for ranks that do
-    not fit, and `InputError` if the algorithm cannot be composed (`check_composable`).
+    Without the option `num_ranks` the algorithm is returned unchanged, also with the option
+    `ranks`, and the report has one line about the missing option. Otherwise the option
+    `ranks`, such as `4-7`, names the ranks that do the work of ranks 0, 1, ...; by default
+    these are 0, 1, .... The report has one line per changed property.
+
+    Raise `UsageError` for a text that is no list of ranks, for a rank outside of the new
+    ranks, and if there is not one rank per rank of the algorithm. Raise `InputError` if the
+    algorithm cannot be composed (`check_composable`). Other errors are those of `embed`.
     """
     if options.num_ranks is None:
         return algorithm, PassReport(

@@ -110,10 +110,14 @@ def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam
 def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
     """Return for each rank whether a part works with its buffers at these addresses: bool array.
 
-    `inputs`, `outputs`: int64[num_ranks], addresses of unit 0 of both buffers in one memory. If the
-    used parts of the buffers overlap, the part must support in-place calls, with the same distance
-    between the buffers. If they do not overlap, the part must support out-of-place calls, or its
-    buffers must not overlap on this rank in in-place calls either.
+    `inputs`, `outputs`: int64[num_ranks], addresses of unit 0 of INPUT and OUTPUT in one
+    memory. The units that the part uses (`part.usage`) decide whether the buffers overlap;
+    an unused buffer overlaps none.
+
+    - They overlap: the part must support in-place calls, and the distance between the
+      buffers must be that of these calls.
+    - They do not overlap: the part must support out-of-place calls, or its buffers must not
+      overlap on this rank in in-place calls either.
     """
     are_disjoint = _are_disjoint(part.usage, inputs, outputs)
     if not part.collective.in_place:
@@ -320,9 +324,10 @@ def _build_copies(
     target: tuple[Int64Array, Int64Array],
     num_ranks: int,
 ) -> StepTable:
-    """Build a table of local copies of one unit each, without dependencies.
+    """Build a table of local COPY steps of one unit each, without dependencies.
 
-    `rank`: int64[n], rank of each copy. `source`, `target`: int64[n] columns (buffers, offsets).
+    `rank`: int64[n], rank of each copy. `source`, `target`: (buffers, offsets in units),
+    int64[n] each. The copies of a rank keep their order. The table is empty if n is 0.
     """
     columns = {
         "rank": rank,

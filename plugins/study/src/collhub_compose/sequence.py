@@ -174,11 +174,14 @@ def _remove_source_lines(steps: StepTable) -> StepTable:
 
 
 def _rescale_to_common_units(first: Algorithm, second: Algorithm) -> tuple[Algorithm, Algorithm]:
-    """Divide the units of two algorithms so that the data between them has equally many in both.
+    """Divide the units of two algorithms so that the data between them has equally many units.
 
-    The first rank on which the first leaves data and the second needs some determines the number:
-    the least common multiple of both. Differences on other ranks are detected later by
-    `check_seam`. Both algorithms are returned, unchanged if there is no such rank.
+    The data is the OUTPUT of `first`, and the INPUT of `second` on ranks where it is
+    defined. The lowest rank on which both have units determines the number: the least
+    common multiple of both sizes. Return both algorithms in their order, unchanged if there
+    is no such rank or if the sizes are equal. Differences on other ranks are found later by
+    `check_seam`. Raise `UsageError` (`too-large`) as `rescale`, and `InputError`
+    (`too-large`) as `build_contract`.
     """
     needs = build_contract(second.collective)
     output_units = build_contract(first.collective).output_units

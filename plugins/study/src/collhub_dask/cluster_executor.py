@@ -73,9 +73,10 @@ class ClusterExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Leave the cluster when all tasks are finished, or immediately with `cancel_futures`.
 
-        With `cancel_futures`, waiting tasks are cancelled and the workers of this executor are
-        restarted, because hanging tasks would occupy them forever. `wait` is ignored: the method
-        always waits for its threads.
+        With `cancel_futures`, the futures of tasks that have not started are cancelled. Workers
+        that run a task of this executor are restarted, because hanging tasks would occupy them
+        forever; these tasks fail with an error. `wait` is ignored: the method always waits for
+        its threads. It may be called again.
         """
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -96,8 +97,10 @@ class ClusterExecutor(Executor):
     def _run_once(self, task: Callable[[], T]) -> T:
         """Execute the task once on a free worker and return its result.
 
-        Waits for a free worker, which is released in all cases. Raises the exception of the task,
-        and those of `take` and `_get_result`.
+        The call waits for a free worker and releases it in all cases. Raise the exception of the
+        task; `BrokenExecutor` if there is no worker, or the cluster was lost or left;
+        `_WorkerDiedError` or `MemoryError` if the worker died; `TimeoutError` if the task took
+        longer than the executor permits.
         """
         address = self._workers.take()
         # A worker may still be stopping because a previous task used too much memory.
@@ -151,10 +154,10 @@ class ClusterExecutor(Executor):
                 raise TimeoutError
 
     def _fetch(self, future: DaskFuture[Any], address: str) -> Any:
-        """Return the result of a finished task, or raise its exception.
+        """Return the result of a task that has ended, or raise the exception of the task.
 
-        Raises `_WorkerDiedError` if the result does not arrive within `_TRANSFER_S` seconds,
-        because the worker died with it.
+        Raise `_WorkerDiedError` if a result does not arrive from the worker at `address` within
+        `_TRANSFER_S` seconds, because the worker died with it.
         """
         if future.status != "finished":
             return future.result()
