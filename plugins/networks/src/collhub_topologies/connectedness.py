@@ -121,8 +121,7 @@ def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one note `idle-switch` that names the switches that lack links in, links out or
-    both.
+    """Yield one note `idle-switch` that names the switches that lack links in, links out or both.
 
     No message can pass such a switch. At most 8 are named, with the number of further ones.
     Yield no note if there is no such switch.

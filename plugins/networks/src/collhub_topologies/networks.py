@@ -51,8 +51,7 @@ def build_levels(
     constants: Sequence[tuple[float, float]],
     groups: Mapping[str, tuple[int, ...]],
 ) -> Topology:
-    """Build a network from lists of pairs of nodes; every pair becomes a link in each
-    direction.
+    """Build a network from lists of pairs of nodes; every pair becomes a link in each direction.
 
     `levels`: arrays (low, high) of equal length, of which low[i] and high[i] are a pair.
     `constants`: (bandwidth in bytes/s, latency in s) of each level. NPUs are named by their

@@ -92,8 +92,7 @@ _KEY = "reshard"
 
 
 def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
-    """Return the proof document of an algorithm, the extension `reshard`, or None if it has
-    none.
+    """Return the proof document of an algorithm, the extension `reshard`, or None if it has none.
 
     The extension counts only if it is an object whose `schema` is one of the two of this
     plugin (`PROOF_SCHEMA`, `STREAMS_SCHEMA`), because another producer may use the same

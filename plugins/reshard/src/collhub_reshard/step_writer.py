@@ -223,15 +223,14 @@ class StepWriter:
         return [self._told[host]] if host in self._told else []
 
     def send_token(self, row: int, device: int, sender: int) -> list[int]:
-        """Return the step that `sender` must wait for until a box has almost arrived at `device`,
-        or [].
+        """Return the step after which a box has almost arrived at `device`, as [step], or [].
 
-        `row`: unit task of the box. Almost arrived means: all messages of the box so far,
-        except the last `_WINDOW` - 1 (3), but at least the first one. If both devices are the
-        same, the result is the RECV of that message. Otherwise `device` sends a token (a
-        message of one unit that only signals) after this RECV, and the result is the RECV of
-        the token at `sender`; this adds two steps. It is [] if `device` has received no message
-        of the box.
+        `sender` waits for this step. `row`: unit task of the box. Almost arrived means: all
+        messages of the box so far, except the last `_WINDOW` - 1 (3), but at least the first
+        one. If both devices are the same, the result is the RECV of that message. Otherwise
+        `device` sends a token (a message of one unit that only signals) after this RECV, and
+        the result is the RECV of the token at `sender`; this adds two steps. It is [] if
+        `device` has received no message of the box.
         """
         arrived = self._arrivals.get((row, device), [])
         if not arrived:

@@ -261,8 +261,7 @@ class JobFolder:
         return bool(self._open_arrays()["ended"].all())
 
     def times(self) -> LoggedTimes:
-        """Return the times of runs, library runs and records (operations) that the ranks have
-        measured.
+        """Return the measured times of runs, library runs and records (operations).
 
         The arrays are views of shared memory, so they change while ranks run. Times that were
         not measured are 0 for runs and -1 for records. Raise `OSError` if the files of the job

@@ -96,8 +96,7 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
 def _is_through_slot(
     request: LevelledRequest, receives: Int64Array, reductions: Int64Array
 ) -> BoolArray:
-    """Return per pair of RECV and REDUCE whether the RECV fills the slot that the REDUCE
-    reads.
+    """Return per pair of RECV and REDUCE whether the RECV fills the slot that the REDUCE reads.
 
     `receives`, `reductions`: the records (operations) of each pair, both of one rank. True
     if both name the same first block of SCRATCH, and this block comes after those that the
@@ -116,8 +115,7 @@ def _is_through_slot(
 
 
 def fused_moves(moves: RecordMoves, fused: Int64Array) -> tuple[RecordMoves, BoolArray]:
-    """Return moves in which each fused RECV reduces directly into the destination of its
-    REDUCE.
+    """Return moves in which each fused RECV reduces directly into the destination of its REDUCE.
 
     `fused`: for every record (operation) the REDUCE to fuse with it, -1 for none, as from
     `fused_reductions`. The second result is a mask of the REDUCE records, bool[records],

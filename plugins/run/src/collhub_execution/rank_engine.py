@@ -147,8 +147,7 @@ class _BoundLevel:
 
 
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
-    """Run the program of a rank for all warm-ups, all repeats and, if requested, for step
-    times.
+    """Run the program of a rank for all warm-ups, all repeats and, if requested, for step times.
 
     Return the OUTPUT of the last run. Every rank must call it, because each run starts
     after a barrier, and at the end all ranks wait for each other. After all runs, the own

@@ -147,11 +147,10 @@ def list_claimed_modes(algorithm: Algorithm) -> list[bool]:
 
 
 def write_traps(folder: Path, *modules: str) -> Path:
-    """Write `MODULE.py` for each of `modules` into `folder`; importing it creates the file
-    `executed`.
+    """Write modules into `folder` that create the file `executed` there when they are imported.
 
-    Return the path of that file, which is in `folder`. It is neither created nor removed
-    here. Existing modules are overwritten.
+    Each of `modules` becomes `MODULE.py`. Return the path of `executed`, which is neither
+    created nor removed here. Existing modules are overwritten.
     """
     mark = folder / "executed"
     for module in modules:

@@ -388,8 +388,7 @@ def _format_bandwidths(done: LocalRun) -> str:
 
 
 def _format_native(done: LocalRun) -> str:
-    """Return the median time of the library's own collective and a ratio, as text; "" if not
-    measured.
+    """Return the median time of the library's own collective and a ratio; "" if not measured.
 
     An example is `120 us for the library's own collective: ratio 1.25`. The ratio is the
     time of this run divided by that time.

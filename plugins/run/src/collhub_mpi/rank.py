@@ -133,8 +133,7 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 
 
 def main() -> int:
-    """Run the rank that MPI assigns to this process; the first argument is the folder of the
-    job.
+    """Run the rank that MPI assigns to this process; the first argument is the folder of the job.
 
     Return 0. An error of the run is stored in the folder. After any error, the process
     exits at once with the status `FAILED` and prints no message; MPI's clean-up, which

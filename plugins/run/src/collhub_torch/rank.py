@@ -316,8 +316,7 @@ def _start_each(messages: _PostedMessages) -> Sequence[Waiting]:
 
 
 def _start_batch(messages: _PostedMessages) -> Sequence[Waiting]:
-    """Start the messages as one batch; return one work per message to wait for, in their
-    order.
+    """Start the messages as one batch; return one work per message to wait for, in their order.
 
     There must be a message. NCCL ignores tags: messages of a pair match in their order at
     both ends. If torch returns another number of works than messages, such as one work for

@@ -177,8 +177,7 @@ class Shape:
         return int(source.numel()) // self.parts(num_ranks)
 
     def divides(self, source: torch.Tensor, num_ranks: int) -> bool:
-        """Return whether the collective can divide the first dimension of its input into equal
-        parts.
+        """Return whether the input's first dimension can be divided as the collective needs.
 
         The number of parts is `parts(num_ranks)`: the ranks for a reduce-scatter or an
         all-to-all, else 1, for which the result is always True. A tensor without dimensions
@@ -188,13 +187,12 @@ class Shape:
         return first % self.parts(num_ranks) == 0
 
     def like(self, source: torch.Tensor, num_ranks: int) -> torch.Tensor:
-        """Return a new, uninitialized, contiguous output tensor for a collective of `num_ranks`
-        ranks.
+        """Return a new, uninitialized output tensor for a collective of `num_ranks` ranks.
 
-        Its first dimension is that of `source` times the ranks for an all-gather, divided by
-        the ranks (rounded down) for a reduce-scatter, and equal for all other collectives.
-        Dtype, device and other dimensions are those of `source`. A source without dimensions
-        counts as one of shape (1,) if the first dimension changes.
+        It is contiguous. Its first dimension is that of `source` times the ranks for an
+        all-gather, divided by the ranks (rounded down) for a reduce-scatter, and equal for all
+        other collectives. Dtype, device and other dimensions are those of `source`. A source
+        without dimensions counts as one of shape (1,) if the first dimension changes.
         """
         if self.output is _keep_size:
             return torch.empty_like(source, memory_format=torch.contiguous_format)

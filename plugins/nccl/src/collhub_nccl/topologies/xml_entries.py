@@ -228,8 +228,7 @@ def device_kind(pci_class: str) -> TargetKind:
 
 
 def target_kind(pci_class: str) -> TargetKind:
-    """Return the kind of device at the far end of an NVLink or xGMI link: GPU, CPU or
-    NVSwitch.
+    """Return the kind of device at the far end of an NVLink or xGMI link: GPU, CPU or NVSwitch.
 
     `pci_class` is the text of the attribute `tclass` of the link, such as `0x068000`. Every
     text that `_CLASSES` does not list as GPU or CPU gives NVSwitch, also the classes of
@@ -274,8 +273,7 @@ def bus_number(text: str) -> int | None:
 
 
 def bus_of(element: Element, name: str = "busid") -> int:
-    """Return the PCI bus id in the attribute `name` of an element, as an integer
-    (`bus_number`).
+    """Return the PCI bus id in the attribute `name` of an element, as an integer (`bus_number`).
 
     Raise `InputError` if the attribute is missing, empty or not a bus id such as
     `0000:07:00.0` or `07:00.0`.
@@ -294,8 +292,7 @@ _UPPER, _LOWER = 0, 1
 
 
 def flatten_switches(element: Element) -> None:
-    """Replace lower PCI switches that are direct children of an upper one by their children,
-    in place.
+    """Replace every lower PCI switch directly in an upper one by its children, in place.
 
     The vendor and device ids of a `pci` element decide whether it is an upper or a lower
     switch, and of which generation (`_generation`). Both must have the same generation:

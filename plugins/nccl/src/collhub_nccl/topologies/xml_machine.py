@@ -46,8 +46,7 @@ class Gpu:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Return a sort key: (False, device number) if the file has a `dev` of the GPU, else
-        (True, bus id).
+        """Return a sort key: (False, device number) if `dev` is given, else (True, bus id).
 
         So GPUs with a device number come first, in ascending order of it. CUDA numbers devices
         by bus id if `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`. Raise `InputError` if `dev` is no
@@ -209,8 +208,7 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _switch(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI switch with links to and from the node above it, then all devices in
-    `element`.
+    """Add a PCI switch with links to and from the node above it, then all devices in `element`.
 
     `bus` is its bus id. `draft.switches` gets the new node by host and bus id; of several
     switches with one id it keeps the last one. `LinkRates.of_pci` gives the rate of both
@@ -294,8 +292,7 @@ def _partitions(
 
 
 def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
-    """Add a GPU node without links to the machine of `draft`, and return the number of the
-    node.
+    """Add a GPU node without links to the machine of `draft`, and return the number of the node.
 
     Its name is `gpu` with the text of the attribute `dev` of `gpu`. If `gpu` is None or has
     no `dev`, the bus id of its PCI device `element` is used. A repeated name gets a suffix

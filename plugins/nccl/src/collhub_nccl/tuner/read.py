@@ -62,11 +62,10 @@ Defect = tuple[str, str, str]
 
 
 def own_algorithms(kind: CollectiveKind, num_ranks: int, num_nodes: int) -> Mapping[str, str]:
-    """Return the algorithms of the hub that NCCL has too for a collective, each with NCCL's
-    name for it.
+    """Return NCCL's name of each algorithm of the hub that NCCL has for the collective.
 
-    Every collective in `COLLECTIVES` has `ring` and `rings`, which are both NCCL's `ring`.
-    In addition:
+    The keys are names of the hub. Every collective in `COLLECTIVES` has `ring` and `rings`,
+    which are both NCCL's `ring`. In addition:
 
     - All-reduce on several nodes has `double-binary-tree` (NCCL's `tree`). On one node,
       NCCL runs a tree as a chain, which is not faster than its ring.
@@ -224,8 +223,7 @@ def explain_channels(text: str, dialect: Dialect) -> Defect | None:
 
 
 def explain_unknown_word(word: str, column: str, known: Sequence[str], effect: str) -> Defect:
-    """Return the fault `unknown-word` (code, message, cure) of a word in `column` not in
-    `known`.
+    """Return the fault `unknown-word` (code, message, cure) of a word in `column` not in `known`.
 
     The message has the word (cut to 40 characters), lists `known`, and ends with `effect`,
     a text that describes how the tuner treats the word. The cure is the first one that
@@ -274,8 +272,7 @@ def _is_comment(line: str, dialect: Dialect) -> bool:
 
 
 def _split_fields(line: str, dialect: Dialect) -> list[str]:
-    """Return the texts between the commas of a line, without white space around them, as the
-    tuner does.
+    """Return the texts between the commas of a line, stripped of white space, as the tuner does.
 
     NCCL's tuner (any dialect but RCCL) drops fields without a character, so that later
     fields move forward; a field of spaces is kept as "". RCCL's tuner keeps all fields.
@@ -314,8 +311,7 @@ def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerR
 
 
 def _has_numbers(line: str, fields: Sequence[str]) -> bool:
-    """Return whether every number of a rule line can be read, so that the tuner makes a rule
-    of it.
+    """Return whether every number of a rule line can be read, so that the tuner makes a rule of it.
 
     False if `line` has more than 255 characters (`_LONGEST_LINE`) or fewer than 8 fields
     (`_REQUIRED_FIELDS`). The two sizes must consist of 1 to 20 ASCII digits; so must

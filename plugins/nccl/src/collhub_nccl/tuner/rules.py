@@ -110,12 +110,11 @@ class TunerRule:
         return has_algorithm and self.protocol != "ll128"
 
     def fits(self, nodes: int | None, ranks: int | None) -> bool:
-        """Return whether the numbers of nodes and of ranks of a communicator fulfil the rule's
-        conditions.
+        """Return whether the rule applies to communicators of `nodes` nodes and `ranks` ranks.
 
-        Both must be in the ranges `self.nodes` and `self.ranks`, ends included. None means that
-        the number is not known: only the range `EVERY` includes it. Collective, size and
-        further conditions are not compared.
+        Both numbers must be in the ranges `self.nodes` and `self.ranks`, ends included. None
+        means that the number is not known: only the range `EVERY` includes it. Collective, size
+        and further conditions are not compared.
         """
         pairs = ((self.nodes, nodes), (self.ranks, ranks))
         return all(

@@ -222,8 +222,7 @@ def compute_order_time(tasks: HostTasks, order: Order) -> Fraction:
 
 
 def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
-    """Return the seconds of all boxes if messages are put in rounds by first fit, as in
-    Megatron-core.
+    """Return the seconds of all messages in rounds by first fit, as in Megatron-core.
 
     Unit tasks and their receivers are treated in order. A receiving device that lacks the
     box gets it in one message from the device that has it and has sent the fewest bytes so

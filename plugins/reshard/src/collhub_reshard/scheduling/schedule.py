@@ -379,8 +379,7 @@ def compute_unsplit_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_bound(tasks: HostTasks) -> Bound:
-    """Return the bound (kind `receiver`) by the host that takes longest to receive its data,
-    in ticks.
+    """Return the bound `receiver`, in ticks, by the host that takes longest to receive its data.
 
     The time of a host is the earliest release of the tasks that it receives, plus their
     bytes divided by the rate of all its cards in. The smallest host number wins ties.

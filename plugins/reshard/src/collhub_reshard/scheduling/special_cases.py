@@ -24,8 +24,7 @@ _End = tuple[str, int]
 
 
 def is_colourable(tasks: HostTasks) -> bool:
-    """Return whether edge colouring applies: all tasks are equally long and have one receiver
-    each.
+    """Return whether edge colouring applies: all tasks are equally long and have one receiver each.
 
     The durations of all tasks from all their senders must be one single number of ticks. In
     addition, every host must have one card, and all release times must be 0. False without
