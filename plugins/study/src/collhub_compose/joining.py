@@ -70,19 +70,22 @@ def join_in_sequence(
 
 
 def concatenate_independent(parts: Sequence[StepTable]) -> StepTable:
-    """Concatenate the steps of parts that access no common units, without new dependencies.
+    """Concatenate the steps of parts that access no common units; return one table.
 
-    Each part gets separate channels and lanes. Raises `IndexError` without parts.
+    On each rank, the steps of a part precede those of the next part. Dependencies within the
+    parts are kept, and none is added between parts. Each part gets separate channels and
+    lanes. Raise `ValueError` without parts.
     """
     columns, data, control = _concatenate(parts)
     return StepTable.from_columns(parts[0].num_ranks, columns, data, control)
 
 
 def concatenate_pieces(parts: Sequence[StepTable]) -> StepTable:
-    """Concatenate the steps of equal parts on common channels and lanes, without dependencies.
+    """Concatenate the steps of parts that differ only in the positions of their units.
 
-    The parts are equal except for the positions of their units. On every channel and lane the steps
-    of a part precede those of the next one. Raises `IndexError` without parts.
+    Dependencies within the parts are kept, and none is added between parts. All parts use
+    the same channels and lanes; on each of these, the steps of a part precede those of the
+    next part. Raise `ValueError` without parts.
     """
     columns, data, control = _concatenate(parts, is_shared=True)
     return StepTable.from_columns(parts[0].num_ranks, columns, data, control)

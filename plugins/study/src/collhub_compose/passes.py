@@ -30,9 +30,11 @@ PassResult = tuple[Algorithm, PassReport]
 
 
 def run_replicate(algorithm: Algorithm, options: ReplicateOptions) -> PassResult:
-    """Build `options.instances` copies of the algorithm, and report the changes.
+    """Distribute the data over `options.instances` copies of the algorithm; return it and a report.
 
-    Raises the errors of `replicate`, for example for a result that is too large.
+    The report has one line per changed property, and is empty for one instance. The option
+    `interleaved` distributes units in turn instead of one part per copy. Errors are those of
+    `replicate`, such as `UsageError` (`too-large`).
     """
     result = replicate(algorithm, options.instances, options.interleaved)
     return _report_changes(algorithm, result)
@@ -46,11 +48,14 @@ def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
 
 
 def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
-    """Renumber the ranks as the option `ranks` specifies; return the algorithm and a report.
+    """Renumber the ranks as the option `ranks` specifies; return the result and a report.
 
-    The report has one line per changed property. Without the option the algorithm is returned
-    unchanged, which the report states. Raises `UsageError` if the text is not a permutation of the
-    ranks, and `InputError` if the algorithm cannot be composed (`check_composable`).
+    Rank i becomes the i-th number of the option, such as `3,0-2`. The report has one line
+    per changed property, and may be empty. Without the option the algorithm is returned
+    unchanged, and the report has one line about the missing option. Raise `UsageError` if
+    the text is no list of ranks (`invalid-ranks`) or no permutation of the ranks (`ranks`).
+    Raise `InputError` if the algorithm cannot be composed (`check_composable`). Other errors
+    are those of `relabel`.
     """
     if options.ranks is None:
         # Not an error, so that the pass works without options.
@@ -83,9 +88,10 @@ def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
 
 
 def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
-    """Divide every unit into `options.factor` units, and report the changes.
+    """Divide every unit into `options.factor` units; return the result and a report of changes.
 
-    Raises `UsageError` for a factor below 1 or a result that is too large.
+    A factor of 1 returns the algorithm itself with an empty report. Raise `UsageError` for a
+    factor below 1 and for a result that is too large (`too-large`).
     """
     result = rescale(algorithm, options.factor)
     return _report_changes(algorithm, result)

@@ -45,9 +45,10 @@ class PlacedPart:
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> PlacedPart:
-        """Describe an algorithm by its collective and its use of the buffers.
+        """Describe an algorithm by its collective and by the units of the buffers that it uses.
 
-        Raises `InputError` if it is too large to compose.
+        Raise `InputError` (`too-large`) if its collective has no contract and more than 2^25
+        ranks times units.
         """
         contract = build_contract(algorithm.collective)
         return cls(algorithm.collective, measure_usage(algorithm, contract))
@@ -135,8 +136,9 @@ def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> Bool
 def find_input_in_output(collective: Collective) -> Int64Array:
     """Return for each rank the unit of OUTPUT at which INPUT starts in in-place calls: int64.
 
-    It is -1 on ranks where INPUT starts before OUTPUT, and on all ranks if the collective does not
-    support in-place calls.
+    It is -1 on ranks where INPUT starts before OUTPUT (also if the two do not overlap, as
+    on the other ranks of a gather), and on all ranks if the collective does not support
+    in-place calls.
     """
     base = _build_layout(collective, in_place=True).base
     offset = base[:, Buffer.INPUT] - base[:, Buffer.OUTPUT]
@@ -156,11 +158,11 @@ def _build_layout(collective: Collective, in_place: bool) -> MemoryLayout:
 def _is_allowed(
     first: PlacedPart, second: PlacedPart, layout: MemoryLayout, seam: Int64Array
 ) -> BoolArray:
-    """Return for each rank whether two parts work with the data between them at an address.
+    """Return for each rank whether both parts work if the data between them is at `seam`.
 
-    The data is the OUTPUT of the first part and the INPUT of the second. `seam`: int64[num_ranks],
-    its address in the memory of `layout`. The INPUT of the first and the OUTPUT of the second are
-    where `layout` has them.
+    The data is the OUTPUT of `first` and the INPUT of `second`. `seam`: int64[num_ranks],
+    address of its unit 0 in the memory of `layout`. The INPUT of `first` and the OUTPUT of
+    `second` are at their addresses in `layout`. Both parts must be usable (`is_usable`).
     """
     inputs = layout.base[:, Buffer.INPUT]
     outputs = layout.base[:, Buffer.OUTPUT]
@@ -281,10 +283,10 @@ def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArr
 
 
 def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Build steps that copy units of `buffer` to where `relocation` moves them, one step per unit.
+    """Build local steps that copy units of `buffer` to where `relocation` moves them.
 
-    There is one step per unit so that a later step waits only for the units that it accesses.
-    `cells`: (ranks, units), the units to copy.
+    `cells`: (ranks, units), the units to copy. There is one step per unit, in this order, so
+    that a later step waits only for the units that it accesses.
     """
     # One by one, so that a step waits only for the units that it touches.
     rank, unit = cells
@@ -294,9 +296,10 @@ def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
 
 
 def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Build steps that copy units of `buffer` back from where `relocation` has moved them.
+    """Build local steps that copy units back to `buffer` from where `relocation` moves them.
 
-    `cells`: (ranks, units), the units to copy; there is one step per unit, in this order.
+    `cells`: (ranks, units), the units of `buffer` to write. There is one step per unit, in
+    this order.
     """
     # Results in OUTPUT are in place already: only those in SCRATCH are copied.
     rank, unit = cells

@@ -262,9 +262,10 @@ def _is_callable(
 ) -> bool:
     """Return whether an algorithm works with the buffers of a larger collective in one mode.
 
-    `new_ranks`: the rank of the collective for each rank of the algorithm (`part`). Other ranks of
-    the collective are idle and do not matter. `in_place`: whether calls in place or out of place
-    are meant.
+    `in_place` selects the mode: calls in place or out of place. `new_ranks`: the rank of
+    `collective` for each rank of the algorithm `part`. The algorithm must be usable
+    (`is_usable`) on each of these ranks; other ranks of the collective are idle and have no
+    effect.
     """
     # Idle ranks do not matter.
     no_scratch = np.zeros(collective.num_ranks, np.int64)

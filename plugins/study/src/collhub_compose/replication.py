@@ -299,10 +299,12 @@ def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> lis
 
 
 def _count_share_units(collective: Collective) -> int:
-    """Return the number of units of a rank's share of the buffers.
+    """Return the number of units of a rank's share of the full buffer.
 
-    For a custom collective it is the greatest common divisor of the sizes of all buffers, at least
-    1.
+    It is `units_per_rank`: the units divided by the ranks if the collective divides a
+    buffer among ranks, such as an all-gather, otherwise all units, as for an all-reduce. For
+    a custom collective it is the greatest common divisor of the sizes of all buffers, or 1
+    if all are empty. Raise `InputError` (`uneven-parts`) for an uneven collective.
     """
     if collective.contract is None:
         return collective.units_per_rank
@@ -311,9 +313,10 @@ def _count_share_units(collective: Collective) -> int:
 
 
 def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
-    """Return the steps with all offsets in SCRATCH of rank r increased by `first_unit[r]`.
+    """Return a copy of the steps with all offsets in SCRATCH of rank r plus `first_unit[r]`.
 
-    `first_unit`: int64[num_ranks].
+    `first_unit`: int64[num_ranks], in units. Both operands of a step are shifted; offsets in
+    other buffers do not change.
     """
     relocation = Relocation.none(steps.num_ranks)
     all_ranks = np.ones(steps.num_ranks, np.bool_)
@@ -324,8 +327,10 @@ def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
 def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) -> Collective:
     """Return the collective that all copies of an algorithm execute together.
 
-    It has the units of one copy times the number of copies. The kind does not change, because a
-    rank's share consists of its shares in the copies. `copies`: where each copy has its units.
+    It has the units of one copy times the number of copies; kind, root, operator and modes
+    do not change, because a rank's share consists of its shares in the copies. A contract is
+    extended to all copies (`_replicate_contract`). `copies`: one entry per copy, where it
+    has its units. The collective must not be uneven, because counts are not changed.
     """
     # The kind stays the same: a rank's share consists of its shares in the copies.
     contract = collective.contract

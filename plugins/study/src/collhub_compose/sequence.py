@@ -46,22 +46,24 @@ _VARIANTS = (
 def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
     """Execute the algorithms one after another, each on the OUTPUT of the previous one.
 
-    For example, a reduce-scatter and an all-gather make an all-reduce. The result is a standard
-    collective if one has the same contract, otherwise a custom one. A single algorithm is returned
-    itself.
+    For example, a reduce-scatter and an all-gather make an all-reduce. The result is a
+    standard collective if one has the same contract, otherwise a custom one. A single
+    algorithm is returned itself after its check.
 
-    - There is no barrier: a step waits only for the earlier steps of its rank that access the same
-      units.
+    - There is no barrier: a step waits only for the earlier steps of its rank that access
+      the same units.
     - Units are divided to a common size.
     - The parts have separate channels and lanes, and share SCRATCH.
-    - The result supports every mode that follows from the modes of the parts. If there is none,
-      copies are added.
+    - The result supports every mode (in place, out of place) that follows from the modes of
+      the parts. If there is none, copies are added.
     - Extensions are dropped; source lines too, if the parts come from several files.
 
-    The parts are not verified here. Raises `UsageError` if ranks, sizes or operators do not fit, if
-    an algorithm needs a unit that the previous one does not produce, or without algorithms. Raises
-    `InputError` for timing-only and malformed algorithms, and for contracts of more than 2^24
-    contributions.
+    The results of the parts are not verified here. Raise `UsageError` without algorithms, if
+    the numbers of ranks differ (`rank-count`), if an algorithm needs units or bytes that the
+    previous one does not produce (`seam`), if operators do not fit (`reduce-op`), or if
+    copies are needed but there are no expected results (`no-result`). Raise `InputError` for
+    timing-only and malformed algorithms (`check_composable`), for contracts of more than
+    2^24 contributions, and for other results that are too large (`too-large`).
     """
     if not algorithms:
         raise UsageError("nothing to compose", cure="give at least one algorithm")

@@ -183,9 +183,11 @@ def launch_of(
 
 
 def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
-    """Return the bytes that a ring or tree sends in one step.
+    """Return the payload in bytes that a channel of a ring or tree sends in one step.
 
-    It is 2 MiB for a ring with Simple, otherwise one step of the protocol's buffer.
+    It is 2 MiB for a ring with Simple. Otherwise it depends on `protocol` only: 32 KiB for
+    "ll", 576000 bytes for "ll128", 512 KiB for "simple". Raise `KeyError` for another
+    protocol.
     """
     if (algorithm, protocol) == ("ring", "simple"):
         return _RING_SIMPLE_CHUNK_BYTES
@@ -193,12 +195,12 @@ def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
 
 
 def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
-    """Return NCCL's execution of an all-to-all, which is a group of one send and receive per peer.
+    """Return NCCL's execution of an all-to-all, a group of one send and receive per peer.
 
-    `size_bytes`: bytes of the buffer of one rank; the share of a peer is this / ranks. The channels
-    (`exchange_channels`) and the step size are those of NVLink on one node with NVLink, otherwise
-    those of a network. The protocol is LL if the share has at most `_EXCHANGE_LL_BYTES` per
-    channel, otherwise Simple. The algorithm is `p2p`, with 512 threads.
+    `size_bytes`: bytes of the buffer of one rank; the share of a peer is this divided by the
+    ranks. The algorithm is "p2p", with 512 threads and the channels of `exchange_channels`.
+    The chunk is 512 KiB on one node with NVLink, otherwise 128 KiB. The protocol is "ll" if
+    the share has at most `_EXCHANGE_LL_BYTES` (16 KiB) per channel, otherwise "simple".
     """
     share = size_bytes / communicator.ranks
     is_nvlink = communicator.gpu.has_nvlink and communicator.nodes == 1
@@ -208,10 +210,10 @@ def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
 
 
 def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:
-    """Return on how many channels an all-to-all of NCCL sends the `peer_bytes` for one peer.
+    """Return the number of channels on which NCCL sends the data for one peer in an all-to-all.
 
-    Each channel sends at most one eighth of a step of the buffer, so the number is `peer_bytes`
-    divided by that, rounded up. It is at least 1 and at most 32 with NVLink, 2 without.
+    It is `peer_bytes` divided by 64 KiB with NVLink, 16 KiB without, rounded up (an eighth
+    of a chunk per channel). It is at least 1, and at most 32 with NVLink, 2 without.
     """
     needed = -(-peer_bytes // (_EXCHANGE_STEP_BYTES[is_nvlink] // 8))
     return int(min(max(needed, 1), _EXCHANGE_CHANNELS[is_nvlink]))
@@ -256,11 +258,12 @@ def _reduce_blocks(
 def _nvls_chunk_bytes(
     communicator: Communicator, algorithm: str, channels: int, size_bytes: int
 ) -> int:
-    """Return how many bytes NVLS or an NVLS tree processes at a time (its chunk).
+    """Return the number of bytes that NVLS or an NVLS tree processes at a time (its chunk).
 
-    For small calls the chunk is reduced so that there are enough chunks for all channels and all
-    GPUs of a node. A tree starts from `_NVLS_TREE_CHUNK`, or from `_MANY_NODES_CHUNK` on at least
-    `_MANY_NODES` nodes.
+    The largest chunk is 128 KiB for "nvls" (`NVLS_CHUNK_BYTES`). For any other `algorithm`,
+    it is 512 KiB on up to 3 nodes, otherwise 64 KiB. It is reduced for small calls
+    (`_reduce_chunk`) so that there are enough chunks for all `channels` and all GPUs of a
+    node. `size_bytes`: bytes of the full vector.
     """
     parallel = channels * communicator.ranks_per_node
     if algorithm == "nvls":
@@ -283,9 +286,9 @@ def _reduce_chunk(
 ) -> int:
     """Reduce a chunk (bytes processed at a time) for small calls, and return it in bytes.
 
-    `limits`: pairs (L, K), applied in order. If `size_bytes` is below L x `parallel` x chunk, the
-    chunk becomes K KiB if it was larger. `parallel`: number of chunks that are processed at the
-    same time.
+    `limits`: pairs (L, K), applied in order, each to the result of the previous one. If
+    `size_bytes` is below L x `parallel` x chunk, the chunk becomes at most K KiB; otherwise
+    it does not change. `parallel`: number of chunks that are processed at the same time.
     """
     for limit, smaller in limits:
         if size_bytes < limit * parallel * chunk:
@@ -401,9 +404,9 @@ def _time_us(
 ) -> float:
     """Return the time in us of a symmetric kernel that moves `moved` bytes on `blocks` blocks.
 
-    It is `base_us` + softplus(transfer time - 1 us), where softplus(x) = ln(1 + e^x). The bandwidth
-    of the transfer is `blocks` x `rate` (GiB/s of a block) x `multiplier`, smoothly limited to
-    `peak`.
+    It is `base_us` + softplus(transfer time - 1 us), where softplus(x) = ln(1 + e^x). The
+    bandwidth of the transfer in GiB/s is a smooth minimum of `blocks` x `rate` x
+    `multiplier` and `peak`. `rate` (per block) and `peak` are in GiB/s.
     """
     attained = blocks * rate * multiplier
     # A smooth minimum of `attained` and `peak`, which bends within one block's rate.

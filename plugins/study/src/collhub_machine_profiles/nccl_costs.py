@@ -111,7 +111,11 @@ class Communicator:
         return min(2 * self.search_channels()[0], MAX_COLLECTIVE_CHANNELS)
 
     def nvls_channels(self) -> int:
-        """Return the number of NVLS channels on one or several nodes; 0 without NVLS."""
+        """Return the number of channels that NCCL uses for NVLS; 0 if the GPU has no NVLS.
+
+        It depends on the version of NCCL, the architecture of the GPU, and on whether there is
+        one node or several.
+        """
         if not self.gpu.nvls_channels:
             return 0
         one_node, several_nodes = self.constants.nvls_channels[self.gpu.architecture]
@@ -193,9 +197,10 @@ def cost_us(
 
 
 def is_last_resort(communicator: Communicator, algorithm: str, dtype: str) -> bool:
-    """Return whether NCCL uses an algorithm only if no other is allowed.
+    """Return whether NCCL uses an algorithm only if no other algorithm is allowed.
 
-    This is so for rings with 8-bit floats on more than `_FLOAT8_RING_RANKS` ranks.
+    This is so for a ring with 8-bit floats (`dtype` begins with "float8" or "fp8", in any
+    case) on more than `_FLOAT8_RING_RANKS` (8) ranks.
     """
     is_float8 = dtype.lower().startswith(("float8", "fp8"))
     return algorithm == "ring" and is_float8 and communicator.ranks > _FLOAT8_RING_RANKS

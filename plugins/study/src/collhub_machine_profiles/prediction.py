@@ -120,8 +120,10 @@ def _modelled_times_us(
 ) -> FloatArray | None:
     """Return the times in us of calls that differ only in their sizes, by fitted constants.
 
-    The constants are those of one node, otherwise of the first network of the profile that applies.
-    None if there is neither.
+    `calls` must not be empty; its first call decides. If the model of one node covers it
+    (`MachineProfile.modelled_gpu`), the constants of the profile are used. Otherwise the
+    first network model of the profile that applies to it is used. The result is None if
+    there is neither.
     """
     gpu = profile.modelled_gpu(calls[0])
     if gpu is not None:

@@ -76,9 +76,11 @@ def find_profile(machine: str | Topology) -> MachineProfile | None:
 
 
 def profile_of_text(text: str) -> MachineProfile | None:
-    """Return the profile that a text names, or contains as JSON; None if it does neither.
+    """Return the profile that a text contains as JSON or names; None if it does neither.
 
-    Raises `InputError` for invalid JSON and for an invalid profile.
+    A text whose first character that is not blank is `{` is JSON. Any other text must be
+    exactly a name of `shipped_names`, such as `h100`; case matters. Raise `InputError` for
+    invalid JSON and for an invalid profile.
     """
     from collhub_machine_profiles.machine_profile import parse_profile
 

@@ -102,9 +102,12 @@ def is_modelled(gpu: Gpu, point: CollectiveCall) -> bool:
 
 
 def choice_of(gpu: Gpu, point: CollectiveCall, version: str) -> Choice:
-    """Return NCCL's choice for a modelled call.
+    """Return NCCL's choice of algorithm and channels for a call on one node (`choose`).
 
-    NCCL's version is that of the call's library, otherwise `version`, otherwise `DEFAULT_VERSION`.
+    The version of NCCL is that of the call's library, if known, else `version` if it is not
+    empty, else `DEFAULT_VERSION`. The number of nodes of the call is ignored. Errors are
+    those of `choose`: `KeyError` for an unknown collective, `ValueError` if no algorithm is
+    allowed.
     """
     used = point.library.version or version or DEFAULT_VERSION
     return choose(gpu, used, point.collective, point.ranks, point.size_bytes, point.dtype)

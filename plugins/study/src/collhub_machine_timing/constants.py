@@ -137,9 +137,9 @@ class KernelTiming:
     def with_threads(self, message_bytes: int, channels: int) -> KernelTiming:
         """Return the constants for the numbers of threads and channels that NCCL uses.
 
-        The start time is multiplied by 1 + growth * `start_growth`; the growth is then 0. The
-        number of threads is `message_bytes` / `_LL_BYTES_PER_THREAD`. Without growth, the constants
-        are returned as they are.
+        The start time is multiplied by 1 + growth * `start_growth`, for `channels` and for
+        `message_bytes` / 8 threads (`_LL_BYTES_PER_THREAD`); the growth of the result is 0. If
+        the growth is 0 already, as with every protocol but LL, the object itself is returned.
         """
         if not self.growth:
             return self
@@ -150,7 +150,9 @@ class KernelTiming:
     def with_filled_pipeline(self, message_bytes: float) -> KernelTiming:
         """Return constants whose start time includes the time that fills the pipeline.
 
-        `message_bytes`: size of the messages; at least the smallest chunk of NVLS is used.
+        This time is that of `fill_messages` messages at the rate of a thread block; it is 0 for
+        kernels other than nvls. A message has `message_bytes` bytes, or the smallest chunk of
+        NVLS if that is larger. `fill_messages` of the result is 0.
         """
         message_bytes = max(message_bytes, NVLS_MIN_CHUNK_BYTES)
         fill_us = self.fill_messages * message_bytes / (self.rate_gigabytes_per_s * 1e3)
@@ -245,11 +247,14 @@ def kernel_timing(
 ) -> KernelTiming:
     """Return the constants of the timing model for a kernel and protocol of a profile.
 
-    `message_bytes`: largest message. `blocks`: largest number of messages that a rank sends in an
-    exchange. `channels`: channels of a rank.
+    They are those of `base_timing`. For the kernel `exchange`, those that depend on the
+    messages are replaced (`_exchange`); for any other kernel, the start time is adapted to
+    threads and channels (`with_threads`).
 
-    They are those of `base_timing`, adapted to threads and channels (`with_threads`). An exchange
-    replaces some of them, which depend on its messages. Raises as `base_timing` does.
+    `message_bytes`: bytes of the largest message. `blocks`: largest number of messages that
+    a rank sends, used by an exchange only. `channels`: channels of a rank, not used by an
+    exchange. Errors are those of `base_timing`: `UsageError` (`no-model`) for a profile
+    without a model, and `KeyError` for an unknown protocol.
     """
     timing = base_timing(profile, kernel, protocol, ranks)
     if kernel == "exchange":
@@ -321,9 +326,11 @@ def _constant_values(profile: MachineProfile) -> dict[str, float]:
 def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -> float:
     """Return the fraction of the nominal rate of links that FIFO kernels reach.
 
-    With LL it is the larger one of two measured rates: that of all channels of NCCL together
-    (`rate` GB/s each), and that of MSCCL++'s packets. More channels than NCCL uses do not exceed
-    it. NCCL's own cost model also has such a limit for a full node (141 GB/s on Hopper).
+    For LL128 and Simple it is the start value `link_efficiency`. For LL it is the larger of
+    two fractions: the bytes on the wire of all channels of NCCL together (`rate` GB/s of
+    payload each), and the start value `direct_ll_efficiency` of MSCCL++'s packets. More
+    channels than NCCL uses do not exceed it. NCCL's own cost model also has such a limit for
+    a full node (141 GB/s on Hopper). The profile must name a known GPU.
     """
     if protocol != "ll":
         return start_value(profile, "link_efficiency")
@@ -404,8 +411,9 @@ def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
 def start_value(profile: MachineProfile, name: str) -> float:
     """Return a constant of `START_VALUES` for the architecture of the profile's GPU.
 
-    The name ends with the unit, such as `_us` or `_GBps`; otherwise it is a factor. Raises
-    `KeyError` for an unknown name. The profile must name a known GPU.
+    The name ends with the unit, such as `_us` or `_GBps`; otherwise it is a factor or a
+    number. Raise `KeyError` for an unknown name, and `AttributeError` for an architecture
+    other than Ampere, Hopper and Blackwell. The profile must name a known GPU.
     """
     gpu = profile.known_gpu
     assert gpu is not None, "check_model refuses such profiles"

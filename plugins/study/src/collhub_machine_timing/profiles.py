@@ -34,11 +34,13 @@ _MAX_LISTED_CONFIGURATIONS = 6
 
 
 def select_profile(text: str | None, topology: Topology) -> MachineProfile:
-    """Return the profile with a name or in a document, by default that of the topology.
+    """Return the profile with a name or in a JSON text, by default that of the topology.
 
-    `text`: shipped name or JSON of a profile; None for the default. Raises `UsageError` for an
-    unknown name, for a profile without constants of thread blocks, and for a profile of another
-    machine than the topology. Raises `PluginError` if the topology has no profile.
+    `text`: name of a shipped profile, or JSON that begins with `{`; None for the default.
+    Raise `UsageError` for an unknown name (`unknown-profile`), for a profile without
+    constants of thread blocks (`no-model`), and for a profile of another machine than the
+    topology (`other-machine`). Raise `PluginError` (`no-profile`) if `text` is None and no
+    shipped profile describes the topology, and `InputError` for an invalid profile.
     """
     profile = _profile_of_topology(topology) if text is None else parse_machine(text)
     check_model(profile)
@@ -109,11 +111,13 @@ def node_rate(topology: Topology) -> float:
 
 
 def predict_library_times(request: LibraryTimesRequest) -> LibraryTimes:
-    """Predict the time of each call of the request by a profile.
+    """Predict the time of each call of the request by a profile, in the order of the calls.
 
-    A call has a reason instead of a time if its size is outside the measured sizes, or if the
-    profile has no table or model for its ranks and nodes. `ranks_per_node` is that of the request,
-    otherwise the GPUs per node of the profile. Raises `HubError` for an unknown or invalid profile.
+    Rank r is on node r // `ranks_per_node`, which is that of the request, or else the number
+    of GPUs per node of the profile. A call has a reason instead of a time if this number is
+    unknown, its nodes have unequal numbers of ranks, the profile has no table or model for
+    its ranks and nodes, or its size is outside the measured sizes (for the model of a node:
+    above `MAX_FITTED_BYTES`). Raise `HubError` for an unknown or invalid profile.
     """
     profile = parse_machine(request.machine)
     gpu = profile.known_gpu
@@ -123,10 +127,11 @@ def predict_library_times(request: LibraryTimesRequest) -> LibraryTimes:
 
 
 def _held_out_error(profile: MachineProfile) -> float | None:
-    """Return the median held-out error of the model of a profile, as a fraction.
+    """Return the median error of a profile's model, as a fraction; None if not measured.
 
-    It is the median of the medians of all error entries of the model, weighted by their number of
-    points. None if there is no entry.
+    The error is that on measurements to which the model was not fitted. The result is the
+    median of the medians of all error entries of the predictor `model`, each weighted by its
+    number of points.
     """
     entries = [one for one in profile.errors if one.predictor == "model" and one.points]
     medians = np.repeat([one.median for one in entries], [one.points for one in entries])
@@ -223,10 +228,10 @@ def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -
 
 
 def _explain_extrapolation(profile: MachineProfile, call: PlannedCall) -> str:
-    """Return a sentence with the measured sizes of the profile, which the call exceeds.
+    """Return why a profile has no time for a call outside its measured sizes, for users.
 
-    If there is no table for the configuration of the call, it is the sentence of
-    `_explain_missing_configuration`.
+    The sentence has the smallest and the largest size in the table for the configuration of
+    the call. If there is no such table, it is that of `_explain_missing_configuration`.
     """
     table = profile.table_for(call)
     if table is None:

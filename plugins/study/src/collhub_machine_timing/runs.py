@@ -224,7 +224,10 @@ def _count_blocks(instructions: Instructions) -> int:
 
 
 def _is_exchange(algorithm: Algorithm) -> bool:
-    """Return whether the steps have no dependencies and no message is added by its receiver."""
+    """Return whether the steps have no dependencies and include no RECV_REDUCE.
+
+    True also for an algorithm without steps.
+    """
     steps = algorithm.steps
     has_edges = bool(len(steps.data_indices) or len(steps.control_indices))
     return not has_edges and not steps.is_kind(StepKind.RECV_REDUCE).any()
@@ -238,10 +241,11 @@ def _concurrent_blocks(case: Case) -> int:
 def _block_share(case: Case, instances: int) -> float:
     """Return the fraction of time that a thread block gets, at most 1.
 
-    It is the smaller of two ratios: processors to thread blocks, and the runtime's maximum
-    number of channels to the channels used. Thread blocks and channels are those of the
-    algorithm times `instances`. Kernels other than fifo and nvls always have 1, because they
-    distribute their messages over the blocks that they launch.
+    For fifo and nvls it is the smaller of two ratios: processors of a GPU to the largest
+    number of thread blocks of a rank, and the limit of channels (`_channel_limit`) to the
+    channels used. Thread blocks and channels are those of all copies in the case, times
+    `instances`. Other kernels have 1, because they distribute their messages over the blocks
+    that they launch.
     """
     if case.kernel not in ("fifo", "nvls"):
         return 1.0
@@ -250,9 +254,10 @@ def _block_share(case: Case, instances: int) -> float:
 
 
 def _channel_limit(case: Case) -> int:
-    """Return the maximum number of channels of the runtime.
+    """Return the largest number of channels that the runtime can use.
 
-    For the kernel nvls it is that of the GPU, otherwise `_MAX_CHANNELS`.
+    For the kernel nvls it is the number of NVLS channels of the profile's GPU, otherwise
+    `_MAX_CHANNELS` (32). The profile must name a known GPU.
     """
     gpu = case.profile.known_gpu
     assert gpu is not None, "profiles with constants name a known GPU"
@@ -269,9 +274,9 @@ def _count_channels(case: Case) -> int:
 
 @lru_cache(maxsize=16)
 def _count_sends(case: Case) -> int:
-    """Return the largest number of messages that a rank sends, in all copies.
+    """Return the largest number of messages that one rank sends, times the copies of the case.
 
-    The last sixteen results are cached.
+    It is 0 without messages. The last sixteen results are cached.
     """
     steps = case.algorithm.steps
     return case.copies * int(np.bincount(steps.rank[steps.sends], minlength=1).max())
@@ -395,9 +400,11 @@ def _separate_phases_of(case: Case) -> Case:
 
 
 def _message_sizes(case: Case, collective_bytes: int, instances: int) -> tuple[Float64Array, float]:
-    """Return the bytes of every row's message, and the largest of them, at least 1.
+    """Return the bytes of every row's message (float64), and the largest of them, at least 1.
 
-    The bytes are float64, divided by the number of instances and not rounded.
+    The bytes are those of the row's units (`message_bytes`, rounded up to an integer, also
+    for local steps), divided by `instances` and not rounded afterwards. Raise `InputError`
+    (`size-range`) for 2^63 bytes or more in all.
     """
     units = case.algorithm.collective.unit_count
     sizes = message_bytes(collective_bytes, units, case.algorithm.steps.count) / instances
@@ -413,8 +420,10 @@ def _count_rounds(
 ) -> float:
     """Return the number of rounds in which the largest message is sent, not rounded, at least 1.
 
-    A round sends one chunk. The chunk is `kernel_chunk_bytes` (for nvls it is computed from the
-    sizes), or `chunk_bytes` if that is given and smaller. All sizes are in bytes.
+    It is `largest` divided by the chunk, which a round sends. The chunk is
+    `kernel_chunk_bytes`, but for nvls that of `nvls_chunk_bytes`, computed from
+    `collective_bytes` and `largest`. It is `chunk_bytes` if that is smaller; None and 0 mean
+    no such limit. All sizes are in bytes.
     """
     chunk = kernel_chunk_bytes
     if case.kernel == "nvls":

@@ -170,9 +170,11 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
 def _remove_prefixes(text: str) -> list[str]:
     """Return the lines of a text without colours and without the prefix of a launcher.
 
-    The prefix is the text before the first comment of a test, with any numbers in place of its
-    own: a process and its rank, a host, or a time stamp. Without such text, the prefixes that
-    `without_rank` knows are removed. Lines keep their numbers.
+    The prefix is the text before the first comment of a test, with any numbers in place of
+    its own: a process and its rank, a host, or a time stamp. It is removed from the lines
+    that begin with it. Then the prefixes that `without_rank` knows are removed, also if no
+    comment has a prefix, and blanks at the ends of lines. No line is dropped, so the line
+    numbers are those of the text.
     """
     lines = _ESCAPE.sub("", text).splitlines()
     firsts = (_FIRST_COMMENT.match(line) for line in lines)
@@ -380,11 +382,12 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
 
 
 def _set_parameters(test: _Test, line: str) -> None:
-    """Store the settings in `test` that change the meaning of a time: aggregation, graphs, kernels.
+    """Store the settings of a parameter line that change the meaning of a time in `test`.
 
-    They become the variant of the library, such as "agg iters 4, graph 1"; defaults (1 and 0) are
-    omitted, and without settings it is "". A line with a kernel number is from MSCCL++, which
-    becomes the library.
+    The settings are aggregation, graphs and the kernel number. They replace the variant of
+    the library, such as "agg iters 4, graph 1" or "kernel 6"; the defaults `agg iters: 1`
+    and `graph: 0` are omitted, and without settings the variant is "". A line with a kernel
+    number is from MSCCL++, which becomes the library of the test.
     """
     settings: list[str] = []
     for label, default in (("agg iters", "1"), ("graph", "0"), ("kernel num", "")):

@@ -121,11 +121,16 @@ class ProfileCheck:
 def check_profile(
     profile: MachineProfile, points: Sequence[Measurement], like: Gpu | None
 ) -> ProfileCheck:
-    """Predict every point of the profile's machine by its tables and by its model.
+    """Predict the time of every point of the profile's machine by its tables and by its model.
 
-    A missing prediction is None. `like`: GPU of points that name none. Points of a sibling GPU are
-    predicted without tables and networks, which belong to the measured machine, and without notes
-    about coverage. Raises `InputError` if there is no point of the machine (see `_own_points`).
+    The result has the points in their order (`_own_points` selects them), with None for a
+    missing prediction, and the findings: points of other machines, then points that the
+    tables do not cover. `like`: GPU of points whose machine names none.
+
+    If all points are of a sibling GPU, which takes its constants from the profile's GPU,
+    they are predicted without tables and networks, which belong to the measured machine, and
+    without findings about tables. Raise `InputError` (`other-machine`) if there is no point
+    to compare.
     """
     used, diagnostics = _own_points(profile, points, like)
     # The tables belong to the measured machine; the constants also describe its siblings.

@@ -92,9 +92,10 @@ class _Plot:
 def draw(request: BandwidthComparison) -> bytes:
     """Draw the comparison as an ASCII SVG document; equal numbers give equal bytes.
 
-    The label of a curve has its name and the bandwidth at the largest size. Curves differ in colour
-    (for any colour vision), marker and dash. Every point has a tooltip with its numbers. Raises
-    `UsageError` if no algorithm has a bandwidth.
+    The label of a curve has its name and the bandwidth at the largest size. Curves differ in
+    colour (for any colour vision), marker and dash. Every point of an algorithm has a
+    tooltip with its numbers. Sizes must be above 0, and a series with a value above 0 must
+    have no 0. Raise `UsageError` (`nothing-to-draw`) if no algorithm has a bandwidth.
     """
     plot = _create_plot(request)
     fastest = find_winners(request.series, len(request.sizes))
@@ -264,10 +265,11 @@ def draw_page(request: BandwidthComparison) -> bytes:
 
 
 def _write_table(request: BandwidthComparison) -> Iterator[str]:
-    """Yield the rows of the HTML table: one column per size, one row per algorithm.
+    """Yield the rows of the HTML table: a header with the sizes, then one row per algorithm.
 
-    Algorithms are in the order of the picture; the bound, if any, is the last row. The cell of the
-    winner of each size is marked; the bound never is.
+    Algorithms are in the order of `rank_series`, also those without values; a missing value
+    is `-`. The bound, if any, is the last row. The cell of the winner of each size
+    (`find_winners`, by its name) is marked; cells of the bound are never marked.
     """
     sizes = "".join(
         f'<th scope="col">{_escape_text(format_bytes(size))}</th>' for size in request.sizes
