@@ -168,11 +168,13 @@ class ClusterExecutor(Executor):
             raise _WorkerDiedError(f"the worker {address} died with the result") from None
 
     def _find_cause(self, address: str, was_full: bool) -> Exception:
-        """Return the error with which a task on a worker that died fails.
+        """Return the error to raise for a task whose worker at `address` died.
 
-        It is `MemoryError` if the cluster has recorded that the worker was killed for lack of
-        memory, unless that was so before the task began (`was_full`); otherwise `_WorkerDiedError`.
-        It waits `LOOK_S` seconds first, because the record is written while the worker is stopped.
+        It is `MemoryError` if the cluster has a record that a worker with this address was
+        killed for lack of memory, and `was_full` is False. Otherwise it is
+        `_WorkerDiedError`, also if the cluster does not answer. `was_full`: whether there was
+        such a record before the task began. The call always waits `LOOK_S` (0.5) seconds
+        first, because the record is written while the worker is stopped.
         """
         # The nanny reports the reason while it stops the worker.
         time.sleep(LOOK_S)
@@ -181,7 +183,8 @@ class ClusterExecutor(Executor):
         return _WorkerDiedError(f"the worker {address} that ran it died")
 
     def _has_run_out_of_memory(self, address: str) -> bool:
-        """Return whether the cluster has recorded that a worker was killed for lack of memory.
+        """Return whether the cluster has a record that the worker at `address` was killed for
+        lack of memory, at any time.
 
         False if the cluster does not answer.
         """

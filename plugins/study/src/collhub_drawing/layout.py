@@ -106,11 +106,14 @@ def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
 
 
 def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array]:
-    """Return the offsets (x, y) between neighbours of three dimensions in oblique projection.
+    """Return the offset (x, y) in pixels between neighbours of each of three dimensions, y
+    downwards.
 
-    The third offset is `_DEPTH`. The first two leave room for all nodes of the third dimension.
-    `sizes`: sizes of the dimensions, of which only the third is used. `across`: minimum distance in
-    x between neighbours of the first dimension.
+    The first dimension extends to the right, the second down, and the third to the upper
+    right by `_DEPTH` (52, -40) per node. With n nodes in the third dimension (`sizes[2]`,
+    the only size that is used), the first offset is `across` + 52 * (n - 1) and the
+    second `_SPACING` + 40 * (n - 1), so that the nodes of the third dimension fit between
+    neighbours of the other two.
     """
     # The nodes of the third dimension end before the next node of the first.
     depth = sizes[2] - 1
@@ -159,11 +162,17 @@ _MAX_SWITCH_ROWS = 3
 
 
 def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Points:
-    """Place nodes in layers by their distance from the NPUs: float64[num_nodes, 2], in pixels.
+    """Place nodes by their level, the number of links to the nearest NPU, in layers or on
+    circles.
 
-    The NPUs are the lowest layer, except for `boxes`, and the distance is the number of links. If
-    two nodes of equal distance are linked, the layers are circles, with the NPUs outside. `boxes`:
-    the nodes that represent collapsed groups of NPUs.
+    The result is float64[num_nodes, 2] in pixels, x to the right and y downwards.
+    `boxes`: the NPUs that represent collapsed groups; `_compute_levels` defines their
+    level and that of nodes without a path to an NPU.
+
+    If any two linked nodes have equal levels, such as two linked NPUs, the levels are
+    concentric circles with the NPUs outermost. Otherwise they are horizontal layers, with
+    the NPUs lowest, except that internal switches of hosts can be below them
+    (`_assign_layers`).
     """
     level = _compute_levels(topology, boxes)
     is_joined = level[topology.source] == level[topology.destination]
@@ -278,8 +287,9 @@ def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
 def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
     """Return the width of the widest layer of nodes in pixels, at most `_LAYER_WIDTH`.
 
-    `floor`: layer of every node. The width of a layer is its number of nodes times the room that
-    one of its nodes needs. Raises `ValueError` without nodes.
+    `floor`: layer of every node. The width of a layer is its number of nodes times the
+    width of its widest node with a gap (`_measure_room`). Raises `ValueError` without
+    nodes.
     """
     layers = (np.flatnonzero(floor == height) for height in np.unique(floor).tolist())
     widest_layer = max(len(nodes) * _measure_room(topology, nodes) for nodes in layers)

@@ -19,9 +19,10 @@ LABEL_LENGTH = 24
 
 
 def escape_svg_text(text: str) -> str:
-    """Return a name with XML markup (&, <, >) escaped and forbidden characters replaced.
+    """Return a text for the content of an XML element, with &, < and > escaped.
 
-    Characters that XML forbids become U+FFFD.
+    Characters that XML 1.0 forbids, such as most control characters, become U+FFFD.
+    Quotation marks are unchanged, so the result is not safe in an attribute.
     """
     legal = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
     return escape(legal)
@@ -42,7 +43,8 @@ def label(name: str) -> str:
 def truncate(text: str, length: int) -> str:
     """Return the text, cut to `length` characters of which the last one is an ellipsis.
 
-    A text that is not longer is returned unchanged.
+    A text of at most `length` characters is returned unchanged. `length` must be at least
+    1.
     """
     if len(text) <= length:
         return text
@@ -66,10 +68,12 @@ _DIRECTIONS = np.asarray(
 
 
 def circle(count: int, arc: float = ARC) -> Points:
-    """Return `count` points on a circle, clockwise from the top: float64[count, 2], in pixels.
+    """Return `count` evenly spaced points on a circle around (0, 0), clockwise from the top.
 
-    `arc`: length of the arc between neighbours, which is larger if the radius would be below
-    `_MIN_RADIUS`. A single point is at the centre.
+    The result is float64[count, 2] in pixels, y downwards; it is empty for 0. The
+    circumference is `count` * `arc`, where `arc` is the length in pixels between
+    neighbours, but the radius is at least `_MIN_RADIUS` (110). A single point is at (0,
+    0).
     """
     radius = 0.0
     if count > 1:
@@ -106,10 +110,14 @@ def compute_neighbour_centres(topology: Topology, places: Points) -> Points:
 
 
 def find_free_places(places: Points, targets: Points, first: int, sizes: Points) -> Points:
-    """Move the nodes from `first` on to the nearest free positions around their targets.
+    """Move the nodes with index `first` and above to free positions at or near their
+    targets.
 
-    Returns the positions of all nodes. Nodes are placed in order; each must not touch any earlier
-    node. `sizes`: width and height of every node in pixels.
+    Returns the positions of all nodes as a new array, float64[nodes, 2] in pixels; the
+    nodes before `first` keep those of `places`. `targets` and `sizes` (width and height
+    in pixels) have a row for every node. Nodes are placed in index order. A node gets its
+    target if it touches no node of a lower index there, with a gap of `_SHAPE_GAP`,
+    otherwise the first free point of the rings around it (`_find_free_place`).
     """
     positions = places.copy()
     for row in range(first, len(positions)):
@@ -138,10 +146,12 @@ def _find_free_place(taken: Points, min_distance: Points, target: Points) -> Poi
 
 
 def _is_free(taken: Points, min_distance: Points, point: Points) -> bool:
-    """Return whether a shape at `point` touches none of the shapes at `taken`.
+    """Return whether a shape centred at `point` touches none of the shapes centred at
+    `taken`.
 
-    `taken`, `min_distance`: float64[n, 2]. Two shapes touch if the distance of their centres is
-    below `min_distance` both in x and in y. True if nothing is taken.
+    `taken`, `min_distance`: float64[n, 2]. Shape i touches if the distance of the centres
+    is below `min_distance[i]` both in x and in y; an equal distance does not touch. True
+    if n is 0.
     """
     is_touched = np.all(np.abs(taken - point) < min_distance, axis=1)
     return not is_touched.any()

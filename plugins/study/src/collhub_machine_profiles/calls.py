@@ -169,21 +169,25 @@ class Table:
 
 
 def envelope(times_us: FloatArray) -> FloatArray:
-    """Return for every size the minimum time of this and all larger sizes.
+    """Return for every size the minimum time of this and all larger sizes, as an array of
+    equal length.
 
-    This removes slow outliers and keeps jumps. The times must be sorted by size.
+    `times_us` must be in ascending order of the sizes. The result never decreases: it
+    removes slow outliers and keeps jumps. It is empty without times.
     """
     reversed_minimum: FloatArray = np.minimum.accumulate(times_us[::-1])
     return reversed_minimum[::-1]
 
 
 def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray) -> FloatArray:
-    """Return the interpolated times in us at the sizes `size_bytes`: float array of their shape.
+    """Return the interpolated times in us at the sizes `size_bytes`: float array of their
+    shape.
 
-    `sizes`, `times_us`: the measured sizes in bytes, ascending and distinct, and their times.
-    Between them the time is linear in the size. Below the first size it is the first time. Above
-    the last size it grows with the slope of the last two, at least 0. With a single measured size
-    the time is constant; there must be one.
+    `sizes`, `times_us`: the measured sizes in bytes, ascending and distinct, and their
+    times. Between them the time is linear in the size. Below the first size it is the
+    first time. Above the last size it grows with the slope of the last two; if they fall,
+    it is the last time. With a single measured size the time is constant. Raises
+    `ValueError` (from numpy) without sizes.
     """
     inside = np.interp(size_bytes, sizes, times_us)
     if len(sizes) < 2:

@@ -86,7 +86,10 @@ class ErrorEntry:
     worst: float
 
     def document(self) -> dict[str, object]:
-        """Return the entry as a JSON object; median, p90 and worst are rounded to 4 digits."""
+        """Return all fields of the entry as a JSON object.
+
+        `median`, `p90` and `worst` are rounded to 4 decimal places.
+        """
         fields = {name: getattr(self, name) for name in self.__slots__}
         return {**fields, **{name: round(fields[name], 4) for name in ("median", "p90", "worst")}}
 
@@ -116,10 +119,11 @@ class MachineProfile:
         return GPUS.get(self.gpu)
 
     def modelled_gpu(self, call: CollectiveCall) -> Gpu | None:
-        """Return the profile's GPU if its constants can predict a call on one node, else None.
+        """Return the profile's GPU if the constants of the profile can predict `call`, else
+        None.
 
-        The GPU must be known, the profile must have constants, and the model must cover the call
-        (`is_modelled`).
+        The GPU must be known, the profile must have constants, and the model must cover the
+        call (`is_modelled`): it must be a call of NCCL on one node, for example.
         """
         gpu = self.known_gpu
         return gpu if gpu is not None and self.constants and is_modelled(gpu, call) else None
@@ -381,10 +385,12 @@ def _table(document: dict[str, Any], index: int, location: Location) -> Table:
 def used_sources(
     points: Iterable[Measurement], described: Mapping[str, Mapping[str, str]]
 ) -> tuple[dict[str, object], ...]:
-    """Return the sources of points: a record per source with its number of points, by name.
+    """Return a record for each source of the points, sorted by its name; empty without
+    points.
 
-    `described`: repository, commit and licence by name of a source; they are added to the records.
-    File names are not included.
+    A record has `name`, the fields that `described` gives for this name (such as
+    repository, commit and licence; none for a name that it lacks), and `points`, the
+    number of points of the source.
     """
     counts: dict[str, int] = {}
     for point in points:

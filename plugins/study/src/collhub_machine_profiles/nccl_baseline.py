@@ -52,7 +52,8 @@ def network_of_machine(machine: str) -> NodeNetwork | None:
 
 
 def count_nodes(topology: Topology) -> int:
-    """Return the number of groups of a topology if they are equal hosts, otherwise 1.
+    """Return the number of hosts of a topology: that of its groups if they are equal,
+    otherwise 1.
 
     The groups must have equal sizes and together contain every NPU exactly once. Also 1
     without groups.

@@ -140,11 +140,16 @@ class Alternative:
 def list_alternatives(
     communicator: Communicator, collective: str, dtype: str = ""
 ) -> tuple[Alternative, ...]:
-    """Return every pair of algorithm and protocol of NCCL for a collective, in NCCL's order.
+    """Return all 21 pairs of an NCCL algorithm and protocol for a collective, in NCCL's
+    order.
 
-    Pairs that NCCL does not use have the reason in `refusal`, the other pairs their latency and
-    bandwidth. `collective`: a key of `ALGORITHMS_OF`. `dtype`: `int8` and `uint8` cannot be added
-    by NVLS; other texts have no effect. Results are cached.
+    The order is that of `ALGORITHMS` (tree first), and for each of them LL, LL128,
+    Simple. A pair that NCCL cannot use has the reason in `refusal` (see `_refusal`), any
+    other pair its latency in us and bandwidth in GB/s. `dtype`: `int8` and `uint8` cannot
+    be added by NVLS; other texts have no effect. Results are cached.
+
+    Raises `KeyError` if `collective` is not a key of `ALGORITHMS_OF`, such as
+    `all-to-all`.
     """
     rows = []
     for algorithm in ALGORITHMS:

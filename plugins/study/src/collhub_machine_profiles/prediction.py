@@ -63,12 +63,16 @@ def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | 
 
 
 def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Predict the time of a call by the profile's table for it; None if there is no table.
+    """Predict the time of a call in us by the profile's table for it; None if there is no
+    table.
 
-    At a measured size it is the smallest measured time of this and all larger sizes (`envelope`),
-    with error 0. Below or above all measured sizes it is extrapolated. Between them it is
-    interpolated (`_time_between_knots_us`). Extrapolated and interpolated times have the error of
-    tables at sizes that they did not see (`_errors`).
+    At a measured size it is the smallest measured time of this and all larger sizes
+    (`envelope`), and both errors are 0. Below the first size it is the time of the first
+    size, and above the last size it grows with the slope of the last two (`interpolate`);
+    its method is EXTRAPOLATED. Between measured sizes it is interpolated
+    (`_time_between_knots_us`). Extrapolated and interpolated times have the errors of
+    tables at sizes that they did not see (`_errors`), which are None if none was
+    measured.
     """
     table = profile.table_for(call)
     if table is None:
@@ -197,11 +201,13 @@ def _nominal_time_us(profile: MachineProfile, call: CollectiveCall) -> float | N
 def _errors(
     profile: MachineProfile, predictor: str, call: CollectiveCall
 ) -> tuple[float | None, float | None]:
-    """Return the median error and the 90th percentile to state with a prediction of a call.
+    """Return the median error and the 90th percentile (fractions) to report with a
+    prediction of a call.
 
-    Each is the largest one of the profile's error entries of `predictor` for the collective, ranks
-    and nodes of the call; if there is none, of those for its collective; otherwise of all. So they
-    can come from different entries. (None, None) if the predictor has no entry.
+    Each is the largest one of the profile's error entries of `predictor` for the
+    collective, ranks and nodes of the call, of any library. If there is none, all entries
+    for its collective count; otherwise all entries of `predictor`. So the two can come
+    from different entries. (None, None) if the predictor has no entry.
     """
     entries = [entry for entry in profile.errors if entry.predictor == predictor]
     same_kind = [entry for entry in entries if entry.collective == call.collective]

@@ -332,13 +332,16 @@ def log_network_times(
 ) -> FloatArray:
     """Return ln of the times in us of all-reduces between nodes, by the model of a network.
 
-    `position`: ln of the five constants (`NETWORK_NAMES`). The other arguments have one entry per
-    call: `sizes` in bytes, `hops`, and `factor`, by which the rate for large sizes is multiplied.
+    `position`: ln of the five constants (`NETWORK_NAMES`). The other arguments have one
+    entry per call (see `network_columns`): `sizes` in bytes, `hops` (2 log2(nodes)), and
+    `factor`, by which the rate of the protocol for large sizes is multiplied.
 
-    The time is a smooth minimum of two protocols, each with a start, a time per hop, and size /
-    rate. For small sizes, the time per hop is that of 64 KiB and changes by the fraction `growth`
-    of it with every doubling of the size, smoothly limited above 0. On Slingshot, it is 8 us at 1
-    KiB, 17 at 4, 24 at 16 and 32 at 64 KiB, for 2 to 64 nodes.
+    The time is a smooth minimum of two protocols, one for small and one for large sizes.
+    The time of each is a constant start + hops x the time per hop + size / rate. The time
+    per hop of the protocol for small sizes has its constant value at 64 KiB. With every
+    doubling of the size it grows by the fraction `growth` of that value, and smoothly
+    approaches 0 for the smallest sizes. Measured on Slingshot, for 2 to 64 nodes: 8 us at
+    1 KiB, 17 at 4, 24 at 16 and 32 at 64 KiB.
     """
     hop_small, growth, rate_small, hop_large, rate_large = np.exp(position)
     line = 1 + growth * np.log2(sizes / _HOP_BYTES)

@@ -223,9 +223,11 @@ def has_model(profile: MachineProfile) -> bool:
 
 
 def check_model(profile: MachineProfile) -> None:
-    """Raise `UsageError` (`no-model`) if a profile has no constants of thread blocks.
+    """Raise `UsageError` (`no-model`) if no model of thread blocks belongs to a profile
+    (`has_model`).
 
-    Such a profile has only measured tables.
+    This is so if the profile has no constants (only measured tables), or if its GPU is
+    unknown or has no model.
     """
     if has_model(profile):
         return

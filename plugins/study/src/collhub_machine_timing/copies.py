@@ -146,11 +146,13 @@ def _build_signatures(
 
 
 def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
-    """Return the number of each row's lane among those of its rank in its part: int64[rows].
+    """Return the number of each row's lane among the lanes of its rank in its part:
+    int64[rows].
 
-    `part`: number of the part of the algorithm to which each row belongs. Lanes are numbered
-    from 0 in ascending order, without gaps, separately for each rank of each part. Rows without
-    a lane (negative) have -1.
+    `part`: number of the part of the algorithm to which each row belongs. The distinct
+    lanes of each rank in each part are numbered from 0 in ascending order, without gaps,
+    so rows with the same lane have the same number. Rows without a lane (negative) have
+    -1.
     """
     lane = steps.lane.astype(np.int64)
     width = int(lane.max(initial=-1)) + 1

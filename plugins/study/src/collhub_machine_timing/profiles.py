@@ -49,10 +49,11 @@ def select_profile(text: str | None, topology: Topology) -> MachineProfile:
 
 
 def parse_machine(text: str) -> MachineProfile:
-    """Return the shipped profile with a name, or the profile in a JSON text that begins with `{`.
+    """Return the profile in a JSON text, or the shipped profile with this exact name.
 
-    Raises `UsageError` (`unknown-profile`) with the closest name if it is neither, and `HubError`
-    for an invalid profile.
+    A text whose first character other than blanks is `{` is JSON. Raises `UsageError`
+    (`unknown-profile`) if no shipped profile has the name; the cure lists all names, the
+    closest first. Raises `InputError` for invalid JSON and for an invalid profile.
     """
     profile = profile_of_text(text)
     if profile is not None:
@@ -67,11 +68,12 @@ def parse_machine(text: str) -> MachineProfile:
 
 
 def describe_machine(machine: str | None, topology: Topology) -> MachineDescription | None:
-    """Return a description of the profile that a simulation uses, or None.
+    """Return name, library and held-out error of the profile that a simulation uses, or
+    None.
 
-    `machine`: name or JSON text of the profile, which raises the errors of `select_profile`. None
-    selects the profile of the topology; the result is None if it has no profile, or one without a
-    model or of another machine.
+    `machine`: name or JSON text of the profile, which raises the errors of
+    `select_profile`. None selects the profile of the topology; the result is None if the
+    topology has no profile, or if this profile has no model or describes another machine.
     """
     if machine is None:
         profile = find_profile(topology)
@@ -91,12 +93,13 @@ def describe_profile(profile: MachineProfile) -> MachineDescription:
 
 @lru_cache(maxsize=4)
 def node_rate(topology: Topology) -> float:
-    """Return the rate of a GPU's links within its node in bytes/s: the median over the GPUs.
+    """Return the rate of a GPU's links within its node in bytes/s: the median over all GPUs.
 
-    The rate of a GPU is the sum of its outgoing links; links slower than half of its fastest one,
-    such as those to the host, are not counted. Without groups (nodes) in the topology, all links
-    count. A GPU without such links has 0. The last four results are cached, because every run needs
-    that of the same network.
+    The rate of a GPU is the sum over its outgoing links to GPUs and switches of its node
+    (group; `group_of_nodes`). Links slower than half of the fastest of these links, such
+    as those to the host, do not count. Without groups in the topology, all links are
+    within one node. A GPU without such links has 0. The last four results are cached,
+    because every run needs that of the same network.
     """
     group = group_of_nodes(topology)
     source, destination = group[topology.source], group[topology.destination]
@@ -165,10 +168,15 @@ def _check_topology(profile: MachineProfile, topology: Topology) -> None:
 def _mismatch(profile: MachineProfile, topology: Topology) -> str:
     """Return how a topology differs from the machine of a profile; "" if it does not.
 
-    It differs if its largest group (without groups: all NPUs) has more GPUs than a node. With
-    more than one GPU, it also differs if the rate of a GPU's links is more than 1.25 times the
-    nominal rate (`_MAX_RATIO`), or the nominal rate more than 1.25 times this rate. Raises
-    `AssertionError` if the profile names no known GPU.
+    The first of these differences is returned:
+
+    1. The largest group (without groups: all NPUs) has more GPUs than a node of the
+       machine.
+    2. It has more than one GPU, and the rate of a GPU's links (`node_rate`) is more than
+       1.25 (`_MAX_RATIO`) times the nominal rate of the profile's GPU, or less than the
+       nominal rate / 1.25.
+
+    Raises `AssertionError` if the profile names no known GPU.
     """
     gpu = profile.known_gpu
     assert gpu is not None, "profiles with constants name a known GPU"
@@ -210,9 +218,9 @@ def _predict(profile: MachineProfile, call: LibraryCall, ranks_per_node: int | N
 def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -> str:
     """Return why a profile has no time for a call, as a sentence for users.
 
-    Either it has no times of the collective, or none for these ranks and nodes. In the second case,
-    the measured configurations are listed, at most six and then `others`, ascending by nodes and
-    ranks.
+    Either no table has the collective, of any library, or none has it for these ranks and
+    nodes. In the second case, the distinct measured pairs of nodes and ranks are listed
+    in ascending order, at most six and then the word `others`.
     """
     configurations = sorted(
         {(one.nodes, one.ranks) for one in profile.tables if one.collective == call.collective}

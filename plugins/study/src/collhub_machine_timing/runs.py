@@ -287,12 +287,16 @@ def run_case(
 ) -> CaseRun:
     """Simulate a variant of a case, and return its times.
 
-    `chunk_bytes`: largest message, by default that of the kernel. A larger message is sent in
-    several rounds; a round sends an equal part of every message of the algorithm. `_plan_run`
-    limits how many rounds are simulated; the others are extrapolated. With several pieces, the
-    phases of the case are first given separate thread blocks (`_separate_phases_of`). If the run
-    never ends and no step has a lane, it is repeated without fusing receives and sends, and
-    `case.endless` records this for later runs; the time of the second run can still be infinite.
+    `chunk_bytes`: largest message, by default that of the kernel. A larger message is
+    sent in several rounds; a round sends an equal part of every message of the algorithm.
+    `_plan_run` limits how many rounds are simulated; the further ones are extrapolated.
+    If `variant.pieces` is above 1, the phases of the case first get separate thread
+    blocks (`_separate_phases_of`).
+
+    If some instruction never finishes and no step has a lane, the run is repeated without
+    fusing receives and sends. `case.endless` then records the number of simulated rounds
+    and slots, and later runs with these begin with the second run. The time of that run
+    can still be infinite.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)
@@ -382,9 +386,11 @@ def _separate_messages_of(case: Case) -> Instructions:
 
 @lru_cache(maxsize=4)
 def _separate_phases_of(case: Case) -> Case:
-    """Return the case with separate thread blocks for the phases of each connection.
+    """Return a case with separate thread blocks for the phases of each connection.
 
-    If nothing can be separated, the case itself is returned. The last four results are cached.
+    The new case has the algorithm of `separate_phases`, with its instructions and number
+    of blocks, and no recorded endless runs. If nothing can be separated, the given case
+    itself is returned. The last four results are cached, by identity of the case.
     """
     algorithm = separate_phases(case.algorithm)
     if algorithm is case.algorithm:
@@ -583,12 +589,13 @@ def _list_variants(
 def _work_floor_ps(
     case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
 ) -> float:
-    """Return a lower bound of the time of a variant in ps, without waiting for data or FIFOs.
+    """Return a lower bound of the time of a variant in ps, without waiting for data or
+    FIFOs.
 
-    It is the start, plus the number of rounds times the larger one of two times of a round: the sum
-    of the durations of instructions on the busiest thread block, and the time of the bytes on the
-    busiest link. It is proven only for runs of up to two rounds, because the time of further rounds
-    is extrapolated.
+    It is the start, plus the number of rounds (also a fraction) times the larger one of
+    two times of a round: the sum of the durations of the instructions on the busiest
+    thread block, and the time of the bytes on the busiest link. For more than two rounds
+    it is not proven, because the simulation extrapolates the time of further rounds.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)
@@ -706,11 +713,14 @@ def _promising_variants(
 
 
 def _possible_instances(case: Case) -> Iterator[int]:
-    """Yield the possible numbers of instances: 1, 2, 4 and further powers of two.
+    """Yield the possible numbers of instances (copies of the algorithm) in ascending order:
+    1, 2, 4, ...
 
-    They are limited by the channels and the concurrent thread blocks; 1 is always yielded. Copies
-    of nvls can share channels, so their limit of channels is almost doubled. Other numbers would
-    divide buffers of usual sizes into parts that runtimes cannot address.
+    A number is possible if the channels and the thread blocks of all instances are within
+    the channels of the runtime and the thread blocks that run at once on a GPU; 1 is
+    always yielded. Copies of nvls can share channels: their limit is 2 n - 1 if the
+    channels suffice for n. Numbers other than powers of two would divide buffers of usual
+    sizes into parts that runtimes cannot address.
     """
     limit = _channel_limit(case) // _count_channels(case)
     if case.kernel == "nvls":
@@ -753,12 +763,19 @@ def _estimate_us(case: Case, collective_bytes: int, timing: KernelTiming, instan
 
 @lru_cache(maxsize=16)
 def _shape(case: Case) -> tuple[float, float, float]:
-    """Return the figures of a case from which times are estimated.
+    """Return three figures of a case from which times are estimated, independent of the
+    size.
 
-    These are the messages on the longest path, the bytes on that path per byte of the collective,
-    and the time of the busiest link in seconds per byte at its nominal rate. The first two are
-    derived from a small and a large simulated run of one instance. The last sixteen results are
-    cached.
+    1. The number of messages on the longest path: the time of 64 bytes without the start,
+       divided by the wait per message.
+    2. The bytes on that path per byte of the collective: the time of 1 GiB without the
+       start, times the rate of a thread block, divided by 1 GiB.
+    3. The largest time of a link in seconds per byte of the collective, at the bandwidth
+       in the topology; 0 without links.
+
+    Both times are simulated with the first protocol of the kernel, one instance and one
+    piece. The first two figures are infinite if these runs never end. The last sixteen
+    results are cached.
     """
     protocol = PROTOCOLS_OF_KERNEL[case.kernel][0]
     small, large = (

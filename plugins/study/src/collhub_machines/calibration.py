@@ -290,10 +290,13 @@ def _version_notes(label: str, points: Sequence[Measurement], library: Library) 
 
 
 def _model_errors(deviations: Sequence[tuple[Measurement, float]]) -> list[ErrorEntry]:
-    """Return the held-out errors of the model, one entry per configuration, sorted.
+    """Return the errors of the model at points that its fit did not use, one entry per
+    configuration.
 
-    A configuration is collective, ranks, nodes and library version. `deviations`: points with
-    predicted / measured - 1; an entry summarizes their absolute values.
+    A configuration is collective, ranks, nodes and library (name, variant, version); the
+    entries are sorted by these. `deviations`: points with predicted / measured - 1; an
+    entry summarizes their absolute values (`ErrorSummary`). Without deviations the list
+    is empty.
     """
     groups: dict[tuple[str, int, int, Library], list[float]] = {}
     for point, deviation in deviations:
@@ -391,11 +394,13 @@ def read_points(
 
 
 def _refuse_unmeasured(file: str) -> None:
-    """Raise `InputError` if a file has predicted times of NCCL, or rules of a tuner.
+    """Raise `InputError` if a file has a machine profile, predicted times of NCCL, or rules
+    of a tuner.
 
-    Such files contain one of the patterns in `_NOT_MEASURED` in their first `_SEARCHED_BYTES`
-    bytes; the first pattern that occurs gives the message, the cure and the line. A path that
-    is not a file is ignored. Raises `OSError` for an unreadable file.
+    Such files contain one of the patterns in `_NOT_MEASURED` in their first MiB
+    (`_SEARCHED_BYTES`). The first pattern of this table that matches gives the message
+    and the cure; the line is that of its first match. A path that is not a file is
+    ignored. Raises `OSError` for an unreadable file.
     """
     path = Path(file)
     if not path.is_file():

@@ -224,7 +224,8 @@ _PERF_ROWS = """\
 def _requests(name: str, content: str | bytes) -> Sequence[MeasurementRequest]:
     """Return a list of one request to read `content` as a file `name`, to test a reader.
 
-    The request states everything that a file may lack: an all-reduce on 8 ranks of one node.
+    A text is encoded in UTF-8. The request has the facts that a file may lack, for an
+    all-reduce on 8 ranks of one node; facts in the file take precedence.
     """
     data = content if isinstance(content, bytes) else content.encode()
     return [MeasurementRequest(Source.of_bytes(name, data), "all-reduce", 8, 1)]
@@ -342,9 +343,11 @@ def mscclpp_lines() -> Sequence[MeasurementRequest]:
 
 
 def collhub_program() -> Sequence[MeasurementRequest]:
-    """Return one request to read a line of output of a generated program, to test the reader.
+    """Return a list of one request to read a line of output of a generated program, to test
+    the reader.
 
-    It is an all-reduce of 1 MiB on 8 ranks.
+    The file `program.jsonl` has one JSON line: an all-reduce of 1 MiB on 8 ranks, out of
+    place, in 41 us (39 us by NCCL itself).
     """
     line = {
         "ok": True, "collective": "all-reduce", "num_ranks": 8, "first_rank": 0,
@@ -355,9 +358,11 @@ def collhub_program() -> Sequence[MeasurementRequest]:
 
 
 def mscclpp_tuned() -> Sequence[MeasurementRequest]:
-    """Return one request to read a tuned configuration of MSCCL++, to test the reader.
+    """Return a list of one request to read a tuned configuration of MSCCL++, to test the
+    reader.
 
-    The entry is an all-reduce of 8192 bytes on 8 ranks in 6.1 us.
+    The file `tuned.json` has one entry: an all-reduce of 8192 bytes on 8 ranks of H100 in
+    6.1 us.
     """
     entry = {"message_size": 8192, "algorithm": "packets", "nblocks": 28, "time_us": 6.1}
     profile = {"sku": "H100", "scale": 8, "collectives": {"allreduce": [entry]}}

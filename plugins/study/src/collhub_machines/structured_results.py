@@ -81,10 +81,11 @@ class _Collector:
         self.skipped: list[Diagnostic] = []
 
     def add(self, point: Measurement, where: str, line: int | None = None) -> None:
-        """Store a point, or, if it has a defect, record a note with the reason instead.
+        """Store a point, or, if it has a defect (`Measurement.defect`), record a warning
+        instead.
 
-        `where`: position in the file, such as `results[2]`, which precedes the reason. `line`: line
-        of the note, None if unknown.
+        The message of the warning (`skipped`) is `where: reason`. `where`: position in the
+        file, such as `results[2]`. `line`: line of the warning, None if unknown.
         """
         reason = point.defect()
         if reason is None:
@@ -97,9 +98,11 @@ class _Collector:
         self.skipped.append(note(self.file, line, message, cure))
 
     def result(self, sources: dict[str, dict[str, str]] | None = None) -> MeasurementSet:
-        """Return the stored points with the notes about skipped ones and the given sources.
+        """Return the stored points with the warnings about skipped ones, both in the order of
+        their addition.
 
-        Raises `InputError` (`no-results`) with the notes if there are no points.
+        `sources` (repository, commit and licence by name of a source) are added; None means
+        none. Raises `InputError` (`no-results`) with the warnings if there are no points.
         """
         if not self.points:
             raise refuse_without_results(self.file, self.skipped)

@@ -188,10 +188,11 @@ def _format_folded_label(topology: Topology, members: Sequence[int], npus: int |
 
 
 def _make_distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels in order, with ` #N` appended to every repetition.
+    """Return the labels in order, with ` #N` appended to the N-th occurrence of a label from
+    2 on.
 
-    The second occurrence becomes "label #2". A result can be equal to a given label that already
-    contains `#`.
+    The result can still have equal labels if a given label already ends with such a
+    number: `a`, `a`, `a #2` give `a`, `a #2`, `a #2`.
     """
     seen: dict[str, int] = {}
     distinct = []

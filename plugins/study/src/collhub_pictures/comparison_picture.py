@@ -233,9 +233,11 @@ def _write_labels(plot: _Plot) -> Iterator[str]:
 
 
 def _format_label(plot: _Plot, curve: Curve) -> str:
-    """Return the label of a curve: its name, shortened, and its bandwidth at the largest size.
+    """Return the label of a curve: its name, shortened (`label`), and its bandwidth at the
+    largest size.
 
     For example `ring, 20.3 GB/s`; without that bandwidth `ring, not at the largest size`.
+    The text is not escaped.
     """
     last = curve.series.bandwidths[-1]
     bandwidth = "not at the largest size" if last is None else format_bandwidth(last)
@@ -300,8 +302,8 @@ def _escape_text(text: str) -> str:
 def write_picture(request: BandwidthComparison, options: NoOptions) -> WriteResult:
     """Return one SVG file with the picture of a comparison, as in `draw`.
 
-    It is drawn at once, and the name of the artifact has no addition. Raises `UsageError`
-    (`nothing-to-draw`) if no algorithm has a bandwidth.
+    The picture is drawn during the call, and the artifact has an empty name (layout
+    FILE). Raises `UsageError` (`nothing-to-draw`) if no algorithm has a bandwidth.
     """
     content = draw(request)
     return WriteResult([Artifact("", lambda: content)])
@@ -310,8 +312,8 @@ def write_picture(request: BandwidthComparison, options: NoOptions) -> WriteResu
 def write_page(request: BandwidthComparison, options: NoOptions) -> WriteResult:
     """Return one HTML file with the picture of a comparison and a table, as in `draw_page`.
 
-    It is created at once, and the name of the artifact has no addition. Raises `UsageError`
-    (`nothing-to-draw`) if no algorithm has a bandwidth.
+    The page is created during the call, and the artifact has an empty name (layout FILE).
+    Raises `UsageError` (`nothing-to-draw`) if no algorithm has a bandwidth.
     """
     content = draw_page(request)
     return WriteResult([Artifact("", lambda: content)])
@@ -332,7 +334,8 @@ BOUND_LOOK = CurveLook("#000000", "6 4", "")
 def get_look(index: int) -> CurveLook:
     """Return the look of the curve at an index of the ranking, from 0.
 
-    Colours and markers repeat cyclically. The dash changes after all colours are used.
+    Colours (6) and markers (7) change with every index and repeat cyclically. The dash
+    changes after every 6 curves, and also repeats.
     """
     colours = len(_COLOURS)
     dash = _DASHES[index // colours % len(_DASHES)]
@@ -375,10 +378,13 @@ def rank_series(series: Sequence[BandwidthSeries]) -> list[BandwidthSeries]:
 
 
 def find_winners(series: Sequence[BandwidthSeries], count: int) -> list[str]:
-    """Return the name of the fastest series at each of `count` sizes, in the order of the sizes.
+    """Return the name of the fastest series at each of `count` sizes, in the order of the
+    sizes.
 
-    Fastest is the series with the highest bandwidth; a missing one (None) counts as 0. Of equal
-    bandwidths the first series wins. A size at which all are 0 or missing has "".
+    The fastest series has the highest bandwidth; a missing one (None) counts as 0. Of
+    equal bandwidths the first series wins. A size at which all are 0 or missing has "",
+    also without series. Raises `IndexError` if a series has fewer than `count`
+    bandwidths.
     """
     names = []
     for index in range(count):
@@ -402,10 +408,11 @@ class LogScale:
     ticks: tuple[float, ...]
 
     def to_pixel(self, value: float) -> float:
-        """Return the pixel of a positive value on the logarithmic scale from `start` to `end`.
+        """Return the pixel of a positive value: `start` for the minimum, `end` for the maximum.
 
-        Values below the minimum or above the maximum are outside the scale. If minimum and maximum
-        are equal, every value is in the middle.
+        The pixel is linear in the logarithm of the value. It is not limited: values below the
+        minimum or above the maximum give pixels outside `start` to `end`. If minimum and
+        maximum are equal, every value is in the middle.
         """
         if self.minimum == self.maximum:
             return (self.start + self.end) / 2
@@ -414,10 +421,11 @@ class LogScale:
 
 
 def create_size_scale(sizes: Sequence[int], start: float, end: float) -> LogScale:
-    """Create the logarithmic axis of ascending sizes from pixel `start` to `end`.
+    """Create the logarithmic axis from the first to the last of the ascending `sizes`.
 
-    If there are more than `_MAX_TICKS` sizes, only every n-th one is labelled, from the first on.
-    Raises `IndexError` without sizes.
+    `start` and `end` are the pixels of these two sizes. Every n-th size from the first on
+    is a tick, where n is the smallest number that gives at most `_MAX_TICKS` (11) ticks;
+    so the last size need not be one. Raises `IndexError` without sizes.
     """
     step = math.ceil(len(sizes) / _MAX_TICKS)
     ticks = tuple(float(size) for size in sizes[::step])
@@ -442,9 +450,12 @@ def create_value_scale(values: Sequence[float], start: float, end: float) -> Log
 
 
 def _list_round_numbers(minimum: float, maximum: float, factors: Sequence[int]) -> list[float]:
-    """Return factor * 10^k for all `factors`, by ascending k.
+    """Return factor * 10^k for all `factors`, by ascending k, then in the order of
+    `factors`.
 
-    The numbers reach from below `minimum` to above `maximum`, which must be positive.
+    k is from floor(log10(`minimum`)) - 1 to ceil(log10(`maximum`)) + 1, so with the
+    factor 1 the numbers reach from below `minimum` to above `maximum`. Both must be
+    positive.
     """
     decades = range(math.floor(math.log10(minimum)) - 1, math.ceil(math.log10(maximum)) + 2)
     # Powers with integer exponents, so that 1000 is not 999.9999.

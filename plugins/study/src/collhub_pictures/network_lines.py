@@ -99,8 +99,10 @@ def _compute_bends(
 ) -> Float64Array:
     """Return the bend of each line in pixels: float64[lines].
 
-    It is `_MIN_BEND` plus `_BEND_PER_NODE` per node that the line passes, at most `_MAX_BEND`. It
-    is 0 for a line that passes no node and is not one of two opposite arrows.
+    It is `_MIN_BEND` (15) plus `_BEND_PER_NODE` (4) per node that the straight line
+    passes (`_count_nodes_passed`), at most `_MAX_BEND` (45). It is 0 for a line that
+    passes no node, unless `is_one_of_two`: the line is one of two opposite arrows, which
+    would overlap.
     """
     passed = _count_nodes_passed(places, source, destination)
     # Straight arrows in both directions between two nodes would overlap.
@@ -151,8 +153,10 @@ def _compute_distances(places: Points, source: Int64Array, destination: Int64Arr
 def _compute_normals(vector: Points, is_arrow: BoolArray) -> Points:
     """Return the unit vectors of the directions in which lines bend: float64[lines, 2].
 
-    Lines without an arrowhead bend upwards, vertical ones to the right. Arrows bend to the left of
-    their direction, so that the two directions of a link bend to different sides.
+    `vector`: from source to destination of each line, in pixels, y downwards. Lines
+    without an arrowhead bend upwards, vertical ones to the right. Arrows bend to the left
+    of their direction, so that the two directions of a link bend to different sides. A
+    line of length 0 has the vector 0.
     """
     length = np.maximum(np.hypot(*vector.T), _MIN_LENGTH)
     across = np.stack([vector[:, 1], -vector[:, 0]], axis=1) / length[:, None]
@@ -215,10 +219,11 @@ def compute_line_loads(
 
 
 def check_loads(topology: Topology, loads: Sequence[LinkLoad]) -> None:
-    """Raise `UsageError` for the first load of a link that the topology does not have.
+    """Raise `UsageError` (`load-without-link`) for the first load of a link that the
+    topology lacks.
 
-    Only pairs of source and destination are compared: the load of one of several parallel links
-    counts as known.
+    Only pairs of source and destination are compared: a load needs a link in its
+    direction, on any plane.
     """
     known = set(zip(topology.source.tolist(), topology.destination.tolist(), strict=True))
     for load in loads:
@@ -277,9 +282,12 @@ class LineLooks:
 
 
 def format_rate_and_latency(lines: DrawnLines, row: int) -> str:
-    """Return a line's bandwidth and latency, such as `50 GB/s, 500 ns`.
+    """Return bandwidth and latency of line `row` of `lines` as text, such as `50 GB/s, 500
+    ns`.
 
-    The latency is rounded to 1e-6 ns.
+    The bandwidth is that of one direction, the sum of parallel links. The texts are those
+    of `format_bandwidth` and `format_time`, so a latency below 1 us is an integer number
+    of ns.
     """
     # Rounded like the latencies of the topology, so that decimal inputs are reproduced exactly.
     latency_ns = round(float(lines.latency_s[row]) * 1e9, 6)
@@ -354,9 +362,10 @@ def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text
 
 
 def _find_quarter(busy: float | None) -> int:
-    """Return the class of a busy fraction, from 0; -1 for unused lines (None).
+    """Return the class of a busy fraction, from 0 to 3; -1 for unused lines (None).
 
-    There are `len(LOAD_COLOURS)` equal classes; each includes its upper limit.
+    The classes are the quarters of the range 0 to 1; each includes its upper limit, and
+    the first one also 0. A fraction above 1 is in the last class.
     """
     if busy is None:
         return -1

@@ -341,9 +341,10 @@ def _format_circle(x: float, y: float) -> str:
 
 
 def _format_box(x: float, y: float, name: str) -> str:
-    """Return an SVG rectangle around (x, y), in pixels.
+    """Return an SVG rectangle with rounded corners, centred at (x, y), in pixels.
 
-    It is as wide as the label of `name` needs, and `BOX_HEIGHT` high.
+    Its width is that of a box with the shortened label of `name` (`box_width`), its
+    height `BOX_HEIGHT`.
     """
     width = box_width(name)
     left, top = x - width / 2, y - BOX_HEIGHT / 2
