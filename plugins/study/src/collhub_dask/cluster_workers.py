@@ -51,8 +51,10 @@ def collect_versions() -> dict[str, str]:
 def find_difference(local: Mapping[str, str], remote: Mapping[str, str | None]) -> str | None:
     """Return a text about the first distribution that differs remotely; None if none differs.
 
-    A distribution differs if it is missing or its version text is different. Only distributions in
-    `local` are compared, in its order.
+    `local`, `remote`: versions by name. The distributions in `local` are compared in their
+    order; those only in `remote` are ignored. The text is `lacks NAME VERSION` if the name is
+    missing in `remote` or has None there, and `has NAME VERSION, not LOCAL_VERSION` if the
+    version texts differ.
     """
     for name, version in local.items():
         remote_version = remote.get(name)
@@ -227,10 +229,12 @@ class ClusterWorkers:
     def _find_misfit(
         self, address: str, nanny: str | None, packages: Mapping[str, str | None]
     ) -> UsageError | None:
-        """Return why a worker is unsuitable; None if it is suitable.
+        """Return an error that explains why a worker is unsuitable; None if it is suitable.
 
-        It must have the same packages as this process, and a nanny if tasks have a timeout.
-        `nanny`: its nanny, or None.
+        A worker is unsuitable if its `packages` (versions by name) differ from the versions of this
+        process (`find_difference`). It is also unsuitable if `nanny` is None although tasks have a
+        timeout; only a nanny, a process that supervises a worker, can stop a task. If both apply,
+        the error is about the packages. It is returned, not raised.
         """
         lacking = find_difference(self._versions, packages)
         if lacking is not None:
@@ -242,10 +246,11 @@ class ClusterWorkers:
 
 
 def _get_packages(future: Future[Any]) -> Mapping[str, str | None] | None:
-    """Return the package versions that a worker reported, by name; None if it did not answer.
+    """Return the package versions that a worker reported, by name; None if there is no report.
 
-    It did not answer if the task is not finished, or if its result does not arrive within
-    `_ANSWER_S` seconds.
+    `future` is the task that reports them. There is no report if the task is not finished at
+    the time of this call, has failed or was cancelled, or if its result does not arrive within
+    `_ANSWER_S` seconds. The version of a package that the worker lacks is None.
     """
     if future.status != "finished":
         return None

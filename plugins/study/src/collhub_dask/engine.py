@@ -129,9 +129,12 @@ def _restart(client: Client, addresses: Sequence[str]) -> None:
 def _check_trust(address: str, insecure: bool) -> None:
     """Raise `UsageError` (`insecure-scheduler`) for a scheduler on another host without TLS.
 
-    Results of a scheduler are pickles, which can execute any code when they are loaded. `insecure`:
-    the user trusts the network, so everything is accepted. Addresses without a port or with an
-    unknown protocol are left to Dask, which refuses them.
+    Results of a scheduler are pickles, which can execute any code when they are loaded. A host
+    is another one unless it is `localhost` or a loopback address such as 127.0.0.1; names are
+    not resolved, so the own host name counts as another one. An address without a protocol
+    uses TCP, without TLS. With `insecure` (the user trusts the network) every address is
+    accepted. Addresses without a port or with an unknown protocol are also accepted, because
+    Dask refuses them before it connects.
     """
     protocol, _, location = address.rpartition("://")
     host, has_port, _ = location.rpartition(":")

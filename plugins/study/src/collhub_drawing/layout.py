@@ -71,10 +71,9 @@ def _place_on_grid(sizes: list[int], width: float) -> Points:
 
     `sizes`: nodes per dimension. The node id is a0 + n0 * (a1 + n1 * (a2 ...)) with coordinates a
     and sizes n; node 0 is at (0, 0). `width`: width of a node; the distance of neighbours in x is
-    at least that plus a gap. Dimensions extend alternately right and down (one of a single node
-    keeps its turn only if the other dimensions are not oblique), each outside the previous ones. If
-    exactly three dimensions have more than one node, the third extends obliquely to the upper
-    right.
+    at least that plus a gap. Dimensions of more than one node extend alternately right and down,
+    each outside the previous ones; dimensions of one node are skipped. If exactly three
+    dimensions have more than one node, the third of them extends obliquely to the upper right.
     """
     node = np.arange(int(np.prod(sizes)))
     places = np.zeros((len(node), 2))
@@ -86,11 +85,12 @@ def _place_on_grid(sizes: list[int], width: float) -> Points:
 
 
 def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
-    """Return the offset (x, y) between neighbours in every dimension; 0 for size 1.
+    """Return the offset (x, y) in pixels between neighbours in every dimension; 0 for size 1.
 
-    If exactly three dimensions have more than one node, they are drawn in oblique projection,
-    otherwise flat. Neighbours in x are at least `_SPACING` and the `width` of a node with a gap
-    apart.
+    `sizes`: nodes per dimension. Dimensions of size 1 are ignored for the others. If exactly
+    three dimensions are larger than 1, their offsets are those of `_compute_oblique_steps`,
+    otherwise those of `_compute_flat_steps`. The distance in x of neighbours of the first one
+    is at least `_SPACING` and at least `width`, the width of a node, plus `_NPU_GAP`.
     """
     large = [size for size in sizes if size > 1]
     across = max(_SPACING, width + _NPU_GAP)
@@ -339,8 +339,9 @@ def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
 def _compute_centres(topology: Topology, position: Float64Array, level: Int64Array) -> Float64Array:
     """Return for each node the mean position of its neighbours one level below: float64[num_nodes].
 
-    `position`: one coordinate of every node. `level`: level of every node. Parallel links count
-    separately. Nodes without such neighbours have 0.
+    `position`: one coordinate of every node. `level`: level of every node. A neighbour one level
+    below counts once per link from it to the node; links in the other direction do not count.
+    Nodes without such links have 0.
     """
     nodes = len(position)
     is_up = level[topology.source] == level[topology.destination] - 1
@@ -387,8 +388,9 @@ def _place_on_circles(topology: Topology, level: Int64Array) -> Points:
 def _compute_outer_radius(topology: Topology, level: Int64Array) -> float:
     """Return the radius in pixels of the outermost circle, on which the NPUs are.
 
-    It is the smallest radius with room for the labels of all NPUs and of all levels of switches.
-    The circle of each level of switches is `_LAYER_HEIGHT` smaller than the one around it.
+    It is the smallest radius with room for the shapes of all NPUs and, on the inner circles,
+    of the switches of each level; but at least that of `circle` (110 for two or more NPUs). The
+    circle of level h is h * `_LAYER_HEIGHT` smaller. `level`: level of every node, 0 for NPUs.
     """
     outer = circle(topology.num_npus, arc=_measure_room(topology, np.arange(topology.num_npus)))
     radius = float(np.hypot(*outer[0]))

@@ -91,10 +91,11 @@ def on_unit_circle(angle: Float64Array) -> Points:
 
 
 def compute_neighbour_centres(topology: Topology, places: Points) -> Points:
-    """Return the mean position of the NPUs with a link to each node: float64[num_nodes, 2].
+    """Return for each node the mean position of the NPUs with a link to it: float64[num_nodes, 2].
 
-    Parallel links count separately. Nodes without such NPUs get the mean of all NPUs. `places`:
-    positions of all nodes.
+    Only links from an NPU to the node count, parallel ones separately. Nodes without such links
+    get the mean position of all NPUs. `places`: positions of all nodes, of which only the NPUs'
+    are used.
     """
     is_from_npu = topology.source < topology.num_npus
     source = topology.source[is_from_npu]
@@ -128,10 +129,12 @@ def find_free_places(places: Points, targets: Points, first: int, sizes: Points)
 
 
 def _find_free_place(taken: Points, min_distance: Points, target: Points) -> Points:
-    """Return the target if it is free, otherwise the first free point around it.
+    """Return `target` if it is free (`_is_free`), otherwise the first free point around it.
 
-    The points are on growing rings of eight; ring n has the distance n * `_STEP`, and the order
-    within a ring is that of `_DIRECTIONS`. `min_distance`: see `_is_free`.
+    The candidates are on growing square rings of eight points around `target`. The points of
+    ring n are n * `_STEP` pixels away in x, in y, or in both, in the order of `_DIRECTIONS`.
+    `taken`: positions of the placed shapes, float64[n, 2]. `min_distance`: for each of them,
+    the distances in x and y below which both shapes touch.
     """
     if _is_free(taken, min_distance, target):
         return target

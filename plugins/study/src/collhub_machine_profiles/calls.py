@@ -151,11 +151,12 @@ class Table:
         return interpolate(self.sizes, envelope(self.times_us), size_bytes)
 
     def errors_between_knots(self) -> FloatArray:
-        """Test the interpolation of the table at measured sizes that it does not see.
+        """Return the relative errors of the interpolation at measured sizes that it omits.
 
-        Every second inner size is omitted, all at the same time, and its time is interpolated from
-        the remaining sizes. Returns |predicted / measured - 1| of each omitted size; none for fewer
-        than `_MIN_KNOTS_FOR_ERROR` sizes.
+        The second, fourth, ... size is omitted, but never the last one, all at the same time. Their
+        times are interpolated from the lower envelope of the remaining sizes. The result has
+        |predicted / measured - 1| of each omitted size, in ascending order of size. It is empty if
+        the table has fewer than `_MIN_KNOTS_FOR_ERROR` (4) sizes.
         """
         if len(self.sizes) < _MIN_KNOTS_FOR_ERROR:
             return np.zeros(0)
@@ -200,8 +201,9 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
     """Keep either the out-of-place or the in-place points of each configuration, not both.
 
     Points with the place `other_place` ("in" by default) are kept only if their configuration has
-    no other points. So by default, times in place are used only where no other times were measured.
-    The order is kept.
+    no point of another place. A configuration is machine (its label), collective, ranks, nodes,
+    library and data type, of any size: one out-of-place point removes the in-place points of all
+    sizes. The order of the points is kept.
     """
     listed = list(points)
     preferred = {_configuration(point) for point in listed if point.place != other_place}

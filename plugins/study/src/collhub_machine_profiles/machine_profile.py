@@ -138,9 +138,10 @@ class MachineProfile:
     def table_for(self, point: CollectiveCall) -> Table | None:
         """Return the table of measured times for the configuration of a call, or None.
 
-        Collective, ranks, nodes, data type and library must be equal. A table with exactly the
-        library version of the call is preferred; otherwise the first table is taken if its version
-        or that of the call is unknown.
+        Collective, ranks, nodes, data type, and name and variant of the library must be equal. The
+        versions must be equal too, unless one of them is unknown (empty). The first table with the
+        same version text as the call is preferred; otherwise the result is the first table that
+        matches. The size of the call is ignored.
         """
         same = [
             table

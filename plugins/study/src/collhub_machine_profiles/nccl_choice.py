@@ -162,14 +162,15 @@ def find_choice_windows(
 def launch_of(
     communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
 ) -> Choice:
-    """Return the channels, threads and chunk with which NCCL executes a call.
+    """Return how NCCL executes a call: channels, threads per channel, and chunk in bytes.
 
     The algorithm and protocol are those of `alternative`. `size_bytes`: bytes of the full vector.
 
-    - Rings and trees: channels as in `_reduce_blocks`, fewer for small calls; rings also use fewer
-      threads, once one channel is left. The chunk is `fifo_chunk_bytes`, of any size.
-    - NVLS and its tree: all threads and all NVLS channels, but on several nodes NVLS itself uses at
-      most `collective_channels()`. The chunk is smaller for small calls (`_nvls_chunk_bytes`).
+    - Rings and trees: channels and threads of `_reduce_blocks`, which are fewer for small calls.
+      The chunk is `fifo_chunk_bytes`, which does not depend on the size.
+    - NVLS and NVLS tree: 640 threads (`_ALL_THREADS`) and all NVLS channels, but NVLS on several
+      nodes uses at most `collective_channels()`. The chunk is smaller for small calls
+      (`_nvls_chunk_bytes`).
     """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     if algorithm in {"nvls", "nvls_tree"}:
@@ -323,9 +324,10 @@ def list_symmetric_launches(
 ) -> list[SymmetricLaunch]:
     """Return how NCCL would run each of its symmetric kernels of a collective, its choice first.
 
-    They are sorted by their time, to which NCCL adds 2.5 % per block. `size_bytes`: bytes of the
-    full vector. The list is empty if the version, the GPU or the collective has no such kernels,
-    and for several nodes.
+    Symmetric kernels use buffers that are registered as symmetric windows. The order is by
+    `time_us` * (1 + 0.025 * `blocks`), ties in the order of `KERNELS`; `time_us` itself is
+    without this factor. `size_bytes`: bytes of the full vector. The result is empty for several
+    nodes, and if the NCCL version, the GPU architecture or the collective has no such kernels.
     """
     if (
         not communicator.constants.has_symmetric_kernels

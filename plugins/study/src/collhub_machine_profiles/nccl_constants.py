@@ -234,8 +234,8 @@ def version_numbers(version: str) -> Version:
 def parse_version(text: str) -> str:
     """Return the version unchanged if NCCL's cost model is known for it.
 
-    Raises `UsageError` for texts that are not a version of NCCL 2, and for versions before 2.18 or
-    after 2.30.
+    Versions are `2.MINOR` or `2.MINOR.PATCH` with MINOR from 18 to 30 and any PATCH. Raise
+    `UsageError` for any other text, also with a prefix, suffix or blank.
     """
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?", text)
     if (

@@ -80,13 +80,13 @@ class Communicator:
         return constants_of(self.version)
 
     def search_channels(self) -> tuple[int, float]:
-        """Return the number and the speed (GB/s) of the channels that NCCL's search finds.
+        """Return the number of channels that NCCL's search finds, and the speed of each in GB/s.
 
         On one node, and without a known network, they are those of the GPU. On several nodes they
-        are an estimate: one channel per network card, with the fastest speed that NCCL tries and
-        that cards and NVLinks can carry. The NVLinks carry the total speed of the GPU's channels,
-        and are no limit if a node has one rank. If no tried speed is slow enough, it is the
-        slowest one.
+        are an estimate: one channel per network card, each with the fastest speed that NCCL tries
+        and that one card and the NVLinks can carry. The NVLinks carry the total speed of the GPU's
+        channels, shared by all channels; they are no limit if a node has one rank. If no tried
+        speed is slow enough, the speed is the slowest one (0.12).
         """
         gpu = self.gpu
         if self.nodes == 1 or self.network is None:

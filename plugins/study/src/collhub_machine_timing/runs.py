@@ -484,9 +484,10 @@ def _run_rounds(
 
 
 def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) -> float:
-    """Return the largest time of a link in ps for one message of every row; 0 without links.
+    """Return the transfer time in ps of the busiest link for one message of every row.
 
-    The overhead of the protocol is included.
+    The time of a link is its bytes (`load_links`), with the overhead of the protocol, divided by
+    its attainable rate (`link_rates`). Latencies are not included. 0 without links.
     """
     carried = load_links(case, row_bytes) * timing.wire
     rates = link_rates(case.topology, case.paths, timing)
@@ -494,9 +495,11 @@ def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) 
 
 
 def load_links(case: Case, row_bytes: Float64Array) -> Float64Array:
-    """Return the bytes on every link for one message of every row, in all copies: float64[links].
+    """Return the bytes on every link if each row sends one message: float64[links].
 
-    `row_bytes`: bytes of the message of every row; rows without a path have no effect.
+    `row_bytes`: bytes of the message of every row of `case.algorithm`. Each message is counted
+    `case.copies` times, once per equal copy of the algorithm, on all links of its path. Rows
+    without a path have no effect.
     """
     weights = np.repeat(row_bytes * case.copies, np.diff(case.paths.indptr))
     loads = np.bincount(case.paths.links, weights, minlength=case.topology.num_links)
@@ -576,8 +579,9 @@ def _list_variants(
 ) -> list[Variant]:
     """Return the variants of one kernel to simulate, before further pieces are tried.
 
-    If `instances` is given, there is one variant per protocol. Otherwise these are the variants of
-    `_promising_variants`. `pieces` None means 1.
+    `protocol` None means all protocols of the kernel; a given one is not checked. If `instances`
+    is given, there is one variant per protocol with this number. Otherwise these are the variants
+    of `_promising_variants`. All have the given `pieces`, 1 for None.
     """
     protocols = PROTOCOLS_OF_KERNEL[case.kernel] if protocol is None else (protocol,)
     if instances is not None:
@@ -670,10 +674,11 @@ def _search_pieces(
 
 
 def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) -> float:
-    """Estimate the shortest time in us with one protocol.
+    """Estimate the shortest time in us of a case with one protocol (`timing`).
 
-    It is the start plus the latencies on the longest path or the time of the busiest link,
-    whichever is larger.
+    It is the start time plus the larger one of two times: the latencies of the messages on the
+    longest path, and the transfer time of the busiest link. `collective_bytes`: bytes of the full
+    buffer. The estimate can exceed the simulated time.
     """
     depth, _, link_s_per_byte = _shape(case)
     links_us = link_s_per_byte * collective_bytes * timing.wire * 1e6 / timing.link_efficiency

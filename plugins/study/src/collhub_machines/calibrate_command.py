@@ -327,7 +327,11 @@ def _create_report(
 
 
 def _name_library(error: ErrorEntry) -> str:
-    """Return the library of an entry as `NCCL 2.29.2, graph 1`; the entry has no variant apart."""
+    """Return the library of an entry with its version and variant, as `NCCL 2.29.2, graph 1`.
+
+    `error.library` has the name and, after a comma, the variant. The version is inserted after the
+    name; an empty version or variant is left out.
+    """
     name, comma, variant = error.library.partition(", ")
     return f"{f'{name} {error.version}'.strip()}{comma}{variant}"
 

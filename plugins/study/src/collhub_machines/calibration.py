@@ -117,8 +117,9 @@ def gpu_of(label: str, like: Gpu | None) -> Gpu | None:
 def main_library(points: Iterable[Measurement]) -> Library:
     """Return the library and version with the most points; variants do not count.
 
-    The result has no variant. On a tie, NCCL is preferred, then the last text in alphabetical
-    order. Raises `ValueError` without points.
+    The result has no variant. An unknown version is a version of its own. On a tie, NCCL is
+    preferred, then the last text in alphabetical order (2.9 is after 2.28). Raises `ValueError`
+    without points.
     """
     counts: dict[Library, int] = {}
     for point in points:
@@ -189,12 +190,12 @@ def _calibrate(
 def _model_points(
     gpu: Gpu | None, label: str, points: Sequence[Measurement], library: Library
 ) -> list[Measurement]:
-    """Return the points to which the model of a node can be fitted.
+    """Return the points to which the model of a node can be fitted, in the order of `points`.
 
     These are points that the model covers (`is_modelled`), of the version of `library` or of an
-    unknown version. Where a configuration was measured in place and out of place, `one_place` keeps
-    only one of the two. The list is empty for an unknown GPU, and if the links of the machine are
-    not switched.
+    unknown version. Where a configuration was measured in place and out of place, `one_place`
+    keeps only one of the two. The result is empty if the GPU is None, and if `label`, the name of
+    the machine, names links without a switch, such as PCIe.
     """
     if gpu is None or not has_switched_links(label):
         return []

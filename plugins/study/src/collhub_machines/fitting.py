@@ -89,9 +89,11 @@ class FittedNode:
 def start_prior(gpu: Gpu) -> Prior:
     """Return start values of the model's constants for the architecture of a GPU, and their widths.
 
-    A width is the distance (in ln) by which a fit may easily move a constant from its start value.
-    Both are in the order of `NAMES`. Values for the architecture take precedence over general ones;
-    the widths are the same for all. No measurement of a machine is used.
+    A width is the distance, in the natural logarithm, by which a fit may easily move a constant
+    from its start value. The start values are no logarithms. Both are in the order of `NAMES`.
+    Values for the architecture take precedence over general ones; the widths are the same for
+    all. No measurement of a machine is used. Raises `KeyError` for an architecture other than
+    `ampere`, `hopper` and `blackwell`.
     """
     values = {name: value for name, (value, _) in _STARTS.items()}
     values.update(_BY_ARCHITECTURE[gpu.architecture])
@@ -102,10 +104,11 @@ def start_prior(gpu: Gpu) -> Prior:
 def machine_prior(gpu: Gpu, *, is_loose: bool = False) -> Prior:
     """Return start values and widths of the model's constants for a kind of GPU.
 
-    The values are the published constants of the GPU, or of its sibling (`SIBLINGS`) if it has none
-    itself. The widths, how far a fit may easily move each constant, are a third of those of
-    `start_prior`. With `is_loose`, constants that depend on the host and the benchmark
-    (`_HOST_CONSTANTS`) keep the full width.
+    The values are the published constants of the GPU (source `prior`), or of the similar GPU that
+    `SIBLINGS` gives for it (source `sibling`). The widths, how far a fit may easily move each
+    constant, are a third of the widths of `start_prior`. With `is_loose`, constants that depend on
+    the host and the benchmark (`_HOST_CONSTANTS`) keep the full width. Raises `KeyError` for a GPU
+    without published constants and sibling.
     """
     name = SIBLINGS.get(gpu.name, gpu.name)
     loose = _HOST_CONSTANTS if is_loose else frozenset()
@@ -120,12 +123,12 @@ def choose_prior(
 ) -> tuple[Prior, list[tuple[Measurement, float]]]:
     """Choose between tight and loose widths of a machine's start values by the held-out errors.
 
-    Returns the chosen start values (`machine_prior`) and the errors of a fit with them
-    (`held_out_errors`: points with predicted / measured - 1). The loose ones are chosen only if the
-    median absolute error with the tight ones is above `_POOR_MEDIAN`, and smaller with the loose
-    ones. Without held-out points, the tight ones are chosen. Reason: points of full nodes cannot
-    separate two constants of the protocol Simple (start and visibility), which a loose fit would
-    let drift.
+    Returns the chosen start values with widths (`machine_prior`), and the errors of a fit with
+    them (`held_out_errors`: pairs of a point and predicted / measured - 1). The loose widths are
+    chosen only if the median absolute error with the tight ones is above `_POOR_MEDIAN` (0.08)
+    and that with the loose ones is smaller. Without held-out points, the tight ones are chosen
+    and the list is empty. Reason: points of full nodes cannot separate two constants of the
+    protocol Simple (start and visibility), which a loose fit would let drift.
     """
     tight, loose = machine_prior(gpu), machine_prior(gpu, is_loose=True)
     errors = held_out_errors(gpu, points, version, tight)
@@ -142,10 +145,11 @@ def _median(errors: Sequence[tuple[Measurement, float]]) -> float:
 def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior) -> FittedNode:
     """Fit all constants of the model to the measured points of one node.
 
+    `points`: at least one, all covered by the model (`is_modelled`), with times above 0.
     `version`: version of NCCL, whose choices of algorithm and protocol determine the formula of
-    each point. `prior`: start values of the constants with widths. The result has the constants and
-    the source of the prior. For each constant it also has the number of points whose time depends
-    on it by more than `_INFLUENCE`: the absolute value of d ln(time) / d ln(constant).
+    each point. `prior`: start values of the constants with widths. The result has the constants
+    and the source of the prior. For each constant it also has the number of points whose time
+    depends on it: |d ln(time) / d ln(constant)| at the result is above `_INFLUENCE` (0.02).
     """
     calls = call_columns(gpu, points, version)
     measured = np.log([point.time_us for point in points])
@@ -158,9 +162,10 @@ def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 def fit_constants(calls: CallColumns, measured: FloatArray, prior: Prior) -> FloatArray:
     """Return the positive constants of the model that fit measured times best.
 
-    `measured`: ln of the times in us, one per call. The fit uses logarithms and gives outliers less
-    weight. `prior`: start values with widths; a constant that the calls do not determine stays near
-    its start value. The result is in the order of `prior.values`.
+    `measured`: ln of the times in us, one per call. The fit uses logarithms and gives outliers
+    less weight (`robust_fit`). `prior`: start values with widths; a constant that the calls do not
+    determine stays near its start value, unless `_coupling`, which relates rings of two ranks to
+    exchanges of two, moves it. The result is in the order of `prior.values`.
     """
 
     def model(position: FloatArray) -> FloatArray:

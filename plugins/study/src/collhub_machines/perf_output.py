@@ -187,7 +187,11 @@ def _remove_prefixes(text: str) -> list[str]:
 
 
 def _find_row(text: str) -> int | None:
-    """Return the number of the first line with a row of a table; None without one."""
+    """Return the number, from 1, of the first line that is a row of a table; None without one.
+
+    A row has size, count, data type, perhaps operation and root, a time, and two bandwidths. The
+    rank that a launcher writes before a line is ignored.
+    """
     for number, raw in enumerate(text.splitlines(), 1):
         if _ROW.match(without_rank(raw).lstrip()):
             return number
@@ -610,8 +614,11 @@ def _points(
 
 
 def _fit_bandwidths(test: _Test, ranks: int) -> bool:
-    """Whether bus / algorithm bandwidth of an all-reduce is 2 (n - 1) / n for n = `ranks`, within
-    1 %. The last row counts, from 10 GB/s on: both are rounded to two decimals.
+    """Return whether the last row has the bandwidths of an all-reduce of `ranks` ranks.
+
+    It has if bus / algorithm bandwidth is 2 (n - 1) / n for n = `ranks`, within 1 %; never for
+    one rank. The bandwidths are rounded to two decimals, so they are not checked, and the result
+    is true, below 10 GB/s. It is also true if one of them is unknown or 0, and for mscclpp-test.
     """
     ratio, bandwidth = test.rows[-1].ratio, test.rows[-1].bandwidth
     if ratio is None or bandwidth < _MIN_BANDWIDTH or test.is_mscclpp:
@@ -700,8 +707,8 @@ def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -
 def version_text(code: str) -> str:
     """Convert NCCL's numeric version code to a version, such as 23007 to `2.30.7`.
 
-    Codes below 10000 have an older form: 2804 is 2.8.4. Only the first 9 characters are used.
-    Raises `ValueError` if they are not a number.
+    Codes below 10000 have an older form: 2804 is `2.8.4`. Only the first 9 characters are used.
+    Raises `ValueError` if they are not an integer.
     """
     number = int(code[:9])
     if number >= 10000:

@@ -43,7 +43,11 @@ class PlaceOptions:
         return (point for point in points if self.accepts(point))
 
     def refuse(self, file: str, line: int) -> InputError:
-        """Return the error for a file without times of the chosen place; the caller raises it."""
+        """Return the error `no-results` for a file without times of the chosen place.
+
+        It is at `line` of `file`. If both places are chosen, it is the error of
+        `refuse_without_results`, that the file has no times. The caller raises it.
+        """
         if self.place == "both":
             return refuse_without_results(file, line=line)
         message = f"no result can be used: {_NO_TIMES[self.place]}"
@@ -92,10 +96,10 @@ def without_rank(line: str) -> str:
 
 
 def finite_number(text: str) -> float | None:
-    """Return a text as a decimal number, or None.
+    """Return the value of a decimal number such as `-1.5e3`; None for any other text.
 
-    None is returned for texts that are not a number, infinities, NaN, and texts of more than 40
-    characters.
+    The text has a digit before the point, and at most 40 characters without blanks. None is also
+    returned for `nan`, `inf`, and numbers too large for a float.
     """
     if len(text) > 40 or not _NUMBER.match(text):
         return None
@@ -104,7 +108,10 @@ def finite_number(text: str) -> float | None:
 
 
 def whole_number(text: str) -> int | None:
-    """Return a text as an integer without a sign, at most 2^62; None for other texts."""
+    """Return the value of a text of 1 to 19 ASCII digits, at most 2^62; None for any other text.
+
+    Leading zeros are allowed; a sign or a blank is not.
+    """
     if not _WHOLE_NUMBER.match(text) or int(text) > MAX_WHOLE:
         return None
     return int(text)
@@ -173,9 +180,10 @@ def refuse_without_results(
 
 
 def collective_name(text: str) -> str | None:
-    """Return the hub's name of a collective in any usual spelling; None for other texts.
+    """Return the hub's name of a standard collective in any usual spelling; None for other texts.
 
-    Examples of spellings: `AllReduce`, `all_reduce_perf`.
+    `AllReduce` and `all_reduce_perf` give `all-reduce`. Upper case and all characters but letters
+    and digits are ignored (`standard_kind`). Uneven collectives such as `all-to-all-v` give None.
     """
     kind = standard_kind(text.removesuffix("_perf"))
     return None if kind is None else str(kind)

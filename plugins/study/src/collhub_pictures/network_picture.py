@@ -294,7 +294,11 @@ def _format_course(picture: _NetworkPicture, row: int) -> str:
 
 
 def _format_ends(picture: _NetworkPicture, row: int) -> str:
-    """Return the names of both ends of a line as text: `0 <-> 1`, or `0 -> 1` for an arrow."""
+    """Return the names of both ends of line `row` as text: `0 <-> 1`, or `0 -> 1` for an arrow.
+
+    The source of the line is first. An arrow is a line whose links go in one direction
+    only, or have other properties in the opposite direction.
+    """
     source = int(picture.lines.source[row])
     destination = int(picture.lines.destination[row])
     sign = "<->"

@@ -182,9 +182,11 @@ def _metadata(
 def assign_tracks(run: RunTimes, shown: ShownTimes) -> Int64Array:
     """Choose a thread of the trace for every row, so that rows on one thread do not overlap: int64.
 
-    Rows of a rank that overlap and are of one kind of track get parallel tracks of this kind. With
-    n kinds, the k-th parallel track of kind c is thread n * k + c, both from 0. Rows that did not
-    start have -1.
+    Rows of a rank that overlap and are of one kind of track get parallel tracks of this
+    kind, each the lowest one that is free at the begin of the row. With n kinds, the k-th
+    parallel track of kind c is thread n * k + c, both from 0. Rows that begin exactly when
+    another ends share its track. Above `MAX_TRACKS` (256) parallel tracks, rows overlap.
+    Rows that are not in `run.rows` have -1: they did not start or are not in the excerpt.
     """
     subject = run.subject
     sorts = len(subject.tracks)
@@ -414,10 +416,11 @@ def _format_group_name(ranks: Int64Array) -> str:
 
 
 def _create_counter(subject: Subject, group: int, time: int, levels: Float64Array) -> TraceEvent:
-    """Return the counter event of a process at `time` (ns; us in the event).
+    """Return the counter event of the process `group` at `time` (ns; us in the event).
 
-    It has one value per kind of track, rounded to three decimal places, which holds until the next
-    event.
+    `levels`: one value per kind of track, in the order of `subject.tracks`. The event has
+    these values by name of the kind, rounded to three decimal places. Viewers show them
+    until the next counter event of this process.
     """
     values = zip(subject.tracks, levels.tolist(), strict=True)
     return {

@@ -490,10 +490,14 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
 
 
 def _find_reason_to_stop(search: _Search, bound_ns: float | None) -> str:
-    """Return the reason to try no further synthesizer, "" without one.
+    """Return the reason to try no further synthesizer; "" if the search continues.
 
-    It is a limit that was reached, except for the limit of work until there is a candidate, or a
-    best time within 1 % of the lower bound. `bound_ns`: None on networks that are not large.
+    The rules in their order:
+
+    1. The best time is at most 1 % above `bound_ns`, the lower bound of the time in ns.
+       None, on networks that are not large, disables this rule.
+    2. A limit of the search was reached. But until there is a candidate, the limit of work
+       does not count; only the limit of time does.
     """
     best_ns = search.best_ns
     if bound_ns is not None and best_ns is not None and best_ns <= _NEAR_BOUND * bound_ns:
@@ -546,8 +550,10 @@ def _find_reason_to_skip(
 def _build_size_error(request: SynthesisRequest, search: _Search) -> InputError:
     """Build the error (`too-large`) for a request that exceeds the limits of synthesizers.
 
-    It states the limit that most of `search.too_large` report, of equally frequent ones the first,
-    and its cure.
+    The message is the most frequent one in `search.too_large`, which must not be empty; of
+    equally frequent ones it is the first. It is followed by the names of the synthesizers
+    that reported it, at most `_MAX_NAMES`. The cure is the first of these synthesizers'
+    cures. The error is returned, not raised.
     """
     reasons = {name: finding.message for name, finding in search.too_large.items()}
     message, names = _group_by_reason(reasons)[0]
@@ -636,9 +642,9 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     def rank(name: str) -> tuple[bool, float, bool, bool]:
         """Return the sort key (is late, time in ns, has no estimate, has a time option).
 
-        A synthesizer with a time option is late if the network is large. If it is beyond the
-        search, synthesizers that adapt are late, and, on networks without switches, patterns far
-        from the bound. The time of those that adapt is the bound.
+        Late synthesizers are tried last; the rules are in `_sort_by_estimate`. The time is the
+        lower bound (0 if unknown) for a synthesizer that adapts to the links. For a fixed
+        pattern it is its estimate, infinite if unknown. The time option is `within`.
         """
         takes_a_time = _has_within_option(name, registry)
         offer = registry.find(Synthesizer, name).offer

@@ -43,11 +43,13 @@ Baselines = Mapping[int, Baseline]
 def find_baselines(outcome: ComparisonOutcome) -> Baselines:
     """Predict, for each size, NCCL's time and if possible its algorithm and protocol.
 
-    The machine is the profile that the simulator's option `machine` names, otherwise the one that
-    the topology names. The `choice` of a prediction is None if the profile knows only the time, as
-    on GPUs whose channels are unknown. Sizes without a predicted time are missing. The result is
-    empty if the machine is unknown, NCCL does not have the collective, or neither the profile nor
-    NCCL's cost model covers these ranks. Not cached here; `ComparisonOutcome.baselines` caches it.
+    The machine is the profile that the simulator's option `machine` names, otherwise the
+    one that the topology names. A prediction is that of `predict_baseline`: its time is
+    that of the profile, otherwise the cost in NCCL's model. Its `choice` is None if the
+    algorithm and protocol are unknown, as on GPUs whose channels are unknown. Sizes without
+    a predicted time are missing, so the result is empty if neither the profile nor NCCL's
+    cost model covers the collective and these ranks. Not cached here;
+    `ComparisonOutcome.baselines` caches it.
     """
     question = outcome.question
     profile = find_timed_profile(outcome.timing.options)
@@ -330,12 +332,13 @@ def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | No
 
 
 def find_candidate_bands(outcome: ComparisonOutcome, size: int) -> dict[str, TimeBand]:
-    """Return the range of time of each algorithm at a size in bytes, by ascending time.
+    """Return the range of time in us of each algorithm at a size in bytes, by ascending time.
 
-    Only algorithms with a simulated time at this size count. If the time of such an algorithm was
-    measured there too, it replaces the simulated one and has no error. Simulated times have the
-    held-out error of the timing; if that is unknown, the range is 0 to infinity. Equal times keep
-    the order of the measurements. The result is empty if no algorithm has a time.
+    Only algorithms with a simulated time at this size count. If the time of such an
+    algorithm was measured there too, it replaces the simulated one and has no error.
+    Simulated times have the held-out error of the timing; if that is unknown, the range is
+    0 to infinity. Equal times keep the order of the measurements. The result is empty if no
+    algorithm has a time.
     """
     error = held_out_error(outcome.timing)
     measured = {} if outcome.measured is None else outcome.measured.algorithms
@@ -353,10 +356,16 @@ def find_candidate_bands(outcome: ComparisonOutcome, size: int) -> dict[str, Tim
 def decide_size(outcome: ComparisonOutcome, size: int) -> SizeDecision | None:
     """Decide at a size between the library's default and the algorithms, by their ranges of time.
 
-    The winner is the first algorithm that is certainly faster than the default (`find_winners`).
-    Otherwise it is "" (the default), if the upper limit of its range is not above the lower limit
-    of any algorithm, or if there is no algorithm. Otherwise, and without a known default, it is
-    None (undecided). Returns None if neither the default nor an algorithm has a time.
+    The winner of the result is determined by the first rule that applies:
+
+    1. The default has no known time: None (undecided).
+    2. An algorithm is certainly faster than the default (`find_winners`): the first of
+       them.
+    3. The upper limit of the default's range is at most the lower limit of every algorithm,
+       or there is no algorithm: "" (the default).
+    4. Otherwise: None (undecided).
+
+    Returns None instead of a decision if neither the default nor an algorithm has a time.
     """
     default, candidates = find_default_time(outcome, size), find_candidate_bands(outcome, size)
     if default is None:

@@ -187,8 +187,9 @@ def compare(
 def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None:
     """Print an empty line, then a table of NCCL's own choice and its time at each size.
 
-    No text is printed if no time of NCCL is known at any size. If the timing does not model
-    machines, a note explains why there are no gains.
+    Sizes without a known time of NCCL have no row. Without any row, no text is printed. If
+    the timing does not model machines, a note after the table explains why there are no
+    gains.
     """
     from collhub_tuning import baseline
 
@@ -389,8 +390,11 @@ def _run_seed_of_collective(
 ) -> tuple[Mapping[Candidate, int | None], list[str]]:
     """Compare the collective with the counts of one seed.
 
-    Returns the time in ns by candidate (algorithm, topology, size), None after a failure; and one
-    line per failure. `arguments["counts"]` is replaced by the text for this seed.
+    Returns the time in ns by candidate (algorithm, topology, size), None after a failure;
+    and one line per failure (`comparison_failures`). Changes `arguments`: `counts` is
+    replaced by the text for this seed (`seeded_text`), and `topology_text` is set. Raises
+    `UsageError` (`seeds`) for counts that do not depend on a seed, and the errors of
+    `_require_collective` and `_run_comparisons`.
     """
     from collhub_tuning import comparison_report as report
     from collhub_tuning.seed_bands import Candidate, seeded_text

@@ -143,8 +143,9 @@ class ComparisonOutcome:
     def ranking(self, size: int) -> list[Measurement]:
         """Return the successful measurements at a size: first the winner, then by ascending time.
 
-        The winner has the fewest messages within 1 % of the best time (`choose_best`). Measurements
-        with equal times keep their order. The list is empty if none has a time.
+        The winner is the measurement with the fewest messages within 1 % of the best time
+        (`choose_best`), so faster ones can follow it. Measurements with equal times keep their
+        order. The list is empty if none has a time.
         """
         timed = [
             measurement
@@ -286,9 +287,10 @@ def list_results(outcome: ComparisonOutcome) -> list[ComparedResult]:
 
 
 def comparison_csv(outcome: ComparisonOutcome) -> bytes:
-    """Return the measurements as CSV in UTF-8, with a header.
+    """Return the measurements as CSV in UTF-8, with a header (`_CSV_COLUMNS`) and LF line ends.
 
-    There is one line per algorithm and size, in the order of measuring. Unknown values are empty.
+    There is one line per algorithm and size, in the order of measuring, also for failures.
+    The values are those of `create_result`, unrounded; unknown ones are empty.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")

@@ -69,9 +69,10 @@ class MeasuredCurves:
         return MeasuredCurves((*self.curves, *named), self.ignored)
 
     def fastest(self, size: int) -> tuple[Library, float] | None:
-        """Return the library with the shortest time at a size, and this time in us.
+        """Return the library with the shortest time at a size in bytes, and this time in us.
 
-        On a tie, the first one in the order of the curves wins. None without a measurement.
+        Only times at exactly this size count. On a tie, the first one in the order of the
+        curves wins. None if no curve has the size.
         """
         times = [
             (curve.times_us[size], curve.library) for curve in self.curves if size in curve.times_us
