@@ -282,22 +282,22 @@ class SelectionFolders:
     def formats_of(self, name: str, content: bytes, *, may_be_input: bool = False) -> list[str]:
         """Return the names of the formats that a single tuner file may have.
 
-        They are in the order of the registry. Formats are those of the writers of selections. If
-        some have a suffix of `name` (in lower case), only these are candidates, otherwise all are.
-        The first rule that applies gives the result:
+        They are in the order of the registry. If formats of selections have a suffix of `name` (in
+        lower case), the candidates are these and those without suffixes, otherwise all. Rules:
 
         1. Some candidates have a signature (a regular expression) that occurs in the first 64 KiB
            of `content`: these.
         2. No format has a suffix of `name`: [].
-        3. Otherwise the candidates. If `may_be_input` is True, the file may also be an algorithm
+        3. Otherwise those with the suffix. With `may_be_input`, the file may also be an algorithm
            or a job: a candidate is then left out if a suffix that it has in common with `name`,
            such as `.json`, is also that of a reader of algorithms or jobs.
         """
         formats = [provided.offer.format for provided in self.registry.all(SelectionWriter)]
         by_suffix = [form for form in formats if name.lower().endswith(form.suffixes)]
+        candidates = [form for form in formats if form in by_suffix or not form.suffixes]
         by_content = [
             form
-            for form in by_suffix or formats
+            for form in (candidates if by_suffix else formats)
             if form.signature and re.search(form.signature, content[:_SEARCHED_BYTES])
         ]
         if may_be_input and not by_content:

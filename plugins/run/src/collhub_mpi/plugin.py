@@ -64,6 +64,9 @@ OPEN_MPI = SelectionWriter(
         "openmpi",
         "dynamic rules of Open MPI: which of its own algorithms, by size",
         (),
+        # JSON, or text that begins with its version or with three lines of one number each.
+        rb'"rule_file_version"\s*:|\A(?:\s|#[^\n]*\n)*'
+        rb"(?:rule-file-version-\d+|(?:\d+[ \t]*\r?(?:#[^\n]*)?\n\s*(?:#[^\n]*\n\s*)*){3})",
         layout=Layout.FOLDER,
     ),
     "collhub_mpi.tuned.open_mpi:write",
@@ -73,7 +76,11 @@ OPEN_MPI = SelectionWriter(
 )
 UCC = SelectionWriter(
     Format(
-        "ucc", "tune string of UCC: which of its own algorithms, by size", (), layout=Layout.FOLDER
+        "ucc",
+        "tune string of UCC: which of its own algorithms, by size",
+        (),
+        rb"(?m)^\s*UCC_(?:TL|CL)_\w+_TUNE\s*=",
+        layout=Layout.FOLDER,
     ),
     "collhub_mpi.tuned.ucc:write",
     "collhub_mpi.tuned.ucc:read",
@@ -84,6 +91,7 @@ MPICH = SelectionWriter(
         "mpich",
         "selection file of MPICH: which of its own algorithms, by size",
         (),
+        rb'\A\s*\{\s*"collective=',
         layout=Layout.FOLDER,
     ),
     "collhub_mpi.tuned.mpich:write",
@@ -139,6 +147,13 @@ _RULES = (
         "Its number is not one of the known ones.",
         "Check the file without this collective.",
         "collective number 99",
+    ),
+    (
+        "unknown-algorithm",
+        "A rule of Open MPI names an algorithm that the collective does not have.",
+        "The number or the name belongs to another collective, or is misspelled.",
+        "Write an algorithm of the list, or 0 for Open MPI's own decision.",
+        "algorithm 99 of an all-reduce",
     ),
     (
         "communicator-size",

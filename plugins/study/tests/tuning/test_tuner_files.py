@@ -141,3 +141,39 @@ def test_options_of_tuning_are_refused_in_a_check(
     run = collhub("tune", "--check", _file(tmp_path, COMPLETE), *options)
     assert run.code == 2
     assert f"{options[0]} has no meaning with --check" in run.err
+
+
+OPEN_MPI = "# rules\n1 # collectives\n2 # allreduce\n1\n0\n1\n0 4 0 0 # ring\n"
+OPEN_MPI_JSON = (
+    '{"rule_file_version": 3, "module": "tuned", "collectives": {"allreduce": [{"rules": '
+    '[{"msg_size_min": 0, "msg_size_max": "inf", "alg": "ring"}]}]}}'
+)
+UCC = "UCC_TL_UCP_TUNE = allreduce:0-inf:[8-8]:inf:@ring\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "format"),
+    [
+        ("tuned_rules.conf", OPEN_MPI, "openmpi"),
+        ("tuned_rules.json", OPEN_MPI_JSON, "openmpi"),
+        ("ucc.conf", UCC, "ucc"),
+    ],
+)
+def test_files_of_mpi_libraries_are_recognized_by_their_content(
+    collhub, tmp_path: Path, name: str, text: str, format: str
+) -> None:
+    report = collhub("tune", "--check", _file(tmp_path, text, name), "--json").report()
+    (checked,) = report["files"]
+    assert (checked["format"], checked["ok"], checked["findings"]) == (format, True, [])
+    assert len(checked["served"]) == 1
+    wrong = text.replace("2 # allreduce", "77").replace("allreduce", "all_reduce")
+    report = collhub("tune", "--check", _file(tmp_path, wrong, name), "--json").report()
+    assert [one["format"] for one in report["files"]] == [format]
+    assert not report["ok"]
+
+
+def test_a_selection_file_of_mpich_is_recognized_by_its_content(collhub, tmp_path: Path) -> None:
+    file = _file(tmp_path, '{"collective=bcast": {}}', "coll_selection.json")
+    run = collhub("tune", "--check", file)
+    assert run.code == 1
+    assert "collective=allreduce is missing" in run.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from hub_core.model import InputError
 from hub_core.plugin_api import ServedCalls, Source, SourcePart
@@ -14,15 +15,16 @@ PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
 def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[ServedCalls]:
     """Return the calls that all files of a source serve, file by file in the order of the source.
 
-    `readers`: for each known file name the function that reads it; not empty. A file for which the
-    function raises `InputError`, or whose name is not a key (`unknown-file`), serves no calls,
-    because MPI libraries use either an entire file or none of it. Only its first error is reported
-    to the source, with the name of the file as the location. Other files are still read, so nothing
-    is raised for `InputError`. Without files the list is empty.
+    `readers`: for each known file name the function that reads it; not empty. The folder of a file
+    does not matter. A file for which the function raises `InputError`, or whose name is not a key
+    (`unknown-file`), serves no calls, because MPI libraries use either an entire file or none of
+    it. Only its first error is reported to the source, with the name of the file as the location.
+    Other files are still read, so nothing is raised for `InputError`. Without files the list is
+    empty.
     """
     calls: list[ServedCalls] = []
     for part in source.parts:
-        reader = readers.get(part.name)
+        reader = readers.get(PurePath(part.name).name)
         try:
             if reader is None:
                 raise InputError(

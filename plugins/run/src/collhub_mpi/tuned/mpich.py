@@ -256,7 +256,7 @@ def _format_key(collective: str, algorithm: str) -> str:
 
 
 _OWN_CHOICE = "MPICH's own choice"
-_ALGORITHM = re.compile(r"algorithm=MPIR_[A-Z][a-z_]*?_intra_(\w+)")
+_ALGORITHM = re.compile(r"algorithm=MPIR_([A-Z][a-z_]*?)_intra_(\w+)")
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
@@ -302,7 +302,8 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
     other kinds the rows hold for both.
 
     Raises `InputError` (`not-a-selection`) where a tree, condition or test is missing or out of
-    order, and for a window that names no algorithm. Rows before the error have been yielded.
+    order, for a test above `LARGEST_TEST`, and for a window that names no algorithm of the
+    collective. Rows before the error have been yielded.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)
@@ -324,9 +325,11 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
         # The name of the algorithm for calls of at least one element per rank.
         selected = leaf if len(leaf) == 1 else _get_subtree(leaf, "count=any")
         match = _ALGORITHM.fullmatch(next(iter(selected), ""))
-        if match is None:
-            raise _make_error(f"{next(iter(selected), '')!r:.60} is no algorithm")
-        by = f"{match[1]} of {ranks} ranks"
+        if match is None or match[1].lower() != name:
+            raise _make_error(f"{next(iter(selected), '')!r:.60} is no algorithm of {name}")
+        if last is not None and last > LARGEST_TEST:
+            raise _make_error(f"a test of {last} bytes is above {LARGEST_TEST}, a C int")
+        by = f"{match[2]} of {ranks} ranks"
         yield ServedCalls(kind, not has_mode, True, min_bytes, max_bytes, by)
     if has_mode:
         yield ServedCalls(kind, True, False, 0, None, _OWN_CHOICE)

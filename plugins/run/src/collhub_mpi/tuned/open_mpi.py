@@ -78,6 +78,34 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
 """Number and name of an algorithm, by the equivalent classic algorithm."""
 
 
+ALGORITHM_COUNTS: Mapping[CollectiveKind, int] = {
+    CollectiveKind.ALL_GATHER: 8,
+    CollectiveKind.ALL_REDUCE: 7,
+    CollectiveKind.ALL_TO_ALL: 5,
+    CollectiveKind.BROADCAST: 9,
+    CollectiveKind.REDUCE: 8,
+    CollectiveKind.REDUCE_SCATTER: 4,
+}
+"""Largest number of an algorithm in any release, of `docs/tuning-apps/coll-tuned.rst`."""
+
+# Names of JSON rules that `ALGORITHMS` lacks, as releases spell them.
+_OTHER_NAMES: Mapping[CollectiveKind, tuple[str, ...]] = {
+    CollectiveKind.ALL_GATHER: ("two_proc", "bruck-k-fanout", "direct-messaging"),
+    CollectiveKind.ALL_REDUCE: (
+        "basic_linear", "nonoverlapping", "segmented_ring", "allgather_reduce"
+    ),
+    CollectiveKind.ALL_TO_ALL: ("linear_sync", "two_proc"),
+    CollectiveKind.BROADCAST: (
+        "basic_linear", "chain", "split_binary_tree", "binary_tree", "scatter_allgather",
+        "scatter_allgather_ring",
+    ),
+    CollectiveKind.REDUCE: (
+        "linear", "chain", "pipeline", "binary", "in-order_binary", "rabenseifner", "knomial"
+    ),
+    CollectiveKind.REDUCE_SCATTER: ("non-overlapping", "butterfly"),
+}  # fmt: skip
+
+
 def get_algorithm_name(kind: CollectiveKind, number: int) -> str:
     """Return Open MPI's name for one of its algorithm numbers, such as `recursive_doubling`.
 
@@ -249,6 +277,7 @@ def _build_set(rules: Sequence[_Rule], num_ranks: int) -> dict[str, object]:
     }
 
 
+_DISTRIBUTIONS = ("any", "one-per-node", "single-node")
 _VERSION_2 = "rule-file-version-2"
 _KIND_OF_NUMBER = {number: kind for kind, (number, _) in COLLECTIVES.items()}
 _KIND_OF_NAME = {name: kind for kind, (_, name) in COLLECTIVES.items()}
@@ -283,13 +312,15 @@ class _Numbers:
         """
         if self.is_at_end:
             message = f"the file ends where {expected} is expected"
-            raise InputError(message, location=self.location, code="not-a-rule")
+            cure = "complete the file, or correct the counts before"
+            raise InputError(message, location=self.location, code="not-a-rule", cure=cure)
         word, line = self._words[self._place]
         self.location = Location(line=line)
         number = parse_whole(word, (1 << 63) - 1)
         if number is None:
             message = f"{word!r:.40} where {expected} is expected"
-            raise InputError(message, location=self.location, code="not-a-rule")
+            cure = "write a whole number of at least 0"
+            raise InputError(message, location=self.location, code="not-a-rule", cure=cure)
         self._place += 1
         return number
 
@@ -311,7 +342,7 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
     or of the word that is wrong:
 
     - `not-a-rule`: a number is missing, a word is no number (an initial `rule-file-version-2` is
-      allowed), or text follows the last rule
+      allowed), a collective occurs twice, or text follows the last rule
     - `unknown-collective`: a number of a collective that the hub does not write
     - `communicator-size`: a collective without exactly one set of rules, for communicator size 0
     - `not-ascending`: a collective whose sizes do not ascend from 0 (`_read_collective`)
@@ -322,15 +353,22 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
         kind = _KIND_OF_NUMBER.get(numbers.next("a collective"))
         if kind is None:
             message = "a collective that the hub does not write"
-            raise InputError(message, location=numbers.location, code="unknown-collective")
+            cure = f"write one of {', '.join(map(str, _KIND_OF_NUMBER))}"
+            location = numbers.location
+            raise InputError(message, location=location, code="unknown-collective", cure=cure)
+        if any(kind is served.kind for served in calls):
+            message, cure = f"{kind} has rules before", "write all rules of a collective as one set"
+            raise InputError(message, location=numbers.location, code="not-a-rule", cure=cure)
         if numbers.next("the number of sets") != 1 or numbers.next("the communicator size") != 0:
             # The meaning of a set's communicator size differs between versions.
             message = f"{kind}: not exactly one set, for size 0"
-            raise InputError(message, location=numbers.location, code="communicator-size")
+            cure = "write one set for the communicator size 0, which holds in all versions"
+            location = numbers.location
+            raise InputError(message, location=location, code="communicator-size", cure=cure)
         calls += _read_collective(kind, numbers)
     if not numbers.is_at_end:
-        message = "more follows than is announced"
-        raise InputError(message, location=numbers.next_location, code="not-a-rule")
+        message, cure = "more follows than is announced", "correct the counts before"
+        raise InputError(message, location=numbers.next_location, code="not-a-rule", cure=cure)
     return calls
 
 
@@ -344,6 +382,7 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
     `numbers` advances behind the rules. Raises `InputError` when the first call is requested:
 
     - `not-a-rule`: a number is missing or invalid
+    - `unknown-algorithm`: a number of an algorithm that no release has
     - `not-ascending`, at the line of the number of rules: there are no rules
     - `not-ascending`, at the line of the size: the first size is not 0, or a size is not above the
       previous one
@@ -354,6 +393,8 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
         first = numbers.next("a size")
         locations.append(numbers.location)
         number = numbers.next("an algorithm")
+        if number > ALGORITHM_COUNTS[kind]:
+            raise _unknown_number(kind, number, location=numbers.location)
         numbers.next("a fan")
         segment = numbers.next("a segment")
         if numbers.has_requests:
@@ -361,13 +402,14 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
         rules.append((first, number, segment))
     starts = [first for first, _, _ in rules]
     message = f"{kind}: sizes do not ascend from 0"
+    cure = "begin with a rule from 0 on, and order the rules by size"
     if not starts:
-        raise InputError(message, location=numbers.location, code="not-ascending")
+        raise InputError(message, location=numbers.location, code="not-ascending", cure=cure)
     if starts[0] != 0:
-        raise InputError(message, location=locations[0], code="not-ascending")
+        raise InputError(message, location=locations[0], code="not-ascending", cure=cure)
     for (size, next_size), location in zip(pairwise(starts), locations[1:], strict=True):
         if size >= next_size:
-            raise InputError(message, location=location, code="not-ascending")
+            raise InputError(message, location=location, code="not-ascending", cure=cure)
     ends = [*(start - 1 for start in starts[1:]), None]
     for (first, number, segment), last in zip(rules, ends, strict=True):
         by = _describe_algorithm(get_algorithm_name(kind, number), segment)
@@ -377,38 +419,94 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
 def _read_json(part: SourcePart) -> list[ServedCalls]:
     """Return the calls of all rules of a JSON file, in the order of the file.
 
-    Raises `InputError` if it is no JSON, is not for the module `tuned` in the known version, or a
-    rule is invalid; the message does not say which.
+    Raises `InputError` (`not-a-rule`) if it is no JSON, is not for the module `tuned` in the known
+    version, or lacks a member, and the errors of `_read_rule`.
     """
     try:
         document = json.loads(part.load())
         if document["rule_file_version"] != JSON_VERSION or document["module"] != "tuned":
             raise ValueError("another document")
+        for name, sets in document["collectives"].items():
+            for position, rule_set in enumerate(sets):
+                _check_set(rule_set, f"collectives.{name}[{position}]")
         return [
-            _read_rule(name, rule)
+            _read_rule(name, rule, f"collectives.{name}[{position}].rules[{index}]")
             for name, sets in document["collectives"].items()
-            for rule_set in sets
-            for rule in rule_set["rules"]
+            for position, rule_set in enumerate(sets)
+            for index, rule in enumerate(rule_set["rules"])
         ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         message = f"no rules of version {JSON_VERSION} in JSON"
         raise InputError(message, code="not-a-rule") from None
 
 
-def _read_rule(name: str, rule: dict[str, object]) -> ServedCalls:
+def _check_set(rule_set: dict[str, object], where: str) -> None:
+    """Raise `InputError` at `where` for a set of rules that no communicator can use.
+
+    That is, if the limits of its number of ranks are no range, or if the distribution of the ranks
+    is unknown. Missing members are not checked.
+    """
+    first, last = rule_set.get("comm_size_min", 0), rule_set.get("comm_size_max", "inf")
+    if not _is_size(first) or not (last == "inf" or (_is_size(last) and first <= last)):
+        message = (
+            f"{where}: comm_size_min {first!r:.40} and comm_size_max {last!r:.40} are no range"
+        )
+        cure = "write numbers of ranks in ascending order"
+        raise InputError(message, code="communicator-size", cure=cure)
+    distribution = rule_set.get("comm_rank_distribution", _DISTRIBUTIONS[0])
+    if distribution not in _DISTRIBUTIONS:
+        message = f"{where}: comm_rank_distribution {distribution!r:.40} is unknown"
+        cure = f"write one of {', '.join(_DISTRIBUTIONS)}"
+        raise InputError(message, code="communicator-size", cure=cure)
+
+
+def _read_rule(name: str, rule: dict[str, object], where: str) -> ServedCalls:
     """Return the calls that a JSON rule of the collective `name` serves, in and out of place.
 
-    `msg_size_max` "inf" means no limit. A missing or invalid `seg_size` counts as 0. `true` and
-    `false` are no integers. Raises `ValueError` or `KeyError` for an invalid rule, which the caller
-    reports.
+    `msg_size_max` "inf" means no limit, and `alg` is a name or a number. A missing or invalid
+    `seg_size` counts as 0. `true` and `false` are no integers. Raises `KeyError` if `msg_size_min`,
+    `msg_size_max` or `alg` is missing, which the caller reports, and `InputError` with the position
+    `where`: `unknown-collective`, `not-a-rule` for invalid sizes, `unknown-algorithm`.
     """
-    first, last = rule["msg_size_min"], rule["msg_size_max"]
-    if not _is_integer(first) or not (last == "inf" or _is_integer(last)):
-        raise ValueError("no sizes")
+    kind = _KIND_OF_NAME.get(name)
+    if kind is None:
+        message = f"{where}: {name[:40]!r} is a collective that the hub does not write"
+        raise InputError(message, code="unknown-collective")
+    first, last, algorithm = rule["msg_size_min"], rule["msg_size_max"], rule["alg"]
+    if not _is_size(first) or not (last == "inf" or (_is_size(last) and first <= last)):
+        message = f"{where}: msg_size_min {first!r:.40} and msg_size_max {last!r:.40} are no range"
+        cure = "write bytes in ascending order, or inf as msg_size_max"
+        raise InputError(message, code="not-a-rule", cure=cure)
+    names = ["ignore", *(known for _, known in ALGORITHMS[kind].values()), *_OTHER_NAMES[kind]]
+    if _is_integer(algorithm):
+        if not 0 <= algorithm <= ALGORITHM_COUNTS[kind]:
+            raise _unknown_number(kind, algorithm, f"{where}: ")
+        algorithm = get_algorithm_name(kind, algorithm)
+    elif algorithm not in names:
+        message = f"{where}: {kind} has no algorithm {algorithm!r:.40}, so that the rule is ignored"
+        cure = f"write one of {', '.join(sorted(names))}"
+        raise InputError(message, code="unknown-algorithm", cure=cure)
     segment = rule.get("seg_size", 0)
-    by = _describe_algorithm(str(rule["alg"]), segment if _is_integer(segment) else 0)
-    max_bytes = last if _is_integer(last) else None
-    return ServedCalls(_KIND_OF_NAME[name], True, True, first, max_bytes, by)
+    by = _describe_algorithm(str(algorithm), segment if _is_integer(segment) else 0)
+    max_bytes = last if _is_size(last) else None
+    return ServedCalls(kind, True, True, first, max_bytes, by)
+
+
+def _unknown_number(
+    kind: CollectiveKind, number: int, where: str = "", location: Location | None = None
+) -> InputError:
+    """Return the error about a number of an algorithm that no release of Open MPI has.
+
+    `where` begins the message; `location` is the line of the number.
+    """
+    message = f"{where}{kind} has the algorithms 0 to {ALGORITHM_COUNTS[kind]}, not {number}"
+    cure = "write one of these numbers; 0 is the built-in decision"
+    return InputError(message, location=location, cure=cure, code="unknown-algorithm")
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    """Return whether a value of parsed JSON is a size in bytes: an integer of at least 0."""
+    return _is_integer(value) and value >= 0
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

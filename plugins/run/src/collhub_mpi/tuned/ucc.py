@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from collhub_mpi.tuned import read_files
-from hub_core.model import CollectiveKind, InputError
+from hub_core.model import CollectiveKind, InputError, Location
 from hub_core.plugin_api import (
     Artifact,
     NoOptions,
@@ -124,23 +124,49 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
     Tokens are separated by `#`; sizes are those of the full buffer in bytes. Blank lines and lines
     that start with `#` are ignored. A file without other lines has no calls. Raises `InputError`
-    (`not-a-rule`) for any other line, several lines with the variable, and an invalid or empty
-    token.
+    (`not-a-rule`) for any other line, several lines with the variable, an invalid or empty token,
+    and two tokens of one collective and equal ranks with common sizes, which UCC refuses.
     """
-    lines = part.load().decode("latin-1").splitlines()
-    values = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
-    if any(name.strip() != _VARIABLE for name, _, _ in values) or len(values) > 1:
-        raise InputError(f"not one line {_VARIABLE} = ...", code="not-a-rule")
-    tokens = [token for _, _, value in values for token in value.strip().split("#")]
-    return [_parse_token(token) for token in tokens]
+    lines = enumerate(part.load().decode("latin-1").splitlines(), 1)
+    values = [
+        (number, line.partition("="))
+        for number, line in lines
+        if line.strip() and not line.startswith("#")
+    ]
+    if not values:
+        return []
+    for index, (number, (name, _, _)) in enumerate(values):
+        if index or name.strip() != _VARIABLE:
+            message, cure = f"not one line {_VARIABLE} = ...", "remove the other lines"
+            location = Location(line=number)
+            raise InputError(message, location=location, code="not-a-rule", cure=cure)
+    location = Location(line=values[0][0])
+    calls: list[ServedCalls] = []
+    for token in values[0][1][2].strip().split("#"):
+        served = _parse_token(token, location)
+        for earlier in calls:
+            if (earlier.kind, _ranks_of(earlier)) == (served.kind, _ranks_of(served)) and (
+                (earlier.max_bytes is None or served.min_bytes <= earlier.max_bytes)
+                and (served.max_bytes is None or earlier.min_bytes <= served.max_bytes)
+            ):
+                message = f"{token!r:.60}: an earlier choice has some of its sizes"
+                cure = "end the earlier sizes where the later ones begin"
+                raise InputError(message, location=location, code="not-a-rule", cure=cure)
+        calls.append(served)
+    return calls
 
 
-def _parse_token(token: str) -> ServedCalls:
+def _ranks_of(calls: ServedCalls) -> str:
+    """Return the ranks in the description of served calls, such as `4 ranks`."""
+    return calls.by.partition(" of ")[2]
+
+
+def _parse_token(token: str, location: Location) -> ServedCalls:
     """Parse one token of UCC's tune string, and return the calls that it serves.
 
     Form: `collective:from-to:[ranks-ranks]:inf:@algorithm`; `to` is exclusive, or `inf` for no
-    limit. The number of ranks is the first one in brackets. The result serves calls in place
-    and out of place; its `by` is such as `ring of 4 ranks`.
+    limit. The result serves calls in place and out of place; its `by` is such as `ring of 4 ranks`
+    or `ring of 4 to 8 ranks`.
 
     The sizes of the token are those of one rank's part for a reduce-scatter, otherwise of the
     full buffer. The result always has sizes of the full buffer in bytes, both ends included. A
@@ -148,22 +174,40 @@ def _parse_token(token: str) -> ServedCalls:
     `reduce_scatter:2-5:[4-4]:inf:@ring` gives 5 to 16 bytes, and
     `allreduce:2-5:[4-4]:inf:@ring` gives 2 to 4 bytes.
 
-    Raises `InputError` (`not-a-rule`) for another form, an unknown collective, an algorithm
-    that the collective does not have, and an empty range.
+    Raises `InputError` (`not-a-rule`) at `location` for another form, an unknown collective, an
+    algorithm that the collective does not have, an empty range of sizes or ranks, and a
+    reduce-scatter of several numbers of ranks.
     """
     match = _TOKEN.fullmatch(token)
     kind = _KIND_OF.get(match[1]) if match else None
     if match is None or kind is None or match[6] not in _ALGORITHMS[kind].values():
         expected = "collective:from-to:[ranks-ranks]:inf:@algorithm"
-        raise InputError(f"{token!r:.60} is not {expected}", code="not-a-rule")
-    parts = _count_parts(kind, int(match[4]))
+        cure = "write collectives and algorithms as UCC names them, and sizes as numbers of bytes"
+        raise _refuse_token(token, f"is not {expected}", cure, location)
+    least, largest = int(match[4]), int(match[5])
+    if not 1 <= least <= largest:
+        raise _refuse_token(
+            token, "has no number of ranks", "write the smaller one first", location
+        )
+    if least < largest and kind is CollectiveKind.REDUCE_SCATTER:
+        cure = "write one token for each number of ranks"
+        reason = "has several numbers of ranks, by which the sizes of a reduce-scatter differ"
+        raise _refuse_token(token, reason, cure, location)
+    parts = _count_parts(kind, least)
     first = int(match[2])
     # Full buffers between two multiples count as the larger one.
     min_bytes = (first - 1) * parts + 1 if first else 0
     max_bytes = None if match[3] == "inf" else (int(match[3]) - 1) * parts
     if max_bytes is not None and max_bytes < min_bytes:
-        raise InputError(f"{token!r:.60}: the size range is empty", code="not-a-rule")
-    return ServedCalls(kind, True, True, min_bytes, max_bytes, f"{match[6]} of {match[4]} ranks")
+        cure = "write the smaller size first; the second one is excluded"
+        raise _refuse_token(token, "has an empty range of sizes", cure, location)
+    ranks = match[4] if least == largest else f"{least} to {largest}"
+    return ServedCalls(kind, True, True, min_bytes, max_bytes, f"{match[6]} of {ranks} ranks")
+
+
+def _refuse_token(token: str, reason: str, cure: str, location: Location) -> InputError:
+    """Return the error about a token; it is not raised here."""
+    return InputError(f"{token!r:.60} {reason}", location=location, code="not-a-rule", cure=cure)
 
 
 def _count_parts(kind: CollectiveKind, num_ranks: int) -> int:

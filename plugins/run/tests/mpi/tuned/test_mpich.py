@@ -194,6 +194,12 @@ def test_another_file_as_defaults_is_refused(text: str, tmp_path: Path) -> None:
         ("avg_msg_size=any", "avg_msg_size<=80", "is no avg_msg_size<= of ascending sizes"),
         ("is_commutative=no", "is_commutative=maybe", "is_commutative=no is missing"),
         ("algorithm=MPIR_Allreduce_intra_recursive", "algorithm=recursive", "is no algorithm"),
+        (
+            "MPIR_Allreduce_intra_recursive",
+            "MPIR_Allgather_intra_recursive",
+            "is no algorithm of allreduce",
+        ),
+        ("avg_msg_size<=8191", "avg_msg_size<=4294967296", "is above 2147483647, a C int"),
         ("collective=bcast", "collective=broadcast", "collective=bcast is missing"),
     ],
 )

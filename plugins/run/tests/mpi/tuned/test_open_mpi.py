@@ -190,3 +190,64 @@ def test_sizes_between_windows_keep_the_built_in_decision(form: str) -> None:
     ]
     # Without a rule in JSON, Open MPI decides itself.
     assert rows == [rule for rule in rules if form == "classic" or "built-in" not in rule[3]]
+
+
+def test_the_folder_of_a_file_does_not_matter() -> None:
+    assert _read(CLASSIC, "some/folder/tuned_rules.conf") == (SERVED, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "8192 4 0 0",
+            "8192 8 0 0",
+            ".conf:13: all-reduce has the algorithms 0 to 7, not 8; write",
+        ),
+        ("2 # allreduce", "0 # allgather", ".conf:8: all-gather has rules before; write all rules"),
+    ],
+)
+def test_rules_without_a_meaning_are_refused_with_a_cure(old: str, new: str, reason: str) -> None:
+    served, found = _read(CLASSIC.replace(old, new, 1))
+    assert served == []
+    assert [reason in one for one in found] == [True]
+
+
+def _read_set(**members: object) -> tuple[list[tuple[object, ...]], list[str]]:
+    rule = {"msg_size_min": 0, "msg_size_max": "inf", "alg": "ring"}
+    rule_set = {"comm_size_min": 8, "comm_size_max": 8, "rules": [rule]}
+    for name, value in members.items():
+        (rule if name in {"msg_size_min", "msg_size_max", "alg"} else rule_set)[name] = value
+    sets = {"allreduce": [rule_set]}
+    document = {"rule_file_version": 3, "module": "tuned", "collectives": sets}
+    return _read(json.dumps(document), "tuned_rules.json")
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        (
+            {"alg": "rings"},
+            "[0].rules[0]: all-reduce has no algorithm 'rings', so that the rule is",
+        ),
+        ({"alg": 9}, "[0].rules[0]: all-reduce has the algorithms 0 to 7, not 9; write"),
+        ({"msg_size_min": 9, "msg_size_max": 3}, "[0].rules[0]: msg_size_min 9 and msg_size_max 3"),
+        ({"msg_size_min": -1}, "[0].rules[0]: msg_size_min -1 and"),
+        ({"comm_size_min": 9}, "[0]: comm_size_min 9 and comm_size_max 8 are no range; write"),
+        (
+            {"comm_rank_distribution": "some"},
+            "[0]: comm_rank_distribution 'some' is unknown; write",
+        ),
+    ],
+)
+def test_json_rules_that_open_mpi_ignores_are_refused(
+    members: dict[str, object], reason: str
+) -> None:
+    served, (finding,) = _read_set(**members)
+    assert served == []
+    assert f"tuned_rules.json: collectives.allreduce{reason}" in finding
+
+
+def test_algorithms_in_json_are_names_or_numbers() -> None:
+    assert _read_set(alg=4) == ([("all-reduce", 0, None, "ring")], [])
+    assert _read_set(alg="segmented_ring")[0] == [("all-reduce", 0, None, "segmented_ring")]

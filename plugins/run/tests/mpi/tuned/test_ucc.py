@@ -90,3 +90,26 @@ def test_another_string_serves_nothing(value: str) -> None:
     served, found = _read(f"UCC_TL_UCP_TUNE = {value}\n")
     assert served == []
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("allreduce:0-9:[8-4]:inf:@ring", "has no number of ranks; write the smaller one first"),
+        ("allreduce:0-4K:[8-8]:inf:@ring", "; write collectives and algorithms as UCC names them"),
+        ("allreduce:0-9:[8-8]:inf:@ring#allreduce:8-inf:[8-8]:inf:@dbt", "an earlier choice has"),
+        ("reduce_scatter:0-9:[4-8]:inf:@ring", "; write one token for each number of ranks"),
+    ],
+)
+def test_a_choice_that_is_refused_has_line_and_cure(value: str, reason: str) -> None:
+    served, (finding,) = _read(f"# comment\nUCC_TL_UCP_TUNE = {value}\n")
+    assert served == []
+    assert "ucc.conf:2: " in finding
+    assert reason in finding
+
+
+def test_a_choice_for_several_numbers_of_ranks_names_both_ends() -> None:
+    text = "UCC_TL_UCP_TUNE = allreduce:0-9:[4-8]:inf:@ring#allreduce:0-9:[2-2]:inf:@ring\n"
+    served, found = _read(text)
+    assert found == []
+    assert [one.by for one in served] == ["ring of 4 to 8 ranks", "ring of 2 ranks"]
