@@ -359,8 +359,11 @@ def _format_box(x: float, y: float, name: str) -> str:
 def write(drawing: TopologyDrawing, options: NoOptions) -> WriteResult:
     """Return one SVG file of a network, with link loads if the drawing has them.
 
-    It is drawn at once. Raises `UsageError` for a network that is too large, for loads of links
-    that it does not have, and if groups must be collapsed and there are none.
+    It is drawn at once, and the name of the artifact has no addition. Raise `UsageError` for
+    loads of links that the network does not have (`load-without-link`), if
+    `drawing.collapse` is `always` and the network has no groups (`no-groups`), and for a
+    network that is too large for a picture (`too-large-to-draw`). Raise `ValueError` for
+    another value of `collapse` than `auto`, `always` and `never`.
     """
     collapse = Collapse(drawing.collapse)
     content = draw(drawing.topology, drawing.link_loads, drawing.time_ns, collapse)

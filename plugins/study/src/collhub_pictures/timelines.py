@@ -35,9 +35,12 @@ from hub_core.plugin_api import (
 
 
 def write(timeline: RunTimeline, options: NoOptions) -> WriteResult:
-    """Return the timeline of an algorithm's run, with a note if it is only a summary.
+    """Return one file with the timeline of an algorithm's run, in Trace Event format (JSON).
 
-    Raises `UsageError` if the run has no times of steps.
+    A note follows if the timeline is only a summary (`build_timeline`). The content is
+    created while it is written; the name of the artifact has no addition. Raise `UsageError`
+    if the run has no times of steps, or for an excerpt that is invalid or has no steps.
+    Raise `InputError` (`step-times`) if the times do not fit the steps.
     """
     steps = AlgorithmSteps(timeline.algorithm, timeline.collective_bytes)
     return _write_timeline(timeline, steps)
@@ -208,10 +211,11 @@ _FINISH = {"ph": "f", "bp": "e"}
 def create_arrows(
     run: RunTimes, shown: ShownTimes, track: Int64Array
 ) -> tuple[Iterator[TraceEvent], Iterator[TraceEvent]]:
-    """Return the starts and the ends of the arrows of all shown messages, each sorted by time.
+    """Return the events of the starts and of the ends of all arrows, each sorted by time.
 
-    The id of an arrow is the row of its send. An arrow ends in the middle of the receive. `track`:
-    thread of every row.
+    There is an arrow for every message of `shown`, whose send and receive both started. It
+    begins at the start of the send, and ends in the middle of the receive as it is shown.
+    Both ends have the row of the send as id. `track`: thread of every row.
     """
     # The arrow ends in the middle of the receive, so that its end is always inside the slice.
     middle = (shown.begin[shown.receive] + run.end[shown.receive]) // 2

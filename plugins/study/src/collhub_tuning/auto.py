@@ -346,10 +346,11 @@ def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidat
 
 
 def _merge_bounds(best: _Candidate, candidates: Sequence[_Candidate]) -> dict[str, int]:
-    """Return the largest bound of each name over all candidates, in ns.
+    """Return the largest lower bound of the time, by name of the bound, over all candidates.
 
-    Bounds for messages of one size are taken only from `best`. All other bounds hold for every
-    algorithm.
+    Times are in ns. A bound whose name ends with `ONE_SIZE` holds only for algorithms whose
+    messages have one size, so it is taken from `best` only. All other bounds hold for every
+    algorithm. `best` must be one of `candidates`.
     """
     bounds: dict[str, int] = {}
     for candidate in candidates:
@@ -669,10 +670,11 @@ def _count_pairs(topology: Topology) -> int:
 
 
 def _is_beyond_search(request: SynthesisRequest) -> bool:
-    """Return whether searches that adapt to the links may take minutes.
+    """Return whether searches that adapt to the links may take minutes on this network.
 
-    True if NPUs times links exceed `_MAX_SEARCHED_PAIRS`. With switches, and for an all-to-all, it
-    is also true if the pairs of NPUs exceed `_MAX_SEARCHED_ROUTES`.
+    They may if NPUs times links exceed `_MAX_SEARCHED_PAIRS`. If the network has switches,
+    or for an all-to-all, they also may if the square of the number of NPUs exceeds
+    `_MAX_SEARCHED_ROUTES`.
     """
     topology = request.topology
     has_routes = topology.num_nodes > topology.num_npus
@@ -685,7 +687,8 @@ def _is_beyond_search(request: SynthesisRequest) -> bool:
 def _is_searched_if_far(topology: Topology) -> bool:
     """Return whether synthesizers that search are tried if fixed patterns are far from the bound.
 
-    True on networks without switches with at most `_MAX_DIRECT_PAIRS` pairs (see `_count_pairs`).
+    True on a network without switches in which NPUs times links are at most
+    `_MAX_DIRECT_PAIRS`.
     """
     is_direct = topology.num_nodes == topology.num_npus
     return is_direct and _count_pairs(topology) <= _MAX_DIRECT_PAIRS

@@ -382,9 +382,11 @@ def decide_size(outcome: ComparisonOutcome, size: int) -> SizeDecision | None:
 def find_winners(default: DefaultTime, candidates: Mapping[str, TimeBand]) -> list[str]:
     """Return the algorithms that are certainly faster than the library's default.
 
-    That is, the upper limit of their range of time is below the lower limit of the default's. A
-    simulated algorithm must also have its upper limit below the shortest measured time among them.
-    The order is that of `candidates` (ascending time).
+    An algorithm is a candidate for the result if the upper limit of its range of time is
+    below the lower limit of the default's range. If some of these candidates were measured,
+    a simulated one also needs an upper limit below the shortest of their measured times.
+    The order is that of the argument `candidates`. The list is empty if no algorithm is
+    certainly faster.
     """
     winners = {
         name: band for name, band in candidates.items() if band.high_us < default.band.low_us

@@ -306,12 +306,13 @@ class _Timed:
     time_ns: int
 
     def scales_to(self, size: int, time_ns: int | None) -> bool:
-        """Return whether `time_ns` at a smaller size is in proportion to the sizes, within 1 %.
+        """Return whether `time_ns` at a smaller `size` is at most 1 % above the proportional time.
 
-        If so, no new algorithm is needed for the smaller size. Reason: the minimum time of a
-        fraction f of the bytes is at least f times the minimum time of all bytes. Otherwise the
-        faster algorithm, with all bandwidths and latencies slowed down by 1/f, would transfer all
-        bytes in less than their minimum time. False for a time of None.
+        The proportional time is `self.time_ns` times `size` / `self.size`. If so, no new
+        algorithm is needed for the smaller size. Reason: the minimum time of a fraction f of the
+        bytes is at least f times the minimum time of all bytes. Otherwise the faster algorithm,
+        with all bandwidths and latencies slowed down by 1/f, would transfer all bytes in less
+        than their minimum time. False for a time of None (a rank never finishes).
         """
         limit = _MAX_SCALING_SLOWDOWN * self.time_ns * size
         return time_ns is not None and time_ns * self.size <= limit
@@ -427,8 +428,11 @@ def _create_source(
 ) -> Callable[[int], Algorithm]:
     """Return a function that gives the algorithm for a size in bytes.
 
-    A file is read now and fitted to the question. A synthesizer is executed at each call. Raises
-    `HubError` for an unsuitable file.
+    The algorithm of a file is read and checked now; if the question names runtimes, the
+    function fits it to them at every call (`_fit_file`). A synthesizer is executed at every
+    call, with a part of `budget`. Raise `HubError` for a file that cannot be read, and
+    `UsageError` for one that does not answer the question. The function raises `HubError` if
+    there is no algorithm for the size.
     """
     if compared.is_file:
         algorithm = _read(compared.name, simulations.registry)
@@ -525,9 +529,10 @@ def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) 
 
 
 def _verify(algorithm: Algorithm) -> None:
-    """Verify the modes that an algorithm supports.
+    """Verify an algorithm in the modes (in place, out of place) that it supports.
 
-    Raises `UsageError` (`not-verified`) with the first diagnostic if it is incorrect.
+    Raise `UsageError` (`not-verified`) with the first diagnostic of the verification if it
+    is incorrect, or could not be verified, for example because it is too large.
     """
     report = verify_input(VerificationInput(algorithm), claimed_only=True)
     if not report.ok:

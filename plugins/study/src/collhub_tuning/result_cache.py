@@ -67,9 +67,11 @@ class ResultCache:
         self._used: set[ComparedAlgorithm] = set()
 
     def distrust(self, names: Collection[str]) -> bool:
-        """Ignore from now on the cached results of these algorithms that were used.
+        """Ignore from now on the cached results of the named algorithms, if any were used.
 
-        Returns whether there are any.
+        Only algorithms whose results `find` has returned are affected; `find` returns None for
+        them afterwards. The files are kept, and `store` still replaces them. Return whether
+        there are any such algorithms; a second call with the same names returns False.
         """
         suspects = {compared for compared in self._used if compared.name in names}
         self._distrusted |= suspects

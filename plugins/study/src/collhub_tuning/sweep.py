@@ -192,9 +192,10 @@ def compare_algorithms(
 def _create_failures(
     algorithm: ComparedAlgorithm, question: ComparisonQuestion, reason: str, is_over: bool
 ) -> list[Measurement]:
-    """Create one failed measurement per size, in the order of sizes.
+    """Create one failed measurement per size of the question, in the order of the sizes.
 
-    `is_over`: the time limit is reached, so the first one also records a cut of all sizes.
+    `reason` is the failure of each. If `is_over` (the time limit is reached), the first one
+    also records that the limit has cut all sizes. There must be a size.
     """
     cuts = (SearchCut(algorithm.name, 0, reason, "all sizes"),) if is_over else ()
     first, *later = (Measurement(algorithm.name, size, None, reason) for size in question.sizes)

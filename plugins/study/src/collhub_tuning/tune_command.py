@@ -450,8 +450,9 @@ def _tune_modes(
 ) -> list[TunedCollective]:
     """Tune a collective by calling `tuned(kind, mode)`; return one or two results.
 
-    If mode `both` gives no times, in place and out of place are tuned separately. These two results
-    are returned if either has windows, otherwise the first one.
+    If the mode is `both` and the result has no times, in place and out of place are tuned
+    separately. These two results, in place first, are returned if either has windows. In all
+    other cases the result for `mode` is returned.
     """
     combined = tuned(kind, mode)
     if combined.has_times or mode != "both":

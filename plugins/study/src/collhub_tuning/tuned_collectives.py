@@ -170,10 +170,11 @@ class MeasuredTimes:
     def _default_indices(self, times: Times, decided: Sequence[int]) -> set[int]:
         """Return the indices of sizes that keep the runtime's default.
 
-        `times`: times of the algorithms, None where they cannot win. `decided`: ascending indices.
-        The default is kept at the sizes where it was measured and no algorithm wins. If two such
-        sizes follow each other among the sizes with a measured default, all sizes between them keep
-        it too.
+        `times`: times of the algorithms, None where they cannot win. `decided`: the indices that
+        count, ascending. Of these, a reference is one at whose size the time of the default is
+        known. The default is kept at each reference at which no algorithm can win. If two
+        neighbouring references keep it, all indices between them keep it too, also those that
+        are not in `decided`.
         """
         measured = [index for index in decided if self.sizes[index] in self._reference_sizes]
         defaults = {index for index in measured if _find_best_time(times, index) is None}
@@ -250,10 +251,11 @@ def _find_longest_runs(
 
 
 def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance: float) -> int:
-    """Return the number of consecutive sizes at which an algorithm is within the tolerance.
+    """Return the number of the first `indices` at which an algorithm is within the tolerance.
 
-    Counting begins at the first of `indices`. The algorithm may take at most 1 + `tolerance` times
-    the best time. A size without a time ends the count.
+    At each of them it takes at most 1 + `tolerance` times the best time of all algorithms in
+    `times`; if the best time is 0, any time is accepted. The first index at which this is
+    false, or the algorithm has no time, ends the count.
     """
     for number, index in enumerate(indices):
         ratio = _compute_slowdown(times[name][index], _find_best_time(times, index))
@@ -375,9 +377,9 @@ class TunedCollective:
         return {decision.size: decision for decision in decisions if decision is not None}
 
     def ratio(self, algorithm: str, size: int) -> float | None:
-        """Return time divided by bound of an algorithm at a size in bytes.
+        """Return the time of an algorithm at a size in bytes, divided by the lower bound there.
 
-        None if there is no measurement, time or bound.
+        None if there is no measurement of this name and size, or no time or bound in ps.
         """
         ratios = (
             self.outcome.ratio(measured)
@@ -433,9 +435,10 @@ class TunedCollective:
 
 
 def create_selection(tuned: Sequence[TunedCollective], registry: Registry) -> Selection:
-    """Create the selection of all collectives that have windows of sizes, in order.
+    """Create the selection from the tuned collectives that have windows of sizes, in order.
 
-    The topology is that of the first collective. Raises `IndexError` for an empty sequence.
+    The topology is that of the first tuned collective, also if it has no windows. The
+    selection may be empty. Raise `IndexError` for an empty sequence.
     """
     topology = tuned[0].outcome.topology
     selected = [collective.selected(registry) for collective in tuned if collective.windows]

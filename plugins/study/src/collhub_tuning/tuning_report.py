@@ -239,10 +239,11 @@ def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
 
 
 def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[str]:
-    """Return the row of sizes with the runtime's default: collective, sizes, default, times.
+    """Return the six cells of a row for sizes that keep the runtime's default.
 
-    Two empty cells follow. The times are those at the first and the last size of the window, if
-    known.
+    They are the label of the collective, the range of sizes, `RUNTIME_DEFAULT`, times of the
+    default, and two empty cells. The times are those at the first and the last size of the
+    window, joined by ` .. `; one time for a single size, and "" if none is known.
     """
     sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
     defaults = [tuned.decisions[size].default for size in sizes if size in tuned.decisions]
@@ -317,7 +318,10 @@ def _list_decisions(tuned: TunedCollective) -> list[DefaultDecision]:
 
 
 def _to_nanoseconds(band: TimeBand) -> tuple[int, int | None, int | None]:
-    """Return the time and the limits of a range in ns; both limits are None if unknown."""
+    """Return (time, lower limit, upper limit) of a range of time in ns, rounded.
+
+    Both limits are None if the upper limit is infinite, as with an unknown error.
+    """
     time_ns = round(band.time_us * 1e3)
     if not math.isfinite(band.high_us):
         return time_ns, None, None

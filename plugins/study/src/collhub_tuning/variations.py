@@ -245,10 +245,12 @@ def sensitivity_rows(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -
 
 
 def sensitivity_lines(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -> list[str]:
-    """Return one line per size about how robust its winner is.
+    """Return one line per size about how robust its winner is against variations.
 
-    For example `1 MiB: ring wins in 4 of 5, at most 12.0 % behind (latency=10.00 us)`. Sizes
-    without a winner have no line.
+    For example `1 MiB: ring wins in 4 of 5, at most 12.0 % behind (latency=10.00 us)`: of 5
+    variations, the winner of the base network is not slower than the winner in 4. The part
+    from `at most` on is missing if it is never slower. Variations in which it has no time
+    are named last. A size without a winner has no line.
     """
     rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
     return [_format_line(row, len(varied)) for row in rows if row is not None]

@@ -268,8 +268,9 @@ class StepColumns:
     def add_awaited(self, awaited: Int64Array, peer: Int64Array) -> Reference | None:
         """Add the column of the ranks for which waits wait, and return its description.
 
-        Each wait precedes the step that waits. The stored value is the difference from the peer of
-        that step. `awaited`, `peer`: ranks of every step. None if the column exceeds the budget.
+        `awaited`, `peer`: ranks of every step. The column has one value per wait: the awaited
+        rank minus the peer of the next step, which is the step that waits. If the column would
+        exceed the budget, it is listed as omitted, and None is returned.
         """
         difference = (awaited - np.append(peer[1:], -1))[self.is_wait]
         return self.lines.add_optional("awaited ranks", difference)
@@ -350,10 +351,11 @@ class StepColumns:
 
 
 def compute_gaps(start: Int64Array, end: Int64Array, first: Int64Array) -> Int64Array:
-    """Return for every entry how long after the previous entry of its lane it starts.
+    """Return the time from the end of the previous entry of a lane to the start of each entry.
 
-    For the first entry of a lane this is its start. Lanes are consecutive ranges of entries;
-    `first`: position of the first entry of each lane, then the number of all entries.
+    It is negative if the two overlap. For the first entry of a lane it is the start. Lanes
+    are consecutive ranges of entries, which may be empty; `first`: position of the first
+    entry of each lane, then the number of all entries.
     """
     before = np.zeros_like(start)
     before[1:] = end[:-1]

@@ -118,9 +118,11 @@ def view(
 def _group_rank_files(
     context: CommandContext, sources: tuple[str, ...]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return (IN, further files of its set) for each IN.
+    """Return (file, further files of its set) for each input that is shown separately.
 
-    If all files are ranks of one set, they are a single IN. Otherwise no IN has further files.
+    If there are several `sources` and all are files of the ranks of one set, they are a
+    single input: the first file with the others as further files. Otherwise each source is
+    an input without further files, in order.
     """
     if len(sources) > 1 and are_ranks_of_one(sources, context.registry()):
         return [(sources[0], sources[1:])]

@@ -339,10 +339,11 @@ def _create_curve(number: int, kind: str, times: Sequence[float | None]) -> dict
 
 
 def _list_facts(results: Sequence[Mapping[str, Any]], name: str) -> list[list[str]]:
-    """Return [label, text] facts about an algorithm; facts without values are omitted.
+    """Return facts about an algorithm as [label, text]; a fact without values is omitted.
 
-    They are the protocols, the numbers of copies above 1, and the reasons of missing times, each
-    without repetitions in the order of the results.
+    The labels are `protocols`, `copies` (numbers of copies above 1) and `no time` (reasons
+    of missing times). A text has the values of all `results` of the algorithm `name`, each
+    once, in their order, separated by commas.
     """
     rows = [row for row in results if row["algorithm"] == name]
     failures = dict.fromkeys(row["failure"] for row in rows if row["failure"])
@@ -357,10 +358,11 @@ def _add_measured_curves(
     algorithms: list[dict[str, object]],
     curves: list[dict[str, object]],
 ) -> None:
-    """Append the measured curves of the report (times in ns), and their names.
+    """Append the measured curves of the report (times in ns) and their names to the lists.
 
-    A name is appended to `algorithms`: library, version and variant. Nothing is appended without
-    measurements.
+    For each curve, `algorithms` gets an entry without facts, named after library, version
+    and variant, such as `NCCL 2.29.2 (measured)`, and `curves` gets a curve that refers to
+    it. Both lists are unchanged if the report has no measurements.
     """
     measured = document["measured"]
     for curve in measured["curves"] if measured is not None else ():

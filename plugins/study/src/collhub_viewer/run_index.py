@@ -170,11 +170,12 @@ def _index_steps_until(
 
 
 def _sort_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, Sequence[str] | None]:
-    """Return a number per row, by which the rows of a rank are divided into lanes, and the names.
+    """Return (a number per row, names of the numbers); rows of a rank form lanes by number.
 
-    If most steps of an algorithm have a thread block, it is the number; steps without one have the
-    number after the last block, and the names are None. Otherwise it is the kind of work, and the
-    names are those of the kinds.
+    If more than half of the steps of an algorithm have a thread block, the number is that of
+    the block; steps without one have the number after the last block, and the names are
+    None. Otherwise, and for a job, it is the kind of work, and the names are those of the
+    kinds.
     """
     if isinstance(subject, AlgorithmSteps) and len(subject.table):
         lane = subject.table.lane.astype(np.int64)

@@ -48,9 +48,11 @@ _ESCAPES = str.maketrans(
 
 
 def write(page: InteractivePage, options: NoOptions) -> WriteResult:
-    """Write the page of all subjects as one HTML file.
+    """Return one HTML file with the page of all subjects; its name has no addition.
 
-    Notes on the page list the omitted data. Raises `UsageError` if no subject can be shown.
+    The notes of the page, for example about data that were omitted because of the size
+    limit, are also notes of the result. Raise `UsageError` if no subject can be shown. Other
+    errors are those of `build_index`.
     """
     lines = ColumnLines(MAX_BYTES - RESERVED_BYTES)
     index = build_index(page, lines)

@@ -172,8 +172,8 @@ def parse_card(content: bytes, path: str, name: str | None = None) -> Card:
 def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
     """Parse the standard machines of a catalogue, in order.
 
-    Raises `InputError` for a document that violates the schema, and if two machines have the same
-    topology text.
+    Raise `InputError`, located in the file `path`, for a text that is no YAML, for a
+    document that violates the schema, and if two machines have the same topology text.
     """
     machines = tuple(_parse(content, path, MachinesCard).machines)
     texts = [machine.topology for machine in machines]
