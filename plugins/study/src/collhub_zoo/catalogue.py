@@ -65,9 +65,10 @@ class Entry:
     read: Callable[[str], bytes]
 
     def hash_files(self) -> dict[str, str]:
-        """Return the SHA-256 of the card and of the files next to it, by name, in hexadecimal.
+        """Return the SHA-256 of the card and of the files next to it, in hexadecimal, by name.
 
-        All of them are read, or downloaded.
+        The card (`card.yaml`) is first, then `files` in their order. All of them are read, or
+        downloaded; errors of `read` pass through.
         """
         names = (CARD_FILE, *self.files)
         return {name: hashlib.sha256(self.read(name)).hexdigest() for name in names}
@@ -147,10 +148,10 @@ def open_catalogue(source: str | None, fetch: Fetch | None = None) -> Catalogue:
 
 
 def parse_index(content: bytes, path: str) -> dict[str, object]:
-    """Parse the index of a build as a JSON object.
+    """Parse the index of a build as a JSON object; `path` is its file in messages.
 
-    Raises `InputError` if it is not a JSON object or has another `schema`. Its other members are
-    not checked.
+    Raise `InputError` if the text is no JSON object, and (`invalid-zoo`) if its `schema` is
+    not `collhub/report-zoo-build-1`. Its other members are not checked.
     """
     document = parse_json_object(content, path)
     if document.get("schema") != "collhub/report-zoo-build-1":
@@ -369,9 +370,10 @@ class AlgorithmSource:
         return self._command is not None and bool(self._command.synthesizer)
 
     def refusal(self, kind: CollectiveKind, topology: Topology) -> str:
-        """Return why the card excludes a collective on a network; "" if it does not.
+        """Return why the card excludes a collective on a network; "" if it does not exclude it.
 
-        It does if it does not list the collective, or if it lists ranks without the number of NPUs.
+        The card excludes collectives that it does not list. If it lists numbers of ranks, it
+        also excludes networks whose number of NPUs is not in the list.
         """
         card, ranks = self._entry.card, topology.num_npus
         if kind.value not in card.collectives:

@@ -19,10 +19,10 @@ _REASONS = (
 
 
 def create_pages(report: ZooBuildReport) -> dict[str, str]:
-    """Return the Markdown pages by path.
+    """Return the Markdown pages of a build by path, with relative links between them.
 
-    These are `index.md`, `collectives/KIND.md` for collectives with results, and `entries/NAME.md`
-    for all entries. Links between them are relative.
+    These are `index.md`, `collectives/KIND.md` for every collective that `report.groups`
+    contains, in the order of the groups, and `entries/NAME.md` for all entries.
     """
     pages = {"index.md": _create_overview(report)}
     for kind in dict.fromkeys(group.collective for group in report.groups):

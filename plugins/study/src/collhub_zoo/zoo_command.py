@@ -351,9 +351,10 @@ def _read_downloads(catalogue: Catalogue, pairs: tuple[str, ...]) -> tuple[tuple
 
 
 def _open(context: CommandContext, source: str | None) -> Catalogue:
-    """Open a catalogue; print the errors of its invalid cards, which are omitted.
+    """Open a catalogue, and report the errors of its invalid cards, which it does not contain.
 
-    `source` None means the installed catalogue.
+    `source` is a folder or an address; None means the installed catalogue. Errors of
+    `open_catalogue` pass through.
     """
     from collhub_zoo.catalogue import open_catalogue
 

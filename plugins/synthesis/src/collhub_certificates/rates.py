@@ -360,9 +360,11 @@ def _compute_packed_rate(
 
 
 def _add_loads(directed_trees: Sequence[DirectedTree]) -> dict[NodePair, Fraction]:
-    """Return the load of every used link: the sum of the weights of all trees over it.
+    """Return the load of every used link: the sum of the weights of the trees over it.
 
-    A tree counts once for each link of its routes in each direction that it is used.
+    A tree adds its weight once for every route between a parent and its child that contains
+    the link, in each direction in which the tree is used. So two routes of a tree over one
+    link count twice.
     """
     loads: dict[NodePair, Fraction] = {}
     for tree in directed_trees:

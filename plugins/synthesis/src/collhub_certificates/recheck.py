@@ -227,11 +227,13 @@ def compare_numbers(
 def compute_allowed_rate(claim: Claim) -> Fraction:
     """Recompute the bound of a certificate: the highest rate over all planes together.
 
-    The unit is bytes of the collective per second. If the certificate has entries of planes
-    (independent networks), the bound of each is recomputed and compared with its claimed rate. The
-    result is the bound of the certificate on the links of all planes together; it is not compared
-    here. Raises `FlawError` (`bound`) if a plane's differs, or if the nodes of a bound prove no
-    bound.
+    The unit is bytes of the collective per second. The result is the bound of the
+    certificate on the links of all planes (independent networks) together; it is not
+    compared with the claim here. If there are several planes, the bound of every entry of a
+    plane is recomputed too, and must equal its claimed rate.
+
+    Raise `FlawError`: `planes` if the entries of planes are wrong (`carrying_planes`),
+    `bound` if the bound of a plane differs, or if the nodes of a bound prove no bound.
     """
     for plane, declared in claim.carrying_planes().items():
         claimed = Fraction(declared["bound"]["rate"])

@@ -212,9 +212,9 @@ def _read_counts(document: Mapping[str, Any]) -> UnitCounts:
 def _check_same_counts(document: Mapping[str, Any], algorithm: Algorithm) -> None:
     """Raise `FlawError` (`collective`) unless certificate and algorithm have equal counts.
 
-    Counts are the sizes for each pair of ranks; they are equal if they differ only by the size of a
-    unit. An algorithm without counts passes. Raises `ValueError` for invalid counts in the
-    certificate.
+    Counts are the units for each pair of ranks; they are equal if they differ only by a
+    common factor, the size of a unit. An algorithm without counts passes. If it has counts,
+    raise `KeyError` if the certificate has none, and `ValueError` if its counts are invalid.
     """
     actual = algorithm.collective.counts
     if actual is None:
