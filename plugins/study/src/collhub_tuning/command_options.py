@@ -151,9 +151,11 @@ _OPTIONS = (
 
 
 def comparison_options(function: Function) -> Function:
-    """Add the options `--backend` to `--no-cache` to a command (decorator).
+    """Add all options of a comparison, from `--backend` to `--no-cache`, to a command
+    (decorator).
 
-    They are in the order of the help text. `open_comparisons` evaluates their values.
+    The help lists them in the order of `_OPTIONS`. `open_comparisons` evaluates their
+    values. Returns the decorated function.
     """
     for option in reversed(_OPTIONS):
         function = option(function)

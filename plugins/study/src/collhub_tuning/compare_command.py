@@ -410,10 +410,13 @@ def _run_seed_of_collective(
 
 
 def _create_variations(topology: Topology, arguments: dict[str, Any]) -> list[Variation]:
-    """Create the variations of a network from the options for ranges, failures and slow links.
+    """Create the changed networks that `--vary`, `--without-link` and `--degrade` ask for.
 
-    `arguments`: the command's arguments; all options in `_VARYING` must be there. Returns [] if
-    none is given. Raises `UsageError` for invalid options.
+    `arguments`: the command's arguments; the values of these options are at the keys
+    `ranges`, `failures` and `slow_links`, which must exist. The result is that of
+    `create_variations`: one network for every value of a range, every failure and every
+    set of slow links, in this order, without the given network itself. It is [] if no
+    option is given. Raises `UsageError` for invalid options.
     """
     from collhub_tuning.variations import create_variations
 

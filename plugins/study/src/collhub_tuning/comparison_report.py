@@ -109,7 +109,13 @@ class ComparisonOutcome:
         return find_baselines(self)
 
     def ratio(self, measurement: Measurement) -> float | None:
-        """Return time divided by bound, computed in ps; None if one of them is missing."""
+        """Return the time of a measurement divided by the bound of its size, computed in ps, at
+        least 1.
+
+        None if the time or the bound is missing or 0, and if the time is below the bound (a
+        defect, see `defects`). Raises `KeyError` for a size that the question does not have.
+        The first call computes the bounds, which may take long.
+        """
         bound = self.bounds[measurement.size]
         return None if bound is None else bound.ratio(measurement.time_ps, measurement.slack_ps)
 
@@ -169,16 +175,22 @@ def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
 
 
 def comparison_header(outcome: ComparisonOutcome) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the headings of `comparison_rows`, and those of the columns with numbers."""
+    """Return the headings of `comparison_rows`, and those of the columns that are aligned to
+    the right.
+
+    These are all columns except `winner` and `decision`. The columns after `HEADER` exist
+    only if the comparison has measured times (`measured_header`).
+    """
     measured = measured_header(outcome)
     return (*HEADER, *measured), (*RIGHT, *measured[:-1])
 
 
 def find_unserved_reason(outcome: ComparisonOutcome) -> str | None:
-    """Return why a runtime does not serve a size with an algorithm; None if that did not happen.
+    """Return the reason of the first measurement that failed because a runtime does not
+    serve its size.
 
-    It is the reason of the first such measurement, with the nearest sizes that are served, such as
-    `executor does not serve 4 KiB: ...`.
+    The reason has the nearest sizes that are served, such as `executor does not serve 4
+    KiB: CONDITION, the nearest are ...`. None if no measurement failed for such a reason.
     """
     failures = (measurement.failure for measurement in outcome.measurements)
     return next((reason for reason in failures if _UNSERVED_REASON.fullmatch(reason)), None)

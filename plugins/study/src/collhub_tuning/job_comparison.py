@@ -82,9 +82,9 @@ class JobComparison:
 
     @property
     def fastest(self) -> JobMeasurement | None:
-        """Return the measurement with the shortest time, of equal ones the first.
+        """Return the measurement with the shortest time on any network, of equal ones the first.
 
-        Measurements that failed (time None) do not count; None if all failed.
+        Measurements without a time do not count; None if no measurement has a time.
         """
         timed = [
             measurement for measurement in self.measurements if measurement.time_ns is not None
@@ -191,9 +191,12 @@ def _measure(
 def _apply_candidate(
     context: CommandContext, workload: Workload, name: str, network: Topology
 ) -> Workload:
-    """Return the job with the algorithms of a candidate on a network.
+    """Return the job with the algorithms of the candidate `name` on a network
+    (`apply_rules`).
 
-    The candidate `native` has no rules; the job itself is returned.
+    The job itself is returned if there are no rules: for `native`, and for an algorithm
+    if the job has no collective that could use it. Raises the `HubError` of
+    `apply_rules`, for example for an unknown algorithm.
     """
     rules = [*_create_rules(workload, name)]
     return apply_rules(context, workload, rules, network) if rules else workload
@@ -264,10 +267,12 @@ def _create_rules(workload: Workload, name: str) -> Iterator[str]:
 
 
 def _is_rule(text: str) -> bool:
-    """Return whether a text is a rule: it has `=`, and begins with a kind of collective or `*`.
+    """Return whether a text has an `=`, and before it begins with a kind of collective or
+    `*`.
 
-    The kind is the text before the first `=`, `@` or `/`. An `=` does not suffice, because
-    options of a synthesizer contain it too.
+    The kind is the text before the first `=`, `@` or `/`: `all-reduce` in
+    `all-reduce@1MiB/0=ring`. An `=` does not suffice, because options of a synthesizer
+    contain it too.
     """
     kind = text.partition("=")[0].partition("@")[0].partition("/")[0]
     return "=" in text and kind in {"*", *map(str, STANDARD_KINDS), *map(str, UNEVEN_KINDS)}

@@ -60,10 +60,10 @@ class MeasuredCurves:
 
     @property
     def with_algorithms(self) -> MeasuredCurves:
-        """Return the curves with those of the algorithms among them, for comparing all of them.
+        """Return new curves in which the algorithms are curves too, to compare all of them.
 
-        The curves of the algorithms follow those of the libraries; each has the algorithm's name as
-        the library. `algorithms` of the result is empty.
+        The curves of the algorithms follow those of the libraries; each has the algorithm's
+        name as the name of its library. `algorithms` of the result is empty.
         """
         named = (MeasuredCurve(Library(name), times) for name, times in self.algorithms.items())
         return MeasuredCurves((*self.curves, *named), self.ignored)
@@ -119,9 +119,10 @@ class MeasuredFiles:
     def curves(self, kind: str, mode: str) -> MeasuredCurves:
         """Return the curves (times by size) of a collective, per library and per algorithm.
 
-        `mode`: with `in-place`, times of calls in place count; otherwise times out of place. If a
-        size was measured only in the other way, that time is used. If an algorithm has several
-        times at a size, for example with two versions of a library, the shortest counts.
+        `mode`: with `in-place`, times of calls in place count; otherwise times out of place.
+        If a library was measured only in the other way on a machine, its times of that way
+        are used, at all sizes. If an algorithm has several times at a size, for example with
+        two versions of a library, the shortest counts.
         """
         curves = tuple(
             MeasuredCurve(library, times_us)
@@ -139,7 +140,8 @@ class MeasuredFiles:
     def note(self) -> str:
         """Return one line with the number of ignored measurements, in total and per reason.
 
-        It is "" if none is ignored.
+        For example `5 measurements ignored: 3 of other collectives, 2 of other sizes`, in the
+        order of `ignored`. It is "" if none is ignored.
         """
         if not self.ignored:
             return ""
@@ -221,9 +223,14 @@ def read_measured_files(
 def _make_curves(
     points: Sequence[Measurement], kind: str, mode: str
 ) -> Iterator[tuple[Library, Mapping[int, float]]]:
-    """Yield each library with its times in us by size in bytes, for a collective in a mode.
+    """Yield each library with its times in us by size in bytes, for the collective `kind` in
+    a mode.
 
-    If only the other mode (in place, out of place) of a library was measured, its times are used.
+    With the mode `in-place`, points in place count, otherwise points out of place. If a
+    library was measured only in the other place on a machine, those points count; this is
+    decided for all sizes together (`one_place`). The time of a size is the median of its
+    points. Sizes ascend, and libraries are in the order of their texts. A library with
+    several data types, or numbers of ranks or nodes, is yielded once for each.
     """
     other_place = "out" if mode == "in-place" else "in"
     for table in make_tables([point for point in points if point.collective == kind], other_place):
@@ -398,16 +405,23 @@ def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:
 
 
 def measured_header(outcome: ComparisonOutcome) -> tuple[str, ...]:
-    """Return the headings of the measured columns of a table; () without measurements."""
+    """Return the headings of the measured columns of a table: `measured: LIBRARY` per curve,
+    `decision`.
+
+    They are in the order of the curves. () if the comparison has no measurements.
+    """
     if outcome.measured is None:
         return ()
     return (*(f"measured: {curve.library}" for curve in outcome.measured.curves), "decision")
 
 
 def measured_cells(outcome: ComparisonOutcome, size: int) -> list[str]:
-    """Return the cells of a size: one measured time per curve, then the decision.
+    """Return the cells of a size: the measured time of every curve as text, then the
+    decision.
 
-    A time that was not measured is "". The list is empty if the comparison has no measurements.
+    A time that was not measured at exactly this size is "". The decision (`decide`) is ""
+    if no library was measured at this size. The list is empty if the comparison has no
+    measurements.
     """
     if outcome.measured is None:
         return []

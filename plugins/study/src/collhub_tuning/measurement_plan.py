@@ -265,9 +265,11 @@ def _creation_command(
 
 
 def _file_stem(subject: str) -> str:
-    """Return a file name for an algorithm: the last component of its name or path.
+    r"""Return a part of a file name for an algorithm: the last component of its name or path.
 
-    Characters other than letters, digits, `-` and `_` become `-`.
+    Components are separated by `/` or `\`. Every character other than letters, digits,
+    `-` and `_` becomes `-`, so `dir/ring.xml` gives `ring-xml`. Different names can give
+    equal results.
     """
     name = subject.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)

@@ -39,9 +39,10 @@ class Stopwatch:
     def time_ns(self, algorithm: Algorithm) -> int | None:
         """Return the simulated time of an algorithm in ns; None if it never finishes.
 
-        If it has the same schedule as the fastest algorithm so far (the identical step table
-        object, equal collective and placement), the stored time is returned without a simulation.
-        Raises the errors of the simulator.
+        If it has the same schedule as the fastest algorithm so far (`_is_same_schedule`), the
+        stored time is returned without a simulation. Otherwise it is simulated, and
+        remembered if it is faster than the fastest so far. Raises the errors of the
+        simulator.
         """
         if self._fastest is not None and _is_same_schedule(algorithm, self._fastest[1]):
             return self._fastest[0]
@@ -52,9 +53,10 @@ class Stopwatch:
 
 
 def _is_same_schedule(first: Algorithm, second: Algorithm) -> bool:
-    """Return whether two algorithms have the identical step table object, and equal collectives.
+    """Return whether two algorithms share one step table object, with equal collectives and
+    placements.
 
-    Their placements must be equal too.
+    Two equal but separate step tables give False.
     """
     if first.steps is not second.steps or first.collective != second.collective:
         return False
@@ -231,8 +233,9 @@ class _Simulations:
     ) -> int | None:
         """Return the simulated time in ns at a size in bytes; None if a rank never finishes.
 
-        Times are cached only for the size of the last call. Raises `HubError` if the simulation
-        fails.
+        Only the fastest algorithm since the last change of the size is not simulated again
+        (`Stopwatch`). A new size discards this time, and the details for `variant`. Raises
+        `HubError` if the simulation fails.
         """
         if self._at is None or self._at[0] != size:
             self._at = size, Stopwatch(lambda each: self._simulate_ns(each, size))
@@ -240,11 +243,13 @@ class _Simulations:
         return self._at[1].time_ns(algorithm)
 
     def judge_ns(self, algorithm: Algorithm, size: int) -> int | None:
-        """Return the time in ns by which synthesizers judge their trials.
+        """Return the time in ns by which synthesizers judge their trials; None if a rank never
+        finishes.
 
-        It is that of nominal links, also if the times of the comparison are those of a machine:
-        trials of a synthesizer differ in their use of links, and a machine would try several
-        variants of each. Raises `HubError` if the simulation fails.
+        It is that of nominal links: the time of `time_ns` if the comparison has no machine,
+        otherwise that of the default simulator. Reason: trials of a synthesizer differ in
+        their use of links, and a machine would try several variants of each. Raises
+        `HubError` if the simulation fails.
         """
         if not self.options:
             return self.time_ns(algorithm, size)
@@ -270,10 +275,13 @@ class _Simulations:
         )
 
     def variant(self, algorithm: Algorithm) -> tuple[int, int, str]:
-        """Return the instances, pieces and protocol with which an algorithm was last timed.
+        """Return the instances, pieces and protocol with which `time_ns` last simulated an
+        algorithm.
 
-        The algorithm is recognized by its table of steps (by identity). Pieces are 1 if they were
-        not recorded. All are 1, 1 and "" if instances or protocol are unknown.
+        The algorithm is recognized by its table of steps (by identity). The result is (1, 1,
+        "") if it was not simulated at the size of the last call of `time_ns`, or if the
+        simulator did not report instances and protocol. Pieces are 1 if only they are
+        missing.
         """
         details = self._details.get(id(algorithm.steps), {})
         instances, protocol = details.get("instances"), details.get("protocol")

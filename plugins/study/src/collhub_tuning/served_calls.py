@@ -132,11 +132,14 @@ def _divide(
     kind: CollectiveKind,
     mode: bool,
 ) -> Iterator[Stretch]:
-    """Yield ranges of sizes between all limits of the calls in both lists, ascending from 0 bytes.
+    """Yield ranges of sizes between all limits of the calls in both lists, ascending from 0
+    bytes.
 
-    Both ends of a range are included; the last one has no end (None). It has the first of the
-    `declared` servers that covers it, or "", and all `actual` servers in their order. `mode`: True
-    for in place.
+    All calls must be of the collective `kind` and of the mode (`mode`: True for in
+    place); this is not checked. Both ends of a range are included; the last one has no
+    end (None). A range has the server of the first of the `declared` calls that covers
+    it, or "", and the servers of all `actual` calls that cover it, in their order.
+    Without calls there is one range of all sizes.
     """
     rows = [*declared, *actual]
     borders = {0, *(row.min_bytes for row in rows)}
@@ -155,9 +158,12 @@ def _covers(calls: ServedCalls, size: int) -> bool:
 
 
 def _merge(pieces: Iterable[Stretch]) -> list[Stretch]:
-    """Merge adjacent stretches with equal declared and equal actual servers; keep the order.
+    """Merge consecutive stretches with equal declared and equal actual servers; keep the
+    order.
 
-    The pieces must be of one collective and mode, and adjacent without gaps.
+    A merged stretch reaches from the begin of its first piece to the end of its last. The
+    pieces must be of one collective and mode, and adjacent without gaps; this is not
+    checked. [] without pieces.
     """
     merged: list[Stretch] = []
     for piece in pieces:
@@ -244,10 +250,12 @@ def check_files(
 
 
 def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
-    """Return the rows (file, format, collective, sizes, server) of checked files.
+    """Return the rows (file, format, collective, sizes, server) of checked files, for
+    `FILES_HEADER`.
 
-    There is one row per range of sizes, by file in the given order. A file that serves no call has
-    one row with the collective `none`.
+    There is one row per entry of `served`, in its order, by file in the given order. A
+    file that serves no call has one row with the collective `none` and empty sizes and
+    server.
     """
     rows = []
     for one in checked:

@@ -236,8 +236,10 @@ class TaskProcesses(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Stop the processes when all tasks are finished, or immediately with `cancel_futures`.
 
-        With `cancel_futures`, waiting tasks are cancelled and running processes are killed. `wait`
-        is ignored: the method always waits for its threads. It may be called repeatedly.
+        With `cancel_futures`, waiting tasks are cancelled and running processes are killed,
+        so that the futures of their tasks raise `BrokenExecutor`. `wait` is ignored: the
+        method always waits for its threads. The environment of this process is restored. It
+        may be called repeatedly.
         """
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -321,10 +323,13 @@ class _TaskProcess:
 
 
 def _serve(connection: Connection) -> None:
-    """Execute tasks until the parent closes the connection.
+    """Execute tasks one after the other in a child process, until the parent closes the
+    connection.
 
-    First sends None to report that it is ready. Then it receives (function, args, kwargs) and sends
-    the result of `_call` for each. Ctrl-C is ignored, because the parent stops this process.
+    First sends None to report that it is ready. Then it receives (function, args, kwargs)
+    and sends the result of `_call`, with which an exception of the function is sent too.
+    Ctrl-C is ignored, because the parent stops this process. A result that cannot be
+    pickled terminates the process.
     """
     # A terminal sends Ctrl-C to all processes; the parent stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -352,10 +357,11 @@ def _call(
 
 @contextmanager
 def _use_safe_path() -> Iterator[None]:
-    """Context manager in which started processes do not import from the working directory.
+    """Context manager in which started Python processes do not import from the working
+    directory.
 
-    It sets the environment variable `_SAFE_PATH` to 1, and restores or removes it at the end, also
-    after an exception.
+    It sets the environment variable `PYTHONSAFEPATH` of this process to 1, for all
+    threads, and restores or removes it at the end, also after an exception.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"

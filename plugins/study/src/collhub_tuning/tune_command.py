@@ -70,10 +70,10 @@ def _complete_kinds(context: click.Context, parameter: click.Parameter, begun: s
 
 
 def _parse_percent(context: click.Context, parameter: click.Parameter, text: str) -> float:
-    """Parse a percentage such as `2%` as a fraction such as 0.02.
+    """Parse a percentage such as `2%` as a fraction such as 0.02 (callback of an option).
 
-    Raises `click.BadParameter` without the sign %, for a text that is not a number, and outside 0
-    to `_MAX_TOLERANCE_PERCENT`.
+    Raises `click.BadParameter` without the sign % at the end, for a text that is not a
+    number, and below 0 or above `_MAX_TOLERANCE_PERCENT` (100), which are both allowed.
     """
     try:
         percent = float(text.removesuffix("%"))
@@ -232,10 +232,12 @@ def _write_page(
 
 
 def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
-    """Print an empty line, then a table of NCCL's own choice and its time in each window of sizes.
+    """Print an empty line, then a table that compares the algorithms with NCCL's own choice.
 
-    No text is printed if no time of NCCL is known in any window. If the timing of the first
-    collective does not model machines, a note explains why there are no gains.
+    A row is a window of sizes in which NCCL's time is known at some size
+    (`tuned_baseline_rows`); it has the algorithm, NCCL's choice and the gain. Without
+    rows the function prints no line. If the timing of the first collective does not model
+    machines, a note explains why there are no gains.
     """
     from collhub_tuning import baseline
 
@@ -464,10 +466,10 @@ def _tune_modes(
 def _parse_kinds(names: Sequence[str], registry: Registry) -> list[str]:
     """Return the requested collectives by their standard names, each once, in order.
 
-    Names may have any usual spelling, also of uneven collectives. Without names, the result is
-    `_DEFAULT_KINDS`. Raises `UsageError` (`unknown-name`) for an unknown name, with the closest
-    match or the known names; `PluginError` instead if a plugin that is not loaded may provide
-    it.
+    A name may have any usual spelling (`standard_kind`, `uneven_kind`). Without names,
+    the result is `_DEFAULT_KINDS`. Raises `UsageError` (`unknown-name`) for an unknown
+    name, with the closest match or the known names as the cure; `PluginError` instead if
+    a plugin that is not loaded may provide it (`unknown_name`).
     """
     kinds = []
     for name in names or _DEFAULT_KINDS:
@@ -487,10 +489,13 @@ def _check_counts(kinds: Sequence[str], counts: str | None) -> None:
 
 
 def _parse_formats(context: CommandContext, arguments: dict[str, Any]) -> list[str]:
-    """Return the requested formats, each once, in order; [] without an output folder.
+    """Return the names of the formats to write, each once, in order; [] without an output
+    folder.
 
-    By default these are all formats of selections that are installed. Blanks around names are
-    removed; names are not checked here. Raises `UsageError` for `--to` without an output folder.
+    They are the parts of `--to` (`arguments["formats"]`) between commas, without blanks
+    around them; by default all installed formats of selections. Names are not checked
+    here. Raises `UsageError` for `--to` without an output folder (`arguments["out"]`
+    None).
     """
     if arguments["out"] is None:
         if arguments["formats"]:

@@ -145,11 +145,12 @@ class MeasuredTimes:
             yield name, min_bytes, max_bytes, tuple(self.sizes[index] for index in run)
 
     def _winning_times(self, name: str) -> list[int | None]:
-        """Return the times of an algorithm in ns by size, None at sizes where it cannot win.
+        """Return the times of an algorithm in ns, one per size; None where it cannot win or has
+        no time.
 
-        At a size whose possible winners are given (`winners`), the algorithm must be one of them.
-        At other sizes, its time must be below the limit of the size in `limits_ns`, if there is
-        one.
+        At a size whose possible winners are given (`winners`), the algorithm must be one of
+        them. At other sizes, its time must be below the limit of the size in `limits_ns` (not
+        equal to it), if there is one. Raises `KeyError` for an unknown name.
         """
         times_ns: list[int | None] = []
         for size, time_ns in zip(self.sizes, self.times_ns[name], strict=True):
@@ -184,12 +185,13 @@ class MeasuredTimes:
         return defaults
 
     def slowdowns(self, sizes: Collection[int]) -> dict[str, float]:
-        """Return each algorithm's mean ratio of its time to the fastest time, ascending.
+        """Return each algorithm's mean ratio of its time to the fastest time, in ascending
+        order.
 
         `sizes`: only these count, each equally; those that were not compared are ignored. The
-        fastest time is the best of all algorithms at this size, so that ratios are at least 1.
-        Algorithms without a time at one of the sizes are left out. Equal ratios keep the order of
-        the algorithms. Empty if no size counts.
+        fastest time is the best of all algorithms at this size, so that ratios are at least
+        1; if it is 0, every ratio is 1. Algorithms without a time at one of the sizes are
+        left out. Equal ratios keep the order of the algorithms. Empty if no size counts.
         """
         indices = [index for index, size in enumerate(self.sizes) if size in sizes]
         means: dict[str, float] = {}

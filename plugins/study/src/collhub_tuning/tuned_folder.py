@@ -65,10 +65,11 @@ class CheckedFormat:
 
     @property
     def findings(self) -> tuple[Diagnostic, ...]:
-        """Return the diagnostics of the format, then one finding per stretch with a defect.
+        """Return the diagnostics of the format, then one error per stretch of sizes with a
+        defect.
 
-        A stretch is a range of sizes. The code of such a finding is the text of the defect before
-        its first colon.
+        The errors are in the order of the stretches. Their code is the text of
+        `Stretch.defect` before its first colon: `overlap`, `gap` or `changed`.
         """
         defects = [
             Diagnostic(
@@ -88,10 +89,12 @@ class CheckedFormat:
 def create_format(
     context: CommandContext, selection: Selection, name: str, options: Mapping[str, str]
 ) -> WrittenFormat:
-    """Create the files of a format in memory, and read them back as the runtime does.
+    """Create the files of the format `name` in memory, and read them back as the runtime
+    does.
 
-    The result has the files and the calls that they serve. Raises `InputError` with the errors of
-    reading them, and the `HubError` of the writer.
+    The result has the files and the calls that they serve. Raises `InputError` with the
+    errors that the reader reports, and the `HubError` of the writer or reader. No file is
+    written.
     """
     folders = context.selection_folders()
     result = folders.files(selection, name, options)
@@ -305,10 +308,11 @@ def _add_folder(finding: Diagnostic, folder: Path) -> Diagnostic:
 
 
 def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
-    """Return one row per stretch of sizes with its server.
+    """Return one row per stretch of sizes: format, collective, calls, sizes, servers.
 
-    Rows of both modes that are otherwise equal are merged; they have the position of the first. The
-    order is that of the formats and stretches.
+    A stretch in place and one out of place with equal collective, sizes and servers
+    (declared and actual) share the row of the first, with the calls `all`. The order is
+    that of the formats and stretches.
     """
     rows = []
     for form in checked:
@@ -322,8 +326,9 @@ def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
 def _format_row(name: str, stretch: Stretch, modes: Sequence[bool]) -> list[str]:
     """Return the cells of a stretch: format, collective, calls, sizes, servers.
 
-    `modes`: True for in place, False for out of place; two modes give `all`. Without servers, the
-    last cell is `nobody` if a server was declared, otherwise `RUNTIME`.
+    `modes`: True for in place, False for out of place; must not be empty. Two modes give
+    the calls `all`. Several servers are joined by ` and `. Without servers, the last cell
+    is `nobody` if a server was declared, otherwise `the runtime's own choice`.
     """
     calls = "in place" if modes[0] else "out of place"
     return [

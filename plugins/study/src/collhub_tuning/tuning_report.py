@@ -75,10 +75,11 @@ class TuningOutcome:
 
 
 def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
-    """Return one row per window of sizes, including those with the runtime's default.
+    """Return one row of texts per window of sizes, with the columns of `HEADER`.
 
-    The order is that of the collectives, then of the sizes. A collective without windows has one
-    row with "all sizes" and "none".
+    A window is a range of sizes with one algorithm, or with the runtime's default. The
+    order is that of the collectives, then of the sizes. A collective without windows has
+    one row with "all sizes" and "none".
     """
     rows = []
     for tuned in outcome.tuned:

@@ -60,14 +60,19 @@ def create_variations(
     failures: Sequence[str],
     slow_links: Sequence[str] = (),
 ) -> list[Variation]:
-    """Create one network for every value of all ranges, every failure and every set of slow links.
+    """Create one network for every value of all ranges, every failure and every set of slow
+    links.
 
-    `ranges`: such as `bandwidth=10GB/s..100GB/s`; each value is twice the previous one, both limits
-    are included. `failures`: links that fail together, such as `3-4` (both directions) or
-    `3->4,5-6`. `slow_links`: links that have a fraction of their bandwidth together, such as
-    `3-4=0.5,5-6=0.25`. Each is a separate change of the original network. The order is that of
-    these three; of equal names one remains. Raises `UsageError` for other texts and unknown links,
-    and for failures that disconnect the network.
+    `ranges`: such as `bandwidth=10GB/s..100GB/s`, which scales all links so that the
+    fastest has the value, or `latency=100ns..10us` for the slowest. Each value is twice
+    the previous one, and the last is the upper limit (`_parse_range`). `failures`: links
+    that fail together, such as `3-4` (both directions) or `3->4,5-6`. `slow_links`: links
+    that have a fraction of their bandwidth together, such as `3-4=0.5,5-6=0.25`.
+
+    Each is a separate change of the original network, which is not changed and not in the
+    result. The order is that of these three; of equal names one remains, at the first
+    position. Raises `UsageError` for other texts and unknown links, and for failures that
+    disconnect the network.
     """
     variants = [variant for text in ranges for variant in _create_from_range(topology, text)]
     for text in failures:
@@ -122,10 +127,11 @@ def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
 
 
 def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
-    """Return the topology with all bandwidths scaled so that the fastest link has `bytes_per_s`.
+    """Return a new topology with all bandwidths scaled so that the fastest link has
+    `bytes_per_s`.
 
-    The bandwidths of the dimensions are scaled by the same factor. At least one link must have a
-    bandwidth above 0.
+    The bandwidths of the dimensions are scaled by the same factor. At least one link must
+    have a bandwidth above 0; this is not checked.
     """
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
 
@@ -141,10 +147,11 @@ def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
 
 
 def _scale_latencies(topology: Topology, latency_s: float) -> Topology:
-    """Return the topology with all latencies scaled so that the largest is `latency_s` (seconds).
+    """Return a new topology with all latencies scaled so that the largest is `latency_s`
+    (seconds).
 
-    If all are 0, all become `latency_s`. The latencies of the dimensions are changed in the same
-    way.
+    If all latencies of links are 0, those of all links and dimensions become `latency_s`.
+    Otherwise the latencies of the dimensions are scaled by the same factor.
     """
     slowest = float(topology.latency_s.max(initial=0.0))
     latencies: Float64Array = np.full(topology.num_links, latency_s)

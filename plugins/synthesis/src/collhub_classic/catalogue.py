@@ -151,8 +151,8 @@ def _build_scatter_planners(
     def plan_gather(task: ClassicTask) -> PlannedAlgorithm:
         """Plan the gather as the reversed scatter, without sums.
 
-        Every message is sent from the receiver to the sender, and rounds are in reverse order. The
-        cost is that of `gather_cost_of`; there are no details.
+        Every message of the scatter is sent in the opposite direction, and the rounds are in
+        reverse order. The cost is `gather_cost_of(n)` for n ranks; there are no details.
         """
         plan = plan_of(task.num_ranks).backwards(reduces=False)
         return PlannedAlgorithm(plan, gather_cost_of(task.num_ranks), {})
@@ -164,11 +164,13 @@ def _build_scatter_planners(
 
 
 def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast along the chain of ranks 0, 1, 2, ..., with the vector split into c chunks.
+    """Plan a broadcast along the chain of ranks 0, 1, 2, ..., with the vector split into c
+    chunks.
 
-    c is the option `chunks` if it is not 0, else about sqrt(max(1, n - 2) m beta / alpha) for n
-    ranks and m bytes, limited as in `_choose_chunks`. This minimizes the cost (n - 2 + c) (alpha +
-    m beta / c). The detail `chunks` reports c.
+    c is the option `chunks` if it is not 0. Otherwise it is about sqrt(max(1, n - 2) m
+    beta / alpha), limited as in `_choose_chunks`, for n ranks, m bytes, latency alpha and
+    time per byte beta. This minimizes the cost (n - 2 + c) (alpha + m beta / c). The only
+    detail of the result is `chunks`, with the value c.
     """
     chunks = _choose_chunks(task, max(1, task.num_ranks - 2))
     plan = exchanges.plan_chain_broadcast(task.num_ranks, chunks)
@@ -178,12 +180,13 @@ def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan an all-reduce on NCCL's two trees, each of which reduces and broadcasts half of the
-    data.
+    """Plan an all-reduce on NCCL's two trees, each of which reduces and broadcasts half of
+    the data.
 
-    The number of chunks per tree is the option `chunks` if it is not 0, else the one of
-    `_choose_chunks` for a path of 2 ceil(log2 n) messages (at least 2) among n ranks. The detail
-    `chunks` reports it.
+    The number of chunks per tree is the option `chunks` if it is not 0, else that of
+    `_choose_chunks` for a path of 2 ceil(log2 n) messages (at least 2) among n ranks. It
+    is the only detail of the result, `chunks`. The cost is that of
+    `compute_double_tree_cost`.
     """
     chunks = _choose_chunks(task, 2 * max(1, (task.num_ranks - 1).bit_length()), trees=2)
     plan = exchanges.plan_double_tree_all_reduce(task.num_ranks, chunks)
@@ -218,10 +221,11 @@ _MAX_CHUNKS = 64
 
 
 def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast on a k-nomial tree, with its cost.
+    """Plan a broadcast from rank 0 on a k-nomial tree, with its cost
+    (`compute_knomial_cost`).
 
-    In each round, each rank with the data sends it to up to k - 1 other ranks. k is the option
-    `radix` (at least 2), and the only detail of the result.
+    In each round, each rank with the data sends it to up to k - 1 other ranks. k is the
+    option `radix` (at least 2), and the only detail of the result.
     """
     radix = cast("RadixOptions", task.options).radix
     plan = exchanges.plan_knomial_broadcast(task.num_ranks, radix)
@@ -231,9 +235,10 @@ def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_binomial(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast from rank 0 on a binomial tree: in each round the ranks with data double.
+    """Plan a broadcast from rank 0 on a binomial tree, with its cost and without details.
 
-    The entire buffer is one message. The plan has its cost, and no details.
+    The ranks with the data double in each round, in the last one up to the number of
+    ranks. The entire buffer is one message.
     """
     plan = exchanges.plan_knomial_broadcast(task.num_ranks, 2)
     return PlannedAlgorithm(plan, exchanges.compute_knomial_cost(task.num_ranks, 2), {})
@@ -242,8 +247,9 @@ def _plan_binomial(task: ClassicTask) -> PlannedAlgorithm:
 def _plan_binomial_all_reduce(task: ClassicTask) -> PlannedAlgorithm:
     """Plan an all-reduce on a binomial tree: a reduce to rank 0, then a broadcast from it.
 
-    The cost is the sum of both; there are no details. Precondition, not checked: the options of the
-    task have no `radix`, or the cost of the reduce is that of another tree.
+    The cost is the sum of both (`_compute_tree_reduce_cost`, `_plan_binomial`); there are
+    no details. The options of the task must not be `RadixOptions`, because the cost of
+    the reduce would be that of another tree; this is not checked.
     """
     planned = _plan_binomial(task)
     plan = planned.plan.backwards(reduces=True).then(planned.plan)
@@ -320,10 +326,10 @@ def _plan_halving(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_swing(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan Swing's all-gather, with the cost of an all-gather by recursive doubling and without
-    details.
+    """Plan Swing's all-gather, with the cost of an all-gather by recursive doubling.
 
-    Raises `UsageError` (`not-a-power`) unless the number of ranks is a power of two.
+    There are no details. Raises `UsageError` (`not-a-power`) unless the number of ranks
+    is a power of two, including 1.
     """
     _check_power_of_two(task)
     cost = logarithmic.compute_doubling_all_gather_cost(task.num_ranks)

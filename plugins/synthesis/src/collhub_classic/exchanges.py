@@ -61,10 +61,12 @@ def compute_ring_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
-    """Plan a broadcast of `chunks` blocks from rank 0 along the chain of ranks 0, 1, 2, ..., n - 1.
+    """Plan a broadcast of `chunks` blocks from rank 0 along the chain of ranks 0, 1, 2, ...,
+    n - 1.
 
-    There are n - 2 + `chunks` rounds. In round k, rank r sends chunk k - r to rank r + 1, if this
-    chunk and rank exist. For one rank, the plan has no messages.
+    There are n - 2 + `chunks` rounds, from k = 0 on. In round k, rank r sends chunk k - r
+    to rank r + 1, if this chunk and rank exist. Messages of a round are in the order of
+    r. For one rank, the plan has no messages.
     """
     builder = PlanBuilder(num_ranks, chunks)
     for k in range(num_ranks - 2 + chunks):
@@ -77,7 +79,8 @@ def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
 def compute_chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
     """Return the cost (n - 2 + c) (alpha + m beta / c) of a chain broadcast with c chunks.
 
-    n: number of ranks; m: bytes of the vector.
+    n: number of ranks; m: bytes of the vector; alpha: latency; beta: time per byte. For
+    one rank it is (c - 1) (alpha + m beta / c), although no message is sent.
     """
     rounds = num_ranks - 2 + chunks
     return AlphaBetaCost(rounds, Fraction(rounds, chunks))
@@ -133,7 +136,8 @@ def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
 def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
     """Plan an all-to-all in one round: every rank sends each other rank its block.
 
-    The block for destination d from source s has the number s * n + d.
+    The block for destination d from source s has the number s * n + d, for n ranks.
+    Messages are in the order of `_list_pairs`; with one rank there are none.
     """
     source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
@@ -144,9 +148,10 @@ def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
 
 
 def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
-    """Plan a broadcast in one round: rank 0 sends the vector, a single block, to all other ranks.
+    """Plan a broadcast in one round: rank 0 sends the vector, a single block, to all other
+    ranks.
 
-    Messages are in the order of the receivers. For one rank, the round is empty.
+    Messages are in the order of the receivers. For one rank, the plan has no messages.
     """
     receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, 1)
@@ -158,8 +163,8 @@ def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
 def plan_direct_scatter(num_ranks: int) -> MessagePlan:
     """Plan a scatter in one round: rank 0 sends block r to rank r, for every other rank r.
 
-    Rank 0 keeps block 0. Messages are in the order of the receivers. For one rank, the round is
-    empty.
+    Rank 0 keeps block 0. Messages are in the order of the receivers. For one rank, the
+    plan has no messages.
     """
     receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks)
@@ -283,11 +288,12 @@ def compute_knomial_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
 
 
 def compute_knomial_reduce_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
-    """Return the cost d (alpha + m beta) of a k-nomial reduce, where d is the depth of the tree.
+    """Return the cost d (alpha + m beta) of a k-nomial reduce, where d is the depth of the
+    tree.
 
-    k is `radix`, m the data of the collective. The depth is the largest d for which 1 + k + ... +
-    k^(d - 1) is below the number of ranks: 0 for one rank. Senders work at the same time, and a
-    rank receives from several senders at once.
+    k is `radix` and m the bytes of the collective. The depth is the largest d for which 1
+    + k + ... + k^(d - 1) is below the number of ranks; 0 for one rank. Senders work at
+    the same time, and a rank receives from several senders at once.
     """
     depth, first = 0, 0
     while first * radix + 1 < num_ranks:
@@ -313,7 +319,11 @@ def plan_binomial_scatter(num_ranks: int) -> MessagePlan:
 
 
 def compute_binomial_scatter_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost alpha ceil(log2 n) + m beta (n - 1) / n of a binomial scatter."""
+    """Return the cost alpha ceil(log2 n) + m beta (n - 1) / n of a binomial scatter among n
+    ranks.
+
+    m: bytes of the data of all ranks. For one rank it is 0.
+    """
     rounds = (num_ranks - 1).bit_length()
     return AlphaBetaCost(rounds, Fraction(num_ranks - 1, num_ranks))
 
@@ -328,13 +338,13 @@ def compute_binomial_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def _count_shares_on_slowest_path(num_ranks: int) -> int:
-    """Return the number of blocks that are sent, one after another, on the slowest path of a
-    binomial gather.
+    """Return the blocks that are sent, one after another, on the slowest path of a binomial
+    gather.
 
-    The root's last child has the incomplete subtree. Either the largest complete subtree of c ranks
-    decides, with c - 1 blocks, or the remaining n - c ranks, n - c blocks plus those of their own
-    slowest path; the maximum is returned. c is the largest power of two below n. 0 for fewer than
-    two ranks.
+    A block is the data of one rank. Let c be the largest power of two below the number of
+    ranks n. The result S(n) is the maximum of two numbers: c - 1 for the complete subtree
+    of c ranks, and n - c + S(n - c) for the root's last child, whose subtree has the
+    other n - c ranks. S(n) is 0 for fewer than two ranks.
     """
     if num_ranks < 2:
         return 0
@@ -370,10 +380,12 @@ def plan_double_tree_all_reduce(num_ranks: int, chunks: int) -> MessagePlan:
 
 
 def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
-    """Return the cost 2 D alpha + (2 D + c - 1) m beta / (2 c) of NCCL's double-tree all-reduce.
+    """Return the cost 2 D alpha + (2 D + c - 1) m beta / (2 c) of NCCL's double-tree
+    all-reduce.
 
-    D: depth of the deeper tree; c: chunks per tree; m: bytes. The cost is exact if the trees never
-    send over the same link at the same time. For a single rank, D is 0.
+    D: depth of the deeper tree; c: chunks per tree; m: bytes. The cost is exact if the
+    trees never send over the same link at the same time. For a single rank, D is 0 and
+    the cost (c - 1) m beta / (2 c), although no message is sent.
     """
     parents = find_tree_parents(num_ranks), find_second_tree_parents(num_ranks)
     depth = max(int(_compute_depths(parent).max()) for parent in parents)
