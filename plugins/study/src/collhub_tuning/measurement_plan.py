@@ -78,9 +78,11 @@ def plan_measurements(
 ) -> list[PlannedRun]:
     """Return the test runs that measure all undecided sizes, in the order of the collectives.
 
-    Algorithms that NCCL has itself are runs of nccl-tests with NCCL_ALGO. Other algorithms run as a
-    program for NCCL, or, with `has_msccl`, as an MSCCL program in nccl-tests. Calls in place and
-    out of place share a run, which then has the sizes of both. The list is empty if every size is
+    The runs of a collective are those of `find_missing_measurements`: one per algorithm,
+    and one for the runtime's default. Algorithms that NCCL has itself are runs of
+    nccl-tests with NCCL_ALGO. Other algorithms run as a program for NCCL, or, with
+    `has_msccl`, as an MSCCL program in nccl-tests. Calls in place and out of place share a
+    run, which then has the sizes of both, ascending. The list is empty if every size is
     decided. Uneven collectives have no runs, because nccl-tests has no such test.
     """
     runs: dict[tuple[str, str], PlannedRun] = {}
@@ -116,11 +118,12 @@ def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
 
 
 def find_possible_winners(decision: SizeDecision) -> list[str]:
-    """Return the algorithms without a measurement that may be the fastest.
+    """Return the algorithms without a measurement that may be the fastest, in their order.
 
-    The lower limit of their time must be below the upper limits of all algorithms and of the
-    runtime's default, if that is known. If the first of them has no upper limit (its error is
-    unknown, or 100 % or more), only this one is returned. Empty if all algorithms are measured.
+    The lower limit of their time must be below the upper limits of all algorithms, measured
+    ones too, and of the runtime's default, if that is known. But if the first unmeasured
+    algorithm has no upper limit (its error is unknown, or 100 % or more), only this one is
+    returned. Empty if all algorithms are measured.
     """
     simulated = [name for name, band in decision.candidates.items() if not band.is_measured]
     if not simulated:
@@ -250,9 +253,12 @@ def _test_commands(
 def _creation_command(
     tuned: TunedCollective, subject: str, size: int, out: str, format: str
 ) -> str:
-    """Return the shell command that writes an algorithm to `out` in a format.
+    """Return the shell command that writes an algorithm to the file or folder `out`.
 
-    A synthesizer is executed for `size` bytes; a file is converted. Names and paths are quoted.
+    `subject`: name of a compared algorithm. If it is a file, it is converted to `format`;
+    otherwise the synthesizer of this name is executed for `size` bytes and the topology of
+    the question. The file and the topology are quoted; `out` and the name of a synthesizer
+    are not.
     """
     question = tuned.outcome.question
     if any(one.name == subject and one.is_file for one in tuned.algorithms):

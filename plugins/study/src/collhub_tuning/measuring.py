@@ -257,10 +257,13 @@ class _Simulations:
         return result.time_ns
 
     def exact(self, algorithm: Algorithm, size: int, time_ns: int | None) -> ExactTime:
-        """Return the time in ps with its slack; the time is None if lower bounds do not apply.
+        """Return the time in ps with its slack (possible error), for ratios to lower bounds.
 
-        They apply only if the timing shares links among messages. Raises `HubError` if the
-        simulation fails.
+        `time_ns`: the simulated time in ns, None if a rank never finishes. The time in ps is
+        None, and the slack 0, if `time_ns` is None, or if the last simulation let several
+        messages use a link at its full rate (`shares_links` False), because lower bounds do not
+        apply then. Otherwise the result is that of `exact_time`, which may simulate again.
+        Raises `HubError` if that fails.
         """
         if not self._shares_links:
             return ExactTime(None)
@@ -523,7 +526,8 @@ def _check_collective(name: str, algorithm: Algorithm, question: ComparisonQuest
 def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
     """Raise `UsageError` (`other-mode`) if an algorithm does not support the question's mode.
 
-    In place is checked first. Nothing is checked if the question has any mode.
+    In place is checked first, then out of place. No mode is checked if it is `ANY_MODE`.
+    `name`: name of the algorithm, for the message.
     """
     if question.mode == ANY_MODE:
         return

@@ -46,10 +46,12 @@ class ComparisonQuestion:
 
     @property
     def collective(self) -> Collective:
-        """Return the collective that synthesizers get, with one unit per part that it requires.
+        """Return the collective that synthesizers get, with the fewest units that its kind allows.
 
-        It supports in-place calls unless the mode is `out-of-place`, and out-of-place calls unless
-        the mode is `in-place`.
+        This is one unit per part, or the units of `counts` for an uneven collective. It
+        supports in-place calls unless the mode is `out-of-place`, and out-of-place calls unless
+        the mode is `in-place`. Raises `ValueError` for an unknown kind, and the error of
+        `UnitCounts.from_flat` for counts that do not fit the number of NPUs.
         """
         kind = CollectiveKind(self.kind)
         counts = self._unit_counts()

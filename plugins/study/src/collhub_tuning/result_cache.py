@@ -36,10 +36,12 @@ _Row = tuple[int, int | None, str, int | None, int | None, int, int, str, int, i
 
 
 def find_cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder of the cache: `$XDG_CACHE_HOME/collhub/compare`.
+    """Return the folder of the cache: `$XDG_CACHE_HOME/collhub/compare`. It is not created.
 
-    If the variable is not set or relative (as the XDG Base Directory Specification requires), it is
-    `~/.cache/collhub/compare`. None if the user has no home.
+    `environment`: the environment variables. If the variable is not set, empty or relative
+    (as the XDG Base Directory Specification requires), the folder is
+    `.cache/collhub/compare` in the home folder of the user of this process. None if the
+    user has no home.
     """
     base = environment.get("XDG_CACHE_HOME", "")
     if base and Path(base).is_absolute():
@@ -149,8 +151,11 @@ class ResultCache:
 def _identify(compared: ComparedAlgorithm) -> list[str]:
     """Return the identity of an algorithm: its name, or the SHA-256 digests of its files.
 
-    For a folder these are all files in it, otherwise the file itself, or all files that begin with
-    its name and a dot; sorted by path. The list is empty if there is no such file.
+    A synthesizer has its name. For a folder, the digests are of all files in it, also in
+    subfolders; for a file, of this file. If neither exists, they are of the files whose
+    names are this name, a dot and a suffix. Digests are sorted by path, and paths are not
+    part of them. The list is empty if there is no such file. Raises `OSError` for a file
+    that cannot be read.
     """
     if not compared.is_file:
         return [compared.name]
@@ -259,8 +264,10 @@ _CORE = {"collhub": "hub_core"}
 def collect_versions(registry: Registry) -> dict[str, str]:
     """Return the versions of Python and of all distributions that may affect results, by name.
 
-    The version of a distribution of the hub that is used from a checkout is followed by a digest of
-    its sources, which may change without the version.
+    These are the distributions of the plugins in `registry`, the installed ones of
+    `_LIBRARIES`, and all installed distributions of the hub (`collhub` and `collhub-...`).
+    The version of a distribution of the hub that is used from a checkout is followed by a
+    digest of its sources (`_sources_digest`), which may change without the version.
     """
     versions = {plugin.distribution: plugin.version for plugin in registry.plugins}
     versions["python"] = platform.python_version()

@@ -53,8 +53,12 @@ class Stretch:
     def defect(self) -> str:
         """Return a text about the defect of these sizes; "" if there is none.
 
-        The first that applies: several servers (overlap); a declared server but none (gap); another
-        server than the declared one, or a server where the runtime was declared (changed).
+        The first rule that applies decides about the text:
+
+        1. `overlap: ...`: several servers.
+        2. `gap: ...`: a server is declared, but there is none.
+        3. `changed: ...`: another server than the declared one, or a server although none is
+           declared, so that the runtime's own choice was expected.
         """
         if len(self.servers) > 1:
             return f"overlap: {' and '.join(self.servers)} both serve them"
@@ -74,9 +78,10 @@ def compare_coverage(
 ) -> list[Stretch]:
     """Divide all sizes into stretches (ranges) with equal declared and equal actual servers.
 
-    A server is the algorithm or file entry that serves calls. `declared`: calls that a report
-    promises; `actual`: calls that the files serve. For every collective and mode (in place or not)
-    of either list, the stretches cover all sizes from 0 bytes on. They are sorted by collective, in
+    A server is the algorithm or file entry that serves calls. `declared`: calls that a
+    report promises, of which the first that covers a size counts; `actual`: calls that the
+    files serve, which all count. For every collective and mode (in place or not) of either
+    list, the stretches cover all sizes from 0 bytes on. They are sorted by collective, in
     place first, then by size. The list is empty if both lists are.
     """
     rows = [*declared, *actual]
@@ -90,10 +95,11 @@ def compare_coverage(
 
 
 def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
-    """Return a range of sizes as text, with both limits included.
+    """Return a range of sizes in bytes as text. `min_bytes` and `max_bytes` are included.
 
-    Examples: `below 16 KiB`, `16 KiB to below 1 MiB`, `from 1 MiB`, `all sizes`. If the maximum is
-    a multiple of 1 KiB, the text is like `up to 16 KiB`.
+    `max_bytes` None means no limit: `from 1 MiB`, or `all sizes` from 0. If the maximum is
+    a multiple of 1 KiB above 0, it is the limit in the text: `up to 16 KiB`, `4 KiB up to
+    16 KiB`. Otherwise the limit is one byte more: `below 16 KiB`, `16 KiB to below 1 MiB`.
     """
     if max_bytes is None:
         return f"from {format_bytes(min_bytes)}" if min_bytes else "all sizes"

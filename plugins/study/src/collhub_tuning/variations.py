@@ -237,10 +237,11 @@ def sensitivity_header(varied: Sequence[VariedOutcome]) -> list[str]:
 
 
 def sensitivity_rows(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -> list[list[str]]:
-    """Return one row per size: the winner on the base network, then on every variation.
+    """Return one row of texts per size: the winner on the base network and on each variation.
 
-    A size without a time has "none". On a variation, the winner of the base network is preferred if
-    it is equally fast (`_find_winner`).
+    The first text is the size; the variations are in the order of `varied`. The winner is
+    the first of `ranking`, "none" without a time. But on a variation, the winner of the
+    base network is the winner if it is not slower than this one (`_find_winner`).
     """
     rows = []
     for size in base.question.sizes:

@@ -122,9 +122,11 @@ def _limit_steps(
 ) -> tuple[Int64Array, int, int]:
     """Keep the rows that begin first, as many as fit into `max_steps` steps.
 
-    A row that waits before it begins needs two steps. Returns the kept rows, ascending; the number
-    of omitted rows; and the begin of the first omitted one. The last two are 0 if all rows fit. Of
-    rows that begin at the same time, earlier ones in `rows` are kept first.
+    `start`, `begin`: ns, of every row of the table. A row whose begin is after its start
+    waits before, and needs two steps; any other row needs one. Rows are taken by begin,
+    those with equal begin in the order of `rows`, up to the first that does not fit.
+    Returns the kept rows, ascending if `rows` is; the number of omitted rows; and the begin
+    of the first omitted one in ns. The last two are 0 if all rows fit.
     """
     waits = np.count_nonzero(begin[rows] > start[rows])
     if len(rows) + waits <= max_steps:
@@ -182,12 +184,18 @@ def _number_units(
     *,
     is_input: bool,
 ) -> Int64Array:
-    """Convert offsets in INPUT or OUTPUT of some rows to numbers of the collective's units.
+    """Convert offsets of some rows in INPUT or OUTPUT to numbers of units of the full buffer.
 
-    `mask`: the rows. `offset`: offset of every row of the table. `is_input`: whether the offsets
-    are in INPUT. If the buffer has only the share of its rank, the shares are numbered by rank. If
-    the collective divides data by both source and target, units are numbered by source rank first.
-    Otherwise the offset is the number.
+    `mask`: the chosen rows; the result (int64) has one entry for each of them. `offset`:
+    offset in units of every row of the table. `is_input`: whether the offsets are in INPUT,
+    otherwise OUTPUT.
+
+    - The buffer has only the share of its rank: the number is rank * units per rank +
+      offset.
+    - The collective divides data by both source and target (all-to-all): unit u of the
+      INPUT of rank r has the number r * `unit_count` + u, and a unit of the OUTPUT has the
+      number that it has at its source.
+    - Otherwise the number is the offset.
     """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     rank, at = algorithm.steps.rank[mask].astype(np.int64), offset[mask]

@@ -253,7 +253,9 @@ def _check_file_name(name: str, path: str) -> None:
 def _parse(content: bytes, path: str, kind: type[C]) -> C:
     """Parse a YAML document, check it by the schema of `kind`, and return it as `kind`.
 
-    Raises `InputError` for the first violation, with its line if known.
+    `path`: its name in messages. Raises `InputError` (`invalid-card`) for a text that is no
+    YAML, and for the first violation of the schema, with the line of its top-level key if
+    known.
     """
     document = document_of(Source.of_bytes(path, content), _CODE).raw
     schema = f"{get_schema_name(kind).removeprefix('collhub/')}.json"

@@ -505,8 +505,9 @@ def explain_difference(slower: PointItem, best: PointItem) -> str:
 def _list_measured(place: _Place) -> list[MeasuredItem]:
     """Return the measured times (ns) of libraries in the shipped profile of the machine.
 
-    These are the tables of this collective on all ranks of the topology, without a data type. The
-    list is empty without a profile.
+    These are the times in the tables of this collective on all ranks of the topology,
+    except tables of sums of 8-bit integers (data type `int8`). They are in the order of the
+    tables, then by size. The list is empty without a profile or such a table.
     """
     profile = find_profile(place.topology)
     if profile is None:

@@ -337,8 +337,8 @@ def build(
 def _read_downloads(catalogue: Catalogue, pairs: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
     """Read the files of `--fetched NAME=FILE` as (entry name, bytes), in order.
 
-    Raises `UsageError` for another form and for an unknown entry, and the error of a file that
-    cannot be read.
+    Raises `UsageError` for a text without `=` and for an unknown entry (`Catalogue.find`),
+    and `InputError` (`unreadable`) for a file that cannot be read.
     """
     downloads = []
     for pair in pairs:
@@ -393,9 +393,11 @@ def _describe_source(card: Card) -> str:
 
 
 def _choose_machine(context: CommandContext, catalogue: Catalogue, card: Card) -> str:
-    """Return the first network of the card whose number of ranks the card allows.
+    """Return the first network of a card whose number of ranks the card allows.
 
-    A card without ranks allows any. Raises `UsageError` (`no-machine`) if no network fits.
+    The networks are those of `Catalogue.topologies_of`. A card without ranks allows any
+    number: the result is then the first network, which is not read. Raises `UsageError`
+    (`no-machine`) if no network fits, and the errors of a network that cannot be read.
     """
     for text in catalogue.topologies_of(card):
         if not card.ranks or context.read_topology(text).num_npus in card.ranks:

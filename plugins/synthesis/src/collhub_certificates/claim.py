@@ -124,11 +124,12 @@ class Claim:
                     raise FlawError("collective", message)
 
     def carrying_planes(self) -> dict[int, CertifiedPlane]:
-        """Return the certificate's entry of every plane by plane number; {} if there is one plane.
+        """Return the entries of planes by plane number; {} if the network has one plane.
 
-        A plane is an independent network that carries a share of the data. If a plane has several
-        entries, the last one counts. Raises `FlawError` (`planes`) unless the shares of the entries
-        add up to exactly 1 and all their planes exist.
+        An entry of the certificate is about one plane, an independent network that carries a
+        share of the data. Planes without an entry are missing. If a plane has several entries,
+        the last one counts. Raises `FlawError` (`certificate-planes`) unless the shares of the
+        entries add up to exactly 1 and the network has all their planes.
         """
         if len(self.planes) == 1:
             return {}
@@ -146,11 +147,12 @@ def read_capacities(
 ) -> list[dict[tuple[int, int], Fraction]]:
     """Return the bandwidth of every link in bytes/s, as one dict per plane.
 
-    A plane is an independent network. The keys are (source, destination). Of parallel links only
-    the first counts. Links without a plane are on plane 0. The links are those of the topology,
-    else those of the certificate. Raises `FlawError` (`topology`) if the topology is not that of
-    the certificate, if neither lists the links, and if plane numbers do not first appear in the
-    order 0, 1, 2, ...
+    A plane is an independent network. The keys are (source, destination). Of parallel links
+    of a plane only the first counts. Links without a plane are on plane 0, which is always
+    in the result. The links are those of the topology, else those of the certificate.
+    Raises `FlawError` (`certificate-topology`) if the topology is not that of the
+    certificate, if neither lists the links, and for a link whose plane is more than 1 above
+    the highest plane before it (0 before the first link).
     """
     network = _check_network(certificate["network"], topology)
     planes: list[dict[tuple[int, int], Fraction]] = [{}]
@@ -216,8 +218,10 @@ def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> Cer
 def find_document(algorithm: Algorithm, key: str) -> Mapping[str, Any] | None:
     """Find a JSON object with the name `key` in the extensions of an algorithm; None without one.
 
-    Of several, the first in the order of the producers' names is returned. Extensions of other
-    forms are skipped.
+    An extension is the JSON value that a producer, such as a synthesizer, has stored under
+    its name. Only direct members of extensions that are objects are searched; a value with
+    this key that is no object is skipped. Of several, the first in the order of the
+    producers' names is returned.
     """
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]
@@ -235,11 +239,13 @@ def check_same_collective(
     algorithm: Algorithm,
     document_name: str,
 ) -> None:
-    """Raise `FlawError` (`collective`) if a document is for another collective than an algorithm.
+    """Raise `FlawError` unless a document is for the collective of an algorithm.
 
-    Size, kind, ranks and root are compared; the ranks of the document must be 0, 1, ... in order.
-    An algorithm without a size, or without a root, fits any. For a custom algorithm only the size
-    is compared. `document_name` is used in the message.
+    The code is `certificate-collective`. Size in bytes, kind, ranks and root are compared;
+    the ranks of the document must be 0, 1, ... in order. An algorithm without a size, or
+    without a root, fits any. For a custom algorithm only the size is compared. Raises
+    `ValueError` for an unknown kind in the document. `document_name` is used in the
+    message.
     """
     actual = algorithm.collective
     is_same = algorithm.collective_bytes in (None, document["collective_bytes"])
@@ -254,11 +260,11 @@ def check_same_collective(
 
 
 def check_claimed_time(document: Mapping[str, Any], proved_ns: Fraction, proof: str) -> int:
-    """Check that a claimed lower bound of the time is not above the proved one, and return it.
+    """Check that a claimed lower bound in ns is not above the proved one, and return it.
 
-    The claim is the field `lower_bound_ns` of the document. Raises `FlawError` (`bound`) unless it
-    is an integer from 0 to `proved_ns`. `proof` is the plural subject of the message, for example
-    "the prices".
+    The claim is the field `lower_bound_ns` of the document. Raises `FlawError`
+    (`certificate-bound`) unless it is an integer from 0 to `proved_ns`. `proof` is the
+    plural subject of the message, for example "the prices".
     """
     claimed = document.get("lower_bound_ns")
     if not isinstance(claimed, int) or isinstance(claimed, bool) or claimed < 0:

@@ -166,9 +166,10 @@ def _build_directed_tree(
 
 
 def _check_path(node: int, root: int, parents: Mapping[int, int]) -> None:
-    """Raise `FlawError` unless the parents of a node lead to the root without a cycle.
+    """Raise `FlawError` (`certificate-tree`) unless the parents of a node lead to the root.
 
-    The root itself is always valid. `parents`: parent by node, without the root.
+    They do not if a node on the way has no parent, or if there is a cycle. The root itself
+    is always valid. `parents`: parent by node, without the root.
     """
     start, steps = node, 0
     while node != root:
@@ -188,9 +189,10 @@ def check_traffic(
 ) -> None:
     """Check that an algorithm sends on a plane exactly the data that the plane's trees carry.
 
-    For each pair (sender, receiver) the fractions of the data are compared exactly.
-    `data_per_rate`: fraction of the data per unit of a tree's weight. Messages on channel c use
-    plane c modulo `num_planes`. Raises `FlawError` (`traffic`) with the lowest pair that differs.
+    For each pair (sender, receiver), the units of all its messages divided by the units of
+    the collective are compared exactly with the sum of `data_per_rate` times the weight of
+    each tree that uses the pair. Messages on channel c use plane c modulo `num_planes`.
+    Raises `FlawError` (`certificate-traffic`) with the lowest pair that differs.
     """
     planned: dict[NodePair, Fraction] = {}
     for tree in directed_trees:

@@ -68,12 +68,14 @@ def check_certificate(
     algorithm: Algorithm | None = None,
     topology: Topology | None = None,
 ) -> CertificateReport:
-    """Recompute all claims of a certificate and report the flaws.
+    """Recompute all claims of a certificate and report the flaws; none is raised.
 
-    With `topology`, the certificate must be for this network; otherwise the network is the list of
-    links in the certificate. With `algorithm`, its traffic between ranks must be that of the trees.
-    A document that violates the schema is reported with the code `certificate-form`, without rate
-    and bound. docs/certificates.md describes the document.
+    With `topology`, the certificate must be for this network; otherwise the network is the
+    list of links in the certificate. With `algorithm`, its collective must be that of the
+    certificate (any for a custom one), and its traffic between ranks that of the trees. A
+    certificate without trees gets a warning, and its rate is None. A document that violates
+    the schema is reported with the code `certificate-form`, without rate and bound.
+    docs/certificates.md describes the document.
     """
     violations = schema_violations(certificate, _SCHEMA_FILE)
     if violations:
