@@ -357,9 +357,10 @@ def _compute_partition_rate(
 ) -> Fraction:
     """Compute the rate of an all-reduce that a partition of the ranks into blocks allows.
 
-    The rate is limited by the `capacities` of the links. Raises `FlawError` (`bound`) as
-    `_check_blocks` does, and if a rank is not in exactly one block. Other nodes may be in any
-    number of blocks.
+    It is `partition_rate` of the declared blocks and `capacities` (bytes/s by link), in
+    bytes of the collective per second. Raises `FlawError` (`certificate-bound`) as
+    `_check_blocks` does, and if a rank is not in exactly one block. Other nodes may be in
+    any number of blocks, also in none.
     """
     blocks = _check_blocks(claim, declared)
     ranks = set(claim.ranks)
@@ -375,10 +376,11 @@ def _compute_directed_partition_rate(
 ) -> Fraction:
     """Compute the rate of an all-reduce that blocks of nodes and a number of senders allow.
 
-    It is `directed_partition_rate` of the declared blocks on the capacities of the links. Raises
-    `FlawError` (`bound`) as `_check_blocks` does, if a node is in two blocks, and if there are more
-    senders than blocks. The schema refuses a negative number of senders; without a number there are
-    none.
+    It is `directed_partition_rate` of the declared blocks and `capacities` (bytes/s by
+    link), in bytes of the collective per second. The first `senders` blocks are the sending
+    ones; without this number there are none. Blocks need not contain all ranks. Raises
+    `FlawError` (`certificate-bound`) as `_check_blocks` does, if a node is in two blocks,
+    and if there are more senders than blocks. The schema refuses a negative number.
     """
     blocks, senders = _check_blocks(claim, declared), declared.get("senders", 0)
     named = [*chain(*blocks)]
@@ -437,11 +439,12 @@ def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> 
 
 
 def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fraction:
-    """Return how many bytes of the collective there are for each byte that must cross a cut.
+    """Return the bytes of the collective divided by the bytes that must cross a cut.
 
-    `inside`, `outside`: numbers of ranks on the two sides of the cut, n in total. It is n / outside
-    for a scatter or gather, n / inside for other collectives with a part per rank, and 1 for those
-    whose entire vector crosses (broadcast, reduce, all-reduce).
+    `inside`, `outside`: numbers of ranks on the two sides of the cut, both at least 1, n in
+    total. The result is n / outside for a scatter or gather, n / inside for other
+    collectives with a part per rank, and 1 for collectives whose entire vector crosses
+    (broadcast, reduce, all-reduce).
     """
     total = inside + outside
     if claim.may_serve_one:
@@ -457,8 +460,9 @@ def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fracti
 def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> None:
     """Raise `FlawError` unless a claimed fraction (as text) has the computed value.
 
-    None as computed value means that it was not recomputed, and passes. `name` is in the message
-    and the code of the error. A text that is no fraction raises `ValueError`.
+    Both are in bytes per second. `computed` None means that it was not recomputed, and
+    passes. The code is `certificate-` and `name`, which is also in the message. A text that
+    is no fraction raises `ValueError`.
     """
     claimed = Fraction(claimed_text)
     if computed is None or computed == claimed:
@@ -523,8 +527,9 @@ def _check_tree_count(document: Certificate) -> None:
 def _compute_depth(parents: Sequence[int]) -> int:
     """Return the depth of a tree: the maximum number of hops from a node to the root.
 
-    `parents[node]` is negative for the root and for NPUs outside the tree. It must have no cycle.
-    The depth of a root alone is 0.
+    `parents[node]` is the parent of a node, negative for the root and for NPUs outside the
+    tree. Precondition, not checked: there is no cycle. The depth of a tree without further
+    nodes is 0.
     """
     hops: dict[int, int] = {}
     for node in range(len(parents)):

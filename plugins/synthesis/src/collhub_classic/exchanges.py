@@ -176,8 +176,9 @@ def plan_direct_scatter(num_ranks: int) -> MessagePlan:
 def plan_pairwise_all_to_all(num_ranks: int) -> MessagePlan:
     """Plan an all-to-all among n ranks in n - 1 rounds, with one message from every rank in each.
 
-    In round k = 1, 2, ... rank r sends to rank t = (r + k) mod n. The block from rank r to rank t
-    has the number r * n + t.
+    In round k = 1, 2, ... rank r sends to rank t = (r + k) mod n. The block from rank r to
+    rank t has the number r * n + t. A rank sends no message for its own block, and one rank
+    gives no rounds.
     """
     rank = np.arange(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
@@ -244,8 +245,9 @@ def compute_grid_cost(
 ) -> AlphaBetaCost:
     """Return the sum of the costs of a grid all-gather along `axes`, in the order of gathering.
 
-    `cost_of[axis]` takes the size of the axis. The data of an axis are all data divided by the
-    sizes of all later axes, so the last axis carries all data.
+    `cost_of[axis]` takes the size of the axis, and gives the cost for all data. Of it, the
+    part per byte is divided by the sizes of all later axes in `axes`, because only the last
+    axis carries all data. Without axes the cost is 0.
     """
     total = AlphaBetaCost(0, Fraction(0))
     fraction = Fraction(1)
@@ -258,10 +260,11 @@ def compute_grid_cost(
 
 
 def plan_knomial_broadcast(num_ranks: int, radix: int) -> MessagePlan:
-    """Plan a broadcast from rank 0 on a k-nomial tree, with k = `radix`.
+    """Plan a broadcast from rank 0 on a k-nomial tree, with k = `radix` (at least 2).
 
-    In each round, each rank that has the vector sends it to up to k - 1 new ranks. With i ranks
-    informed before the round, rank r sends to r + i, r + 2 i, ...
+    The vector is one block. With i ranks informed before a round, ranks 0 to i - 1, each
+    rank r of them sends it to the ranks r + i, r + 2 i, ..., r + (k - 1) i, as far as these
+    exist. So i is 1, k, k^2, ... below the number of ranks. One rank gives no rounds.
     """
     builder = PlanBuilder(num_ranks, 1)
     for informed in _list_informed_counts(num_ranks, radix):

@@ -148,10 +148,14 @@ def plan_doubling_all_gather(num_ranks: int) -> MessagePlan:
 def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
     """Return the cost of an all-gather by recursive doubling among n ranks, for m bytes in all.
 
-    For a power of two it is alpha log2 n + m beta (n - 1) / n. Otherwise the e = n - p ranks beyond
-    the largest power of two p are paired with other ranks to p virtual ranks. The rounds are then:
-    one of m / n bytes; for each d = 1, 2, 4, ... below p one of (d + min(d, e)) m / n bytes, since
-    the first virtual ranks represent two ranks each; one of m (n - 1) / n bytes.
+    For a power of two it is alpha log2 n + m beta (n - 1) / n. Otherwise let p be the
+    largest power of two below n, and e = n - p. The first 2 e ranks are paired, so that p
+    virtual ranks remain, of which the first e represent two ranks each. The cost is the sum
+    of these rounds, each alpha + beta times its bytes:
+
+    1. m / n bytes.
+    2. For each d = 1, 2, 4, ... below p: (d + min(d, e)) m / n bytes.
+    3. m (n - 1) / n bytes.
     """
     fold = Fold(num_ranks)
     shares = [
@@ -246,8 +250,10 @@ def plan_swing_all_reduce(num_ranks: int) -> MessagePlan:
 def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:
     """Plan Bruck's all-gather for any number of ranks n.
 
-    At distance d = 1, 2, 4, ... below n, rank r sends the d consecutive blocks r, r + 1, ... to
-    rank r - d. The last round sends only the n - d missing blocks. All numbers are modulo n.
+    There is one round for each distance d = 1, 2, 4, ... below n. In it rank r sends the
+    consecutive blocks r, r + 1, ... to rank r - d: d blocks, or only the n - d missing ones
+    if these are fewer, as can be in the last round. Ranks and blocks are modulo n. One rank
+    gives no rounds.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -395,9 +401,10 @@ def _send_round(builder: PlanBuilder, num_ranks: int, distance: int, blocks: ran
 
 
 def _generate_preorder(depth: int) -> Iterator[int]:
-    """Yield the nodes 1..depth - 1 of the binomial tree below node 0, depth first.
+    """Yield the nodes 1 to depth - 1 of the binomial tree with root 0, each before its children.
 
-    The largest child comes first. `depth`: a power of two.
+    `depth`: number of nodes, a power of two. The largest child of a node comes first, with
+    all its descendants: 4, 6, 7, 5, 2, 3, 1 for 8. None is yielded for 1.
     """
 
     def generate_below(node: int, span: int) -> Iterator[int]:

@@ -122,8 +122,10 @@ class MessagePlan(ColumnTable):
     def expanded(self, first: Int64Array, count: Int64Array, num_blocks: int) -> MessagePlan:
         """Return the plan in which block b is replaced by `count[b]` blocks from `first[b]` on.
 
-        Both arrays are int64[blocks]; a count may be 0. `num_blocks` is the new number of blocks.
-        Messages, ranks and rounds do not change.
+        Both arrays are int64[blocks]. The new blocks of a message are in the order of the old
+        ones. A count may be 0, so that a message can remain without blocks. `num_blocks` is the
+        new number of blocks; it is not checked. The number and order of messages, ranks and
+        rounds do not change.
         """
         sizes = count[self.blocks]
         bounds = row_pointer(sizes)

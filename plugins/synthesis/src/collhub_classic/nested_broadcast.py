@@ -61,8 +61,10 @@ class RootedTrees:
 def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
     """Return the parent of every rank in NCCL's two binary trees: int64[2, ranks], -1 at `root`.
 
-    Inner ranks of one tree are leaves of the other. Exceptions are the root, and in each tree the
-    rank that swapped its position with the root: NCCL's trees have a fixed rank as their root.
+    They are the trees of `find_tree_parents` and `find_second_tree_parents`. In each of
+    them `root` and the rank that NCCL has as the root swap their positions. A rank that has
+    children in one tree is a leaf of the other, except the root and the ranks that swapped
+    with it.
     """
     parents = []
     for parent in (find_tree_parents(num_ranks), find_second_tree_parents(num_ranks)):
@@ -184,11 +186,12 @@ def choose_group_messages(
 ) -> tuple[int, int]:
     """Choose the chunks per tree and per message within a group, for `find_group_trees`.
 
-    Returns (chunks c per tree, chunks g of a message within a group); messages between groups have
-    one chunk. For g = 1 to `_MAX_GROUP_GRAIN`, c is the largest number with at most about
-    `max_messages` messages in all 2 * `size` trees, at least 1 and at most `max_chunks`. The pair
-    with the smallest (depth + c + g) / c, which is about the time relative to that of the data, is
-    chosen; of equal ones the smallest g.
+    Returns (chunks c per tree, chunks g of a message within a group); messages between
+    groups have one chunk. `size`: ranks per group. `depth`: messages on the longest path of
+    a tree. For g = 1 to `_MAX_GROUP_GRAIN`, c is the largest number for which all 2 *
+    `size` trees together have at most about `max_messages` messages, but at least 1 and at
+    most `max_chunks`. The pair with the smallest (depth + c + g) / c, which is about the
+    time relative to that of the data, is chosen; of equal ones the smallest g.
     """
     groups = num_ranks // size
     inside = num_ranks - groups
@@ -261,11 +264,15 @@ def choose_grains(
 
 
 def _list_sizes(population: Int64Array, chunks: int) -> list[Int64Array]:
-    """List numbers of chunks of a message for every height of a tree: int64[heights] each.
+    """List possible sizes of messages by height of their receiver in a tree, in chunks.
 
-    `population`: ranks of each height below the root's. Numbers are at most `chunks`, in proportion
-    to the square root of the population, but each is rounded down to a multiple of that of the next
-    height, at least once that.
+    The result has `_TRIED_SCALES` arrays int64[heights]; entry h is the number of chunks of
+    a message to a rank of height h (0 for leaves). `population`: number of ranks of each
+    height below the root's, each at least 1. The arrays have growing scales, from messages
+    of about one chunk to messages of all `chunks`. For a scale s, entry h is s *
+    sqrt(population[h] / population[0]), rounded down to a multiple of entry h + 1, but at
+    least that entry, and at most `chunks`. The multiple is of 1 for the greatest height.
+    Arrays may be equal.
     """
     weights = np.sqrt(population / population[0])
     # At the last scale, all messages have all chunks.
@@ -297,7 +304,12 @@ class _Messages:
 
     @classmethod
     def cut(cls, parents: Int64Array, chunks: int, grains: Int64Array) -> _Messages:
-        """Cut the `chunks` chunks of each tree into messages of `grains[tree, child]` chunks."""
+        """Cut the data of each tree into messages of `grains[tree, child]` chunks.
+
+        Each edge, from a parent to a child, carries all `chunks` chunks of its tree; its last
+        message has the remaining chunks. `parents`: int64[trees, ranks], -1 at the root, whose
+        entry in `grains` is not used.
+        """
         tree, child = np.nonzero(parents >= 0)
         count = -(-chunks // grains[tree, child])
         first_of = np.zeros_like(parents)

@@ -297,10 +297,11 @@ def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -
 def _choose_forwarded(shape: NestedShape, kind: CollectiveKind, max_ranges: int) -> NestedShape:
     """Divide the outer levels, so that the exchange of the closest level overlaps with theirs.
 
-    The second level gets as many ranks as possible, at most `max_ranges` and a divisor of the ranks
-    outside of the closest level; the rest is divided by `_divide_level`. In the result
-    (`is_forwarded`), ranges of the second level are sent on in the closest level while other ranges
-    arrive. The shape is returned unchanged if no division has at most `MAX_STEPS_OF_PARTS` steps.
+    The second level gets r ranks, where r is a divisor, from 2 to `max_ranges`, of the
+    ranks outside of the closest level; the rest is divided by `_divide_level`. The largest
+    r is taken for which the shape has at most `MAX_STEPS_OF_PARTS` steps. In the result
+    (`is_forwarded`), ranges of the second level are sent on in the closest level while
+    other ranges arrive. Without such an r, the shape is returned unchanged.
     """
     inside, outside = shape.sizes[0], prod(shape.sizes[1:])
     for ranges in range(min(max_ranges, outside), 1, -1):

@@ -413,12 +413,16 @@ class _Stream:
     def _list_keys(
         self, phase: int, displacement: int, before: int | None = None
     ) -> Iterator[_Key]:
-        """Yield the keys of the units at a displacement along the level of a phase.
+        """Yield the keys of the ranges of units that move along the level of a phase together.
 
-        A key has one displacement from the own coordinates per level; None means all coordinates of
-        the level, as one range. Levels of earlier phases are complete: None if messages are ranges,
-        else one key per displacement. Levels of later phases have 0. With `before`, the level of
-        the phase before has this displacement only.
+        A key has one entry per level: a displacement from the rank's own coordinate, modulo the
+        size, or None for all coordinates as one range. `phase`: position in the order of the
+        levels.
+
+        - The level of this phase has `displacement`, and levels of later phases have 0.
+        - Levels of earlier phases are complete: None if messages are ranges (`_is_contiguous`),
+          so that there is one key; otherwise one key per displacement.
+        - If `before` is given, the level of the phase before has this displacement only.
         """
         key: list[Sequence[int | None]] = [(0,)] * len(self._shape.sizes)
         for level in self._order[:phase]:

@@ -86,11 +86,12 @@ def find_disjoint_rings(
 def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int64Array, ...]:
     """Return the largest set of link-disjoint rings that several searches find.
 
-    `free`: the bytes of int64[ranks, ranks], the number of rings that fit on each link. There are
-    at most `max_rings` rings, and at most the links into or out of any rank. Up to `_NUM_STARTS`
-    searches with different random orders run, until one has found the maximum; the first of equally
-    large sets is returned, () if no search finds a ring. The arrays are read-only because results
-    are cached.
+    A ring is int64[ranks], the ranks in their order, beginning with 0. `free`: the bytes of
+    int64[ranks, ranks], the number of rings that fit on each link. There are at most
+    `max_rings` rings, and at most the links into or out of any rank. Up to `_NUM_STARTS`
+    searches with different random orders run, until one has found this maximum; the first
+    of equally large sets is returned, () if no search finds a ring. The arrays are
+    read-only because results are cached.
     """
     links = np.frombuffer(free, np.int64).reshape(ranks, ranks)
     # Every ring uses a link out of and into each rank.
@@ -121,9 +122,10 @@ def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Arra
 def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
     """Return the ranks of the groups of the topology: int64[groups, ranks per group].
 
-    Ranks in a group ascend, and groups are sorted by their ranks. NPUs without a rank are ignored.
-    If the groups have different sizes, or do not contain every rank exactly once (also without
-    groups), all ranks are one group.
+    `npus`: NPU of each rank. Ranks in a group ascend, and groups are sorted by their ranks.
+    NPUs without a rank are ignored. All ranks are one group, in their order, if the groups
+    have different numbers of ranks (one may have none), if they do not contain every rank
+    exactly once, or if there are no groups.
     """
     rank_of = {npu: rank for rank, npu in enumerate(npus)}
     groups = sorted(
@@ -151,10 +153,11 @@ def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64A
 def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:
     """Search for up to `max_rings` rings through all ranks, one after the other.
 
-    Each ring uses the links that the previous ones left. `free`: number of rings that fit on each
-    link, int64[ranks, ranks]; it is not changed. `start`: seed of the pseudo-random order of equal
-    choices, which is rotated for every ring. The search ends at the first ring that is not found,
-    so the result may be empty.
+    A ring is int64[ranks], the ranks in their order, beginning with 0. It uses only links
+    with capacity that the previous rings have not used. `free`: number of rings that fit on
+    each link, int64[ranks, ranks]; it is not changed. `start`: seed of the pseudo-random
+    order of equal choices, which is rotated for every ring. The search stops at the first
+    ring that is not found, so the result may be empty.
     """
     remaining, ranks = free.copy(), len(free)
     noise = np.random.default_rng(start).permutation(ranks)
@@ -264,7 +267,8 @@ def _sort_successors(
 def _build_nearest_order(latency: Float64Array) -> Int64Array:
     """Return the order of ranks from rank 0 that always continues with the nearest unvisited rank.
 
-    `latency`: float64[ranks, ranks] in s; of equally near ranks the lowest number comes first.
+    `latency[a, b]`: s from rank a to rank b, float64[ranks, ranks]. Of equally near ranks
+    the lowest number comes first. The result is int64[ranks].
     """
     ranks = len(latency)
     order = [0]
