@@ -428,7 +428,8 @@ def _plan_reduce_and_broadcast(parent: Int64Array, chunks: int) -> MessagePlan:
 def _compute_depths(parent: Int64Array) -> Int64Array:
     """Return the number of links from the root to every rank; int64[ranks].
 
-    The parent of a root is negative, and its depth is 0. `parent` must have no cycle.
+    `parent`: int64[ranks], the parent of every rank, negative for a root, whose depth is
+    0. It must have no cycle, with which the function would not return.
     """
     depth = np.zeros(len(parent), np.int64)
     above = parent.copy()
@@ -439,11 +440,12 @@ def _compute_depths(parent: Int64Array) -> Int64Array:
 
 
 def _list_pairs(num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """Return (sources, destinations) of all ordered pairs of different ranks, two int64[n * (n -
-    1)].
+    """Return (sources, destinations) of all ordered pairs of different ranks, int64[n * (n -
+    1)] each.
 
-    Pairs are sorted by source. The destinations of rank r are r + 1, r + 2, ... modulo n, in this
-    order, so that ranks start with different destinations.
+    Pairs are sorted by source. The destinations of rank r are r + 1, r + 2, ... modulo n,
+    in this order, so that ranks start with different destinations. Both arrays are empty
+    for one rank.
     """
     rank = np.repeat(np.arange(num_ranks), num_ranks - 1)
     step = np.tile(np.arange(1, num_ranks), num_ranks)

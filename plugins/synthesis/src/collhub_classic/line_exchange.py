@@ -34,9 +34,12 @@ _CELLS_PER_UNIT = 9
 
 
 def is_in_two_phases(sizes: Sequence[int], is_ring: Sequence[bool]) -> bool:
-    """Return whether an all-to-all on a torus or mesh is one of `build_line_exchange`.
+    """Return whether `build_line_exchange` builds the all-to-all of a torus or mesh.
 
-    So are those on lines, and on rings that are too large for `build_torus_exchange`.
+    `sizes`, `is_ring`: number of ranks and kind (ring or line) of each dimension. True
+    for a single dimension that is a line, or a ring for which `build_torus_exchange`
+    would need more than `MAX_CELLS` units of memory (`count_cells`). False for several
+    dimensions.
     """
     if len(sizes) != 1:
         return False
@@ -44,10 +47,14 @@ def is_in_two_phases(sizes: Sequence[int], is_ring: Sequence[bool]) -> bool:
 
 
 def estimate_line_exchange_s(topology: Topology, size: int) -> float:
-    """Return the expected time in s of an all-to-all of `size` bytes per rank on a line.
+    """Return the expected time in s of an all-to-all on a line, for buffers of `size` bytes
+    per rank.
 
-    It is the time of the data of one half of the ranks for the other half on the link in the
-    middle, plus the latencies of all links. `topology` has one dimension of several ranks.
+    It is the time of all data from the lower half of the ranks to the upper half on the
+    link in the middle, plus the latencies of all n - 1 links. For n ranks these data are
+    floor(n / 2) ceil(n / 2) messages of `size` / n bytes. `topology` must have exactly
+    one dimension of more than one rank, whose bandwidth and latency are used; otherwise
+    raises `ValueError`.
     """
     (line,) = (dimension for dimension in topology.dimensions if dimension.size > 1)
     busy_bytes = (line.size // 2) * (line.size - line.size // 2) / line.size * size
@@ -129,22 +136,32 @@ class _Direction:
         self._block_rows: dict[int, Int64Array] = {}
 
     def _move(self, distance: int) -> Int64Array:
-        """Return for every rank the one at a distance in the direction, or against it if negative.
+        """Return for every rank r the rank at `distance` places from r in the direction:
+        int64[ranks].
 
-        Ranks are counted around the ring, also on a line.
+        A negative distance is against the direction. Ranks are modulo the number of ranks,
+        also on a line.
         """
         moved: Int64Array = (self._rank + self._direction * distance) % len(self._rank)
         return moved
 
     def _count(self, block: int) -> Int64Array:
-        """Return the units of a block that every rank sends: int64[ranks]."""
+        """Return the number of units of `block` that every rank has to send: int64[ranks].
+
+        The units of a block are for the ranks at the distances `block` * `width` and the next
+        `width` - 1 ones, up to the reach of the rank. In block 0 the rank's own unit
+        (distance 0) counts too.
+        """
         count: Int64Array = np.clip(self._reach - block * self.width + 1, 0, self.width)
         return count
 
     def _locate(self, block: int, place: Int64Array) -> Int64Array:
-        """Return the position in SCRATCH of units of a received block.
+        """Return the positions in SCRATCH of the units of received `block` with the given
+        places.
 
-        The units of a block are in the order of the ranks to which they go.
+        The place of a unit is its distance modulo `width`. The units of a block are sorted by
+        their destination rank, in ascending order, so with direction -1 the farthest is
+        first.
         """
         along = place if self._direction > 0 else self.width - 1 - place
         return self._base + block * self.width + along

@@ -135,11 +135,12 @@ def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
 
 
 def plan_doubling_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan an all-gather by recursive doubling, for any number of ranks.
+    """Plan an all-gather by recursive doubling, for any number of ranks, with one block per
+    rank.
 
-    At the distances d = 1, 2, 4, ... each rank r sends all its blocks to its partner r xor d, and
-    receives as many. If the number of ranks is no power of two, some ranks are paired to virtual
-    ranks, with one round before and one after (`extend_all_gather`).
+    At the distances d = 1, 2, 4, ... each rank r sends all its blocks to its partner r
+    xor d, and receives as many. If the number of ranks is no power of two, some ranks are
+    paired to virtual ranks, with one round before and one after (`extend_all_gather`).
     """
     fold = Fold(num_ranks)
     return extend_all_gather(fold, _plan_all_gather(fold.virtual))
@@ -195,10 +196,11 @@ def compute_doubling_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
 def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
     """Plan an all-reduce by recursive halving and doubling, for any number of ranks.
 
-    It is a reduce-scatter, in which partners exchange halves of the remaining data, then an
-    all-gather by doubling (the same messages in reverse order and direction). The vector has one
-    block per virtual rank. If the number of ranks is no power of two, some ranks are paired to
-    virtual ranks, with one round before and one after (`extend_all_reduce`).
+    It is a reduce-scatter, in which partners exchange halves of the remaining data (the
+    most distant partners first), then an all-gather by doubling, with the same messages
+    in reverse order and direction. The vector has one block per virtual rank. If the
+    number of ranks is no power of two, some ranks are paired to virtual ranks, with one
+    round before and one after (`extend_all_reduce`).
     """
     fold = Fold(num_ranks)
     gather = _plan_all_gather(fold.virtual)
@@ -266,10 +268,11 @@ def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def compute_bruck_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost of Bruck's all-gather of n ranks: alpha ceil(log2 n) + m beta (n - 1) / n.
+    """Return the cost alpha ceil(log2 n) + m beta (n - 1) / n of Bruck's all-gather among n
+    ranks.
 
-    alpha is the time of a message, m beta that of the bytes of the full buffer. The result has both
-    factors, exactly.
+    alpha: latency of a message; m: bytes of the full buffer; beta: time per byte. For one
+    rank it is 0.
     """
     rounds = (num_ranks - 1).bit_length()
     return AlphaBetaCost(rounds, Fraction(num_ranks - 1, num_ranks))
@@ -313,9 +316,9 @@ def compute_bruck_all_to_all_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def _find_offsets_with(bit: int, num_ranks: int) -> Int64Array:
-    """Return the offsets from 0 to the number of ranks - 1 in which a bit is set, ascending.
+    """Return the offsets from 0 to `num_ranks` - 1 in which the bit `bit` is set, ascending.
 
-    `bit`: a power of two.
+    `bit`: value of the bit, a power of two. The array is empty if no offset has it.
     """
     offsets = np.arange(num_ranks)
     return offsets[(offsets & bit) > 0]
@@ -359,11 +362,11 @@ def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
 
 
 def compute_pat_cost(num_ranks: int, aggregation: int) -> AlphaBetaCost:
-    """Return the cost of PAT among n ranks for m bytes: (log2 A + D - 1) alpha + m beta (n - 1) /
-    n.
+    """Return the cost (log2 A + D - 1) alpha + m beta (n - 1) / n of PAT among n ranks for m
+    bytes.
 
-    A is `aggregation`, a power of two. D = min(P / A, n), where P is the smallest power of two that
-    is at least n: nodes of the tree that are no ranks take no rounds.
+    A is `aggregation`, a power of two. D = min(P / A, n), where P is the smallest power
+    of two that is at least n: nodes of the tree that are no ranks take no rounds.
     """
     power = 1 << (num_ranks - 1).bit_length()
     rounds = aggregation.bit_length() - 1 + min(power // aggregation, num_ranks) - 1
@@ -378,10 +381,10 @@ def find_largest_aggregation(num_ranks: int) -> int:
 
 
 def plan_sparbit_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan SparBit's all-gather: PAT with the maximum aggregation and all directions reversed.
+    """Plan SparBit's all-gather: PAT with the maximum aggregation, mirrored.
 
-    Rank and block r of PAT become -r modulo the number of ranks. Every rank therefore sends to
-    higher numbers instead of lower ones.
+    Rank r and block r of PAT become -r modulo the number of ranks. So every rank sends to
+    higher ranks (r + d) instead of lower ones (r - d).
     """
     mirrored = -np.arange(num_ranks) % num_ranks
     return plan_pat_all_gather(num_ranks, find_largest_aggregation(num_ranks)).renamed(

@@ -92,9 +92,9 @@ class MessagePlan(ColumnTable):
     def then(self, next_plan: MessagePlan) -> MessagePlan:
         """Return this plan followed by another plan on the same blocks.
 
-        The rounds of the next plan start after the last round of this one. The number of blocks is
-        that of this plan (not compared), the number of ranks the larger one. Neither plan is
-        changed.
+        The rounds of the next plan start after the last round of this one that has a message.
+        The number of blocks is that of this plan (not compared), the number of ranks the
+        larger one. Neither plan is changed.
         """
         later = replace(next_plan, round=next_plan.round + self.num_rounds)
         return _join_plans([self, later], self.num_blocks)

@@ -106,11 +106,13 @@ def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int6
 
 
 def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Return up to two orders of the ranks: group after group, and the members with equal numbers
-    together.
+    """Return up to two orders of the ranks: by group, and by the number of a rank in its
+    group.
 
-    Groups are those of `find_equal_groups`; the second order has the first member of every group,
-    then the second ones, ... An order equal to the numbering is left out, so the list may be empty;
+    Groups are those of `find_equal_groups` (one group of all ranks if they are unequal or
+    missing). The first order has all members of one group after the other. The second has
+    the first member of every group, then the second ones, and so on. Each is
+    int64[ranks]. An order equal to 0, 1, 2, ... is left out, so the list may be empty;
     the two may be equal.
     """
     groups = find_equal_groups(topology, npus)
@@ -140,9 +142,13 @@ def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
 
 
 def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Build one ring per member number of the groups: ring m enters each group at its member m.
+    """Build one ring through all ranks per member number of the groups
+    (`find_equal_groups`).
 
-    With a single group the only ring is in the order of numbers.
+    Ring m passes the groups in order. It enters each at its member m, continues with the
+    members m + 1, m + 2, ... modulo the size, and leaves at the member before m. A ring
+    is int64[ranks], the ranks in order. With a single group, the only ring is 0, 1, 2,
+    ...
     """
     groups = find_equal_groups(topology, npus)
     if len(groups) == 1:
@@ -280,10 +286,13 @@ def _build_nearest_order(latency: Float64Array) -> Int64Array:
 
 
 def _compute_round_time_s(topology: Topology, ring: Int64Array) -> float:
-    """Compute the time in s of a round in which every rank sends 1 MB to the next one of the ring.
+    """Return the time in s of a round in which every NPU of a ring sends 1 MB (10^6 bytes)
+    to the next.
 
-    `ring`: NPUs in order. A message takes, on each link of its route, the latency and 1 MB per
-    message on the link divided by the bandwidth; the slowest message decides. 0 without ranks.
+    `ring`: NPUs in order; the last one sends to the first. All messages are sent at once.
+    On each link of its route, a message takes the latency plus 1 MB x the number of
+    messages on the link / the bandwidth. The result is the largest sum over a route; 0
+    without NPUs.
     """
     routes = topology.routes(ring, np.roll(ring, -1))
     load = np.bincount(routes.links, minlength=topology.num_links)

@@ -30,11 +30,11 @@ class BlockPlaces:
 
     @property
     def pieces(self) -> int:
-        """Return into how many blocks the data of a share are divided.
+        """Return the number of blocks per share: `num_blocks` divided by the number of shares.
 
-        A share is the part of a rank if the collective has such parts, else the full buffer; in an
-        all-to-all the data of a pair of ranks. The number of blocks must be a multiple of the
-        shares.
+        A share is the part of a rank if the collective has such parts, else the full buffer;
+        in an all-to-all the data of a pair of ranks. The number of blocks must be a multiple
+        of the number of shares; this is not checked.
         """
         kind, ranks = self.collective.kind, self.collective.num_ranks
         shares = kind.traits.parts(ranks)
@@ -43,13 +43,13 @@ class BlockPlaces:
         return self.num_blocks // shares
 
     def input_offset(self, block: Int64Array) -> Int64Array:
-        """Return the offset of each block in the INPUT of the rank that contributes it, in units of
-        one block.
+        """Return the offset of each block in the INPUT of the rank that contributes it, in
+        blocks.
 
         `block`: block numbers; the result has the same shape. In an all-to-all, INPUT has the
-        blocks in the order of their target ranks. If every rank contributes its own share of the
-        vector only (as in an all-gather), its blocks start at 0. Otherwise the offset is the block
-        number.
+        blocks in the order of their target ranks. If every rank contributes only its own
+        share (as in an all-gather or gather), the blocks of this share start at 0. Otherwise
+        the offset is the block number.
         """
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
@@ -58,13 +58,12 @@ class BlockPlaces:
         return piece if traits.split_by_source else block
 
     def output_offset(self, block: Int64Array) -> Int64Array:
-        """Return the offset of each block in the OUTPUT of a rank that requires it, in units of one
-        block.
+        """Return the offset of each block in the OUTPUT of a rank that requires it, in blocks.
 
-        `block`: block numbers; the result has the same shape. In an all-to-all, OUTPUT has the
-        blocks in the order of their source ranks. If every rank receives its own share of the
-        vector only (as in a reduce-scatter), its blocks start at 0. Otherwise the offset is the
-        block number.
+        `block`: block numbers; the result has the same shape. In an all-to-all, OUTPUT has
+        the blocks in the order of their source ranks. If every rank receives only its own
+        share (as in a reduce-scatter or scatter), the blocks of this share start at 0.
+        Otherwise the offset is the block number.
         """
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
@@ -323,7 +322,8 @@ class BlockAccesses:
 def sort_blocks(plan: MessagePlan) -> MessagePlan:
     """Return a plan in which the blocks of every message ascend, so that many are adjacent.
 
-    The messages and their order are unchanged; the given plan too.
+    The messages and their order are unchanged. Repeated blocks of a message remain. The
+    given plan is not changed.
     """
     message = np.repeat(np.arange(len(plan)), plan.counts)
     order = np.lexsort((plan.blocks, message))
@@ -331,10 +331,11 @@ def sort_blocks(plan: MessagePlan) -> MessagePlan:
 
 
 def _find_last_marked(is_marked: BoolArray, start: Int64Array) -> Int64Array:
-    """Return for each position the last marked position before it that is at least `start` there,
-    or -1.
+    """Return for each position i the largest marked position j with `start[i]` <= j < i, or
+    -1.
 
-    `is_marked`: bool per position; `start`: int64 per position. The position itself does not count.
+    `is_marked`: bool per position; `start`: int64 per position. The result is int64 of
+    equal length.
     """
     position = np.arange(len(is_marked))
     latest = np.maximum.accumulate(np.where(is_marked, position, NONE))

@@ -80,11 +80,12 @@ def build_steps(
 def build_steps_cached(
     plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Return the result of `build_steps`, from a cache of this process if it built the same steps
-    before.
+    """Return the result of `build_steps`; the last 8 results are cached in this process.
 
-    The cache holds the last 8 results. Their SCRATCH sizes are read-only, as callers share them.
-    Plans with more than `_MAX_CACHED_BLOCKS` blocks in messages are not cached.
+    The cache is used for a plan with equal columns, equal `places` and equal
+    `is_synchronous`. The SCRATCH sizes of cached results are read-only, because callers
+    share them. Plans with more than `_MAX_CACHED_BLOCKS` blocks in messages are not
+    cached. Raises the errors of `build_steps`.
     """
     if len(plan.blocks) > _MAX_CACHED_BLOCKS:
         return build_steps(plan, places, is_synchronous=is_synchronous)
@@ -322,9 +323,12 @@ class _Rows:
 
 
 def _collect_edges(after: Int64Array, parent: Int64Array, child: Int64Array) -> _Edges:
-    """Return (parents, children): from the parent of entry `after[i]` to the child of entry i.
+    """Return the edges (parents, children) from `parent[after[i]]` to `child[i]` for every
+    entry i.
 
-    Entries with `after` -1 give no edge. Edges from a step to itself are dropped.
+    An entry is a block of a message. `after`: the entry that must come first, -1 for
+    none; such entries give no edge. `parent`, `child`: rows of steps, one per entry.
+    Edges from a row to itself are dropped; repeated edges remain.
     """
     entry = np.flatnonzero(after >= 0)
     pairs = parent[after[entry]], child[entry]
@@ -478,9 +482,11 @@ class _PlanKey:
 def _build_cached_steps(
     content: _PlanKey, places: BlockPlaces, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Return the result of `build_steps` from a cache of the last 8 calls.
+    """Return the result of `build_steps` for the plan of `content`; the last 8 results are
+    cached.
 
-    The SCRATCH units per rank are a read-only int64 array, because callers share the result.
+    The SCRATCH units per rank are a read-only int64 array, because callers share the
+    result.
     """
     steps, scratch_units = build_steps(content.plan, places, is_synchronous=is_synchronous)
     # Read-only, because the cached array is shared.

@@ -178,10 +178,12 @@ def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _get_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    """Return the plan of a task, which the estimate and the synthesis share.
+    """Return `plan_algorithm(name, task)`, with a cache that the estimate and the synthesis
+    share.
 
-    Plans of up to `_MAX_ESTIMATED_RANKS` ranks are cached; larger ones are planned in every call.
-    Raises the errors of the planner.
+    Plans of up to `_MAX_ESTIMATED_RANKS` ranks are cached (the last 32); larger ones are
+    planned in every call. Raises the errors of the planner, and `KeyError` if the
+    algorithm does not exist or does not have the collective.
     """
     if task.num_ranks > _MAX_ESTIMATED_RANKS:
         return plan_algorithm(name, task)
@@ -352,9 +354,10 @@ def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Arra
 # Several algorithms need it, each for its estimate and its synthesis.
 @lru_cache(maxsize=4)
 def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64Array:
-    """Return the order of the NPUs in a ring with short links, as `find_ring_order` computes it.
+    """Return the order of the ranks in a ring with short links, as `find_ring_order`
+    computes it.
 
-    The result is cached by network and NPUs, and read-only.
+    The array is read-only. The last four results are cached by network and NPUs.
     """
     order = find_ring_order(topology, npus).copy()
     order.flags.writeable = False
@@ -389,11 +392,16 @@ def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) 
 
 
 def compute_least_blocks(name: str, task: ClassicTask) -> int:
-    """Return a lower bound for the number of blocks in all messages of a plan, without building it.
+    """Return a lower bound for the number of blocks in all messages of a plan, without
+    building it.
 
-    It is n (n - 1) for n ranks, because each receives or sends the shares of all other ranks. For
-    an all-reduce it is n (n - 2) // 2, because some ranks may be paired with other ranks, but 0 for
-    algorithms that send entire vectors. It is 0 for rooted collectives.
+    The first rule that applies, for n ranks:
+
+    1. All-reduce: 0 for the algorithms that send entire vectors (`_OF_ENTIRE_VECTORS`),
+       otherwise n (n - 2) // 2, because some ranks may be paired with other ranks.
+    2. Collectives with a root: 0.
+    3. Others, such as all-gather and all-to-all: n (n - 1), because each rank receives or
+       sends the shares of all other ranks.
     """
     kind, ranks = task.kind, task.num_ranks
     if kind is CollectiveKind.ALL_REDUCE:

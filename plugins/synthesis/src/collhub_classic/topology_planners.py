@@ -35,9 +35,10 @@ from hub_core.model import UsageError, parse_whole
 
 
 def plan_single_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather on one ring, with the cost (n - 1) (alpha + m beta / n).
+    """Plan an all-gather on one ring of n ranks, with the cost (n - 1) (alpha + m beta / n).
 
-    `direction`: 1 sends to the next rank, -1 to the previous one.
+    m is the size of the full buffer in bytes. `direction`: 1 sends to the next rank, -1
+    to the previous one. There are no details.
     """
     ranks = task.num_ranks
     return PlannedAlgorithm(plan_ring_all_gather(ranks, direction), compute_ring_cost(ranks), {})
@@ -228,10 +229,11 @@ def _find_dimensions(task: ClassicTask) -> Sequence[int]:
 
 
 def _find_groups(task: ClassicTask) -> Sequence[int]:
-    """Return [ranks per group, groups] if the topology has several equal groups of consecutive
-    ranks.
+    """Return [ranks per group, groups] if the topology has several equal groups of
+    consecutive ranks.
 
-    Otherwise return the sizes of `_find_dimensions`: the topology's dimensions, or the most square
+    Group 0 must have the ranks 0, 1, ..., group 1 the next ones, and so on. Otherwise
+    return the sizes of `_find_dimensions`: the topology's dimensions, or the most square
     grid.
     """
     groups = find_equal_groups(task.topology, task.npus)

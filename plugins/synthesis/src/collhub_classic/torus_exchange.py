@@ -178,7 +178,12 @@ def _is_even(sizes: Sequence[int]) -> bool:
 
 
 def _classify(displacement: Int64Array, sizes: Sequence[int]) -> Int64Array:
-    """Return the class of each displacement, int64[n, D], by the rule of `build_torus_exchange`."""
+    """Return the class of each displacement, in 0..D - 1 for D dimensions: int64[n].
+
+    `displacement`: int64[n, D], the distances d_a from the sender to the receiver along
+    each dimension a, in 0..k_a - 1. `sizes`: the numbers of ranks k_a. The class is
+    sum(floor(D d_a / k_a)) mod D.
+    """
     count = len(sizes)
     classes: Int64Array = (displacement * count // np.asarray(sizes)).sum(axis=1) % count
     return classes
@@ -187,8 +192,10 @@ def _classify(displacement: Int64Array, sizes: Sequence[int]) -> Int64Array:
 def count_cells(sizes: Sequence[int], units: int) -> int:
     """Return the number of units in the buffers and messages of all ranks, rounded up.
 
-    These are INPUT, OUTPUT, and the buffers of every dimension; each hop is part of a message.
-    `units`: units of a pair of ranks.
+    `sizes`: ranks per dimension; `units`: units of a pair of ranks. A rank has units for
+    every rank. Each of them counts in INPUT, in OUTPUT, in 3 (`_BUFFERS`) buffers per
+    dimension, and in one message per hop; the number of hops is the mean over all
+    displacements.
     """
     hops = sum(_count_hops(size) / size for size in sizes)
     return ceil(prod(sizes) ** 2 * units * (2 + _BUFFERS * len(sizes) + hops))
@@ -417,11 +424,12 @@ class _Class:
         copies: Int64Array,
         origin: tuple[Int64Array, Int64Array],
     ) -> None:
-        """Let copies wait for the receives by which their units arrived in the phase before.
+        """Let copies wait for the steps by which their units arrived in the phase before.
 
-        `rank`, `copies`: rank and row of each copy; `origin`: direction and hops of its units,
-        which determine the receive. Copies of units that did not move have no dependency here. The
-        recorded receives are removed.
+        `rank`, `copies`: rank and row of each copy; `origin`: direction and hops of its
+        units, which determine the recorded arrival. A data dependency is added to `rows` for
+        each such copy. Copies of units that did not move (direction 0) get none here. All
+        recorded arrivals are removed.
         """
         direction, hops = origin
         for (sign, number), arrivals in self._arrivals.items():
@@ -430,10 +438,11 @@ class _Class:
         self._arrivals.clear()
 
     def _compute_offsets(self, members: Int64Array, sign: int) -> Int64Array:
-        """Return the units of the ranks at displacements in INPUT or OUTPUT, int64[ranks, m].
+        """Return the positions of units in INPUT or OUTPUT of every rank: int64[ranks, m].
 
-        `sign`: 1 for the rank to which the units of a displacement go, -1 for that from which they
-        come. `members`: displacements in the order of the result.
+        `members`: the m units of the class, in the order of the result. `sign`: 1 for INPUT,
+        ordered by the rank to which a unit goes (the own place plus its displacement); -1 for
+        OUTPUT, ordered by the rank from which it comes (minus its displacement).
         """
         number = np.zeros((len(self._place), len(members)), np.int64)
         for axis, (size, stride) in enumerate(zip(self._sizes, self._strides, strict=True)):

@@ -32,9 +32,10 @@ def find_grid_trees(sizes: Sequence[int], is_ring: Sequence[bool], root: int) ->
 
 
 def compute_depths(parent: Int64Array) -> Int64Array:
-    """Return the number of messages from the root of a tree to every rank: int64[ranks].
+    """Return the number of links from the root of a tree to every rank: int64[ranks].
 
-    `parent`: int64[ranks], -1 at the root, to which all ranks must lead.
+    `parent`: int64[ranks], negative at the root, to which all ranks must lead: with a
+    cycle the function would not return. The root has 0.
     """
     depth = np.zeros(len(parent), np.int64)
     above = parent
@@ -45,9 +46,11 @@ def compute_depths(parent: Int64Array) -> Int64Array:
 
 
 def compute_heights(parent: Int64Array) -> Int64Array:
-    """Return the largest number of messages from every rank to one below it: int64[ranks].
+    """Return the largest number of links from every rank down to a leaf below it:
+    int64[ranks].
 
-    Leaves have 0. `parent`: int64[ranks], -1 at the root, to which all ranks must lead.
+    Leaves have 0. `parent`: int64[ranks], negative at the root, to which all ranks must
+    lead. Raises `ValueError` without ranks.
     """
     depth = compute_depths(parent)
     height = np.zeros(len(parent), np.int64)
@@ -85,7 +88,12 @@ def _find_mesh_trees(sizes: Sequence[int], is_ring: Sequence[bool], root: int) -
             moved[axis] = (moved[axis] + (size - 1) // 2) % size - (size - 1) // 2
 
     def step(axis: int, hop: Int64Array | int) -> Int64Array:
-        """Return for every rank the rank `hop` places further along a dimension."""
+        """Return for every rank the rank `hop` places further along dimension `axis`:
+        int64[ranks].
+
+        Places are modulo the size of the dimension, also on a line. `hop` may be negative,
+        and one number or one per rank.
+        """
         target: Int64Array = (place[axis] + hop) % sizes[axis]
         return ranks + (target - place[axis]) * strides[axis]
 

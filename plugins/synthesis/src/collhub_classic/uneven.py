@@ -255,8 +255,9 @@ class _Exchange:
     def direct(self) -> _Plan:
         """Plan one message per pair of different ranks with data, from INPUT to OUTPUT.
 
-        The block of a rank for itself is a copy. No message waits for another one, and no rank
-        needs SCRATCH.
+        Messages are in the order of the pairs (`_Exchange`). The data of a rank for itself
+        are a copy, if there are any. No message waits for another one, and no rank needs
+        SCRATCH.
         """
         empty = np.zeros(0, np.int64)
         is_other = self._source != self._target

@@ -329,7 +329,8 @@ def _parse_count(text: str) -> int:
 def _select_verifiable(joint: Algorithm | None) -> list[Algorithm]:
     """Return [joint] if the joint algorithm can be verified, else [].
 
-    It must have expected contents and at most `_MAX_VERIFIED` steps. None gives [].
+    It needs expected contents (`postcondition`) and must have at most `_MAX_VERIFIED`
+    (100 000) steps. None gives [].
     """
     if joint is None or len(joint.steps) > _MAX_VERIFIED:
         return []

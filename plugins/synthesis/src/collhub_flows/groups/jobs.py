@@ -134,9 +134,11 @@ class TreeJobs:
         return int((start + self.arrival).max(initial=0))
 
     def bound_ps(self) -> int:
-        """Return a lower bound in ps of the time of any schedule: the load of the busiest link.
+        """Return a lower bound in ps of the time of any schedule of these jobs: the busiest
+        link's load.
 
-        Latencies are not included, because they overlap with other messages. 0 without jobs.
+        The load of a link is the sum of the busy times of its jobs. Latencies after them are
+        not included, because they overlap with other messages. 0 without jobs.
         """
         # Latencies are not included, because they overlap with other messages.
         load = np.bincount(self.link, self.busy, self.num_links)
@@ -145,9 +147,9 @@ class TreeJobs:
     def _compute_starts(self, rank: Int64Array) -> Int64Array:
         """Return the start of every job in a list schedule; int64[jobs], in picoseconds.
 
-        `rank`: priority of each job, the lowest first. A free link starts its ready job of the
-        lowest rank and never waits for one that is not ready. Jobs forwarded by a switch start in
-        the order of arrival instead.
+        `rank`: priority of each job, a lower number first. A free link starts its ready job
+        of the lowest rank, and never waits for one that is not ready. Jobs on links from
+        switches (`is_forwarded`) start in the order of arrival instead.
         """
         # Imported here, because the import of numba takes a second.
         from collhub_flows.list_kernel import list_starts
@@ -158,9 +160,11 @@ class TreeJobs:
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
-        """Rank the jobs by these keys, the first key first: int64[jobs], 0 for the first job.
+        """Return the position of every job in the order by these keys: int64[jobs], 0 for the
+        first job.
 
-        Ties are broken by a pseudo-random order, so that equal pieces do not all begin at NPU 0.
+        Keys are ascending, and the first key counts most. Ties are broken by a fixed
+        pseudo-random order, so that equal pieces do not all begin at NPU 0.
         """
         count = len(self.link)
         # Otherwise equal pieces of all sources would be sent to NPU 0 first.

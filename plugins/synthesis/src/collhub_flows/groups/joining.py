@@ -46,9 +46,10 @@ class Turns:
 
     @classmethod
     def none(cls, algorithms: Sequence[Algorithm]) -> Turns:
-        """Create an order of the steps of several algorithms without dependencies between them.
+        """Create the order of the steps of several algorithms that adds no dependencies.
 
-        The steps of one algorithm follow those of the one before.
+        The steps of each algorithm follow those of the one before; `earlier` and `later` are
+        empty.
         """
         total = sum(len(algorithm.steps) for algorithm in algorithms)
         empty = np.zeros(0, np.int64)
@@ -151,9 +152,9 @@ def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[i
 
 
 def _count_buffer_units(algorithm: Algorithm) -> Int64Array:
-    """Return the units of input, output and scratch of every rank: int64[ranks, 3].
+    """Return the units of INPUT, OUTPUT and SCRATCH of every rank: int64[ranks, 3].
 
-    The second index is that of `Buffer`.
+    They are in units of this algorithm. The second index is that of `Buffer`.
     """
     collective = algorithm.collective
     columns = (collective.input_units(), collective.output_units(), algorithm.scratch_units)
@@ -257,10 +258,11 @@ def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> 
 def _shift_offsets(
     steps: StepTable, buffer: np.ndarray, offset: Int64Array, base: Int64Array
 ) -> Int64Array:
-    """Convert offsets in the buffers of one algorithm to offsets in the joint buffers.
+    """Return the offsets of the steps of one algorithm in the joint buffers: int64[steps].
 
-    `offset`, `buffer`: of each step, in common units. `base`: where the algorithm's part of each
-    buffer begins, by rank and buffer. Unused operands (buffer UNKNOWN) get 0.
+    `buffer`, `offset`: buffer and offset of an operand of each step, in common units.
+    `base`: int64[ranks, 3], the first unit of the algorithm in each joint buffer, which
+    is added. Unused operands (buffer UNKNOWN) get 0.
     """
     used = buffer != Buffer.UNKNOWN
     # Unused operands need any valid index.
