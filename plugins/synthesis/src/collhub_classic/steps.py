@@ -349,10 +349,11 @@ def _renumber(edges: _Edges, order: Int64Array) -> _Edges:
 def _build_sends(
     plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces, pieces: MessagePieces
 ) -> dict[str, Int64Array]:
-    """Return the columns of the send steps, one per piece, in the order of `pieces`.
+    """Return the columns of the send steps by name, one entry per piece, in the order of `pieces`.
 
-    A step sends the units of the piece from its source place to the receiver of its message, on the
-    channel of the message.
+    A piece is the units of a message that one step moves. Each step is on the sender of the
+    message, and sends the units of the piece from the source place in `where` to the
+    receiver, on the channel of the message. The names are those of `_build_columns`.
     """
     entry = pieces.entry
     message = accesses.message[entry]
@@ -406,9 +407,11 @@ def _build_receives(
 
 
 def _build_copies(copies: _Copies, places: BlockPlaces) -> dict[str, Int64Array]:
-    """Return the columns of the copy steps from INPUT to OUTPUT, one per copy.
+    """Return the columns of the copy steps from INPUT to OUTPUT by name, one entry per copy.
 
-    A step copies `count` adjacent units on one rank, starting with the first block of the copy.
+    A step copies `count` adjacent units on the rank of the copy, from the place of its
+    first block in INPUT to that in OUTPUT (`places`). The names are those of
+    `_build_columns`.
     """
     number = len(copies.rank)
     return _build_columns(

@@ -141,10 +141,13 @@ def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """Plan an all-gather by rings between groups, then directly among the ranks of each group.
 
-    The groups are those of the option `sizes` (ranks per group first), or of the topology. With
-    more than two sizes, rings of the outermost level come first. The details contain the sizes.
-    `direction`: -1 reverses all rings. Raises `UsageError` for an invalid option `sizes`
-    (`option-value`, `option-range`).
+    The sizes are those of the option `sizes` (ranks per group first). For `auto` they are
+    those of equal groups of consecutive ranks in the topology, otherwise its dimensions or
+    the most square grid (`_find_groups`). Sizes of 1 are dropped. With more than two sizes,
+    there are rings in every level except the first, the outermost level first. With one
+    size, all ranks exchange directly. The detail `sizes` is a text such as `8x4`.
+    `direction`: 1, or -1 to reverse all rings. Raises `UsageError` for an option `sizes`
+    that is no list (`option-value`) or does not fit the ranks (`option-range`).
     """
     sizes = _choose_sizes(task, _find_groups(task))
     between = partial(plan_ring_all_gather, stride=direction)
@@ -180,7 +183,8 @@ def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
 def _parse_sizes(text: str) -> list[int]:
     """Parse a list of sizes such as `8x4` to [8, 4], in the order of the text.
 
-    Raises `UsageError` (`option-value`) unless all are numbers in 1..2^20 - 1.
+    Raises `UsageError` (`option-value`) unless all parts between the letters `x` are
+    numbers from 1 to 2^20 - 1 (`parse_whole`: digits only, without blanks).
     """
     # Text that is no number counts as 0.
     sizes = [parse_whole(part, (1 << 20) - 1) or 0 for part in text.split("x")]
@@ -194,11 +198,12 @@ def _parse_sizes(text: str) -> list[int]:
 
 
 def parse_groups(options: ClassicOptions, num_ranks: int) -> Int64Array | None:
-    """Return the ranks of every node by the option `sizes`: int64[groups, ranks per group].
+    """Return the ranks of every group by the option `sizes`: int64[groups, ranks per group].
 
-    The first size is the number of consecutive ranks in a group; the product of the other sizes is
-    the number of groups. None for `auto`, and for options without `sizes`. Raises `UsageError`
-    (`option-value`) for an invalid list, or if the product of all sizes is not the number of ranks.
+    The first size is the number of consecutive ranks in a group, such as those of a node;
+    the product of the other sizes is the number of groups. None for `auto`, and for options
+    without `sizes`. Raises `UsageError` (`option-value`) for an invalid list, or if the
+    product of all sizes is not the number of ranks.
     """
     text = options.sizes if isinstance(options, GridOptions) else "auto"
     if text == "auto":
@@ -214,10 +219,10 @@ def parse_groups(options: ClassicOptions, num_ranks: int) -> Int64Array | None:
 
 
 def _find_dimensions(task: ClassicTask) -> Sequence[int]:
-    """Return the sizes of the topology's dimensions if all its NPUs are ranks.
+    """Return the sizes of the topology's dimensions, also of 1, if all its NPUs are ranks.
 
-    Otherwise, or without dimensions, return the most square grid of the ranks, the longer side
-    first.
+    Otherwise, or without dimensions, return the most square grid of the ranks, the longer
+    side first, such as [4, 3] for 12 and [7, 1] for 7.
     """
     sizes = [dimension.size for dimension in task.topology.dimensions]
     if sizes and task.num_ranks == task.topology.num_npus:

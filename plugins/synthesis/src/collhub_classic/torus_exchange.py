@@ -134,17 +134,20 @@ def estimate_torus_exchange_s(topology: Topology, sizes: Sequence[int], size: in
 
 
 def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
-    """Return the units of every pair of ranks, and whether each belongs to another class.
+    """Return the units of every pair of ranks, and whether they are divided into classes by unit.
 
-    If they do not, the displacement decides on the class. D is the number of dimensions. Limits
-    count the units in buffers and messages.
+    If not, the displacement of the pair decides on the class of all its units. `sizes`:
+    ranks of each of the D dimensions. Cells are the units in buffers and messages
+    (`count_cells`). The first rule that applies:
 
-    - If D divides all sizes, the displacement decides. Otherwise each class has its own units, if
-      they are at most `_MAX_CELLS_BY_PART`, or if displacements divide the data unevenly and there
-      are at most `_MAX_CELLS_BY_PART` ranks.
-    - A pair has twice as many units if the most distant data of a class on a ring could not be
-      halved otherwise. In a network that then exceeds `MAX_CELLS`, it has not; some links carry
-      a unit more than other links.
+    1. D does not divide all sizes, and D h units per pair have at most `_MAX_CELLS_BY_PART`
+       cells: (D h, True). h is 2 if ranks / k is odd for an even size k > 2, so that the
+       most distant units of a class on a ring could not be halved; otherwise 1.
+    2. D does not divide all sizes, there are at most `_MAX_CELLS_BY_PART` ranks, and
+       displacements would divide the data unevenly (`_is_even`): (D h, True), or (D, True)
+       if D h units have more than `MAX_CELLS` cells.
+    3. Otherwise: (1, False). But it is (2, False) if D divides all sizes, ranks / k // D is
+       odd for an even size k > 2, and 2 units have at most `MAX_CELLS` cells.
     """
     ranks, count = prod(sizes), len(sizes)
     is_divisible = all(size % count == 0 for size in sizes)
@@ -297,10 +300,11 @@ class _Class:
     def _sort(self, phase: int) -> Int64Array:
         """Return the units of the class in the order of a phase's messages, as int64 indices.
 
-        They are sorted by the displacement along the dimension of the phase. Of equal ones, those
-        of consecutive ranks are consecutive, because fewer copies are needed then: the displacement
-        along dimension 0 ascends until the data have moved along it, when the ranks from which they
-        come ascend.
+        They are sorted by the displacement along the dimension of the phase. Ties are sorted by
+        the last dimension, and so on to dimension 0, then by the part (the unit's number in its
+        pair). In a dimension along which the data have moved, the negated displacement modulo
+        the size counts, which ascends with the rank from which they come. So units of
+        consecutive ranks are consecutive, and fewer copies are needed.
         """
         keys = [self._part]
         moved = self._order[:phase]
@@ -317,8 +321,11 @@ class _Class:
     def _get_range(self, phase: int, direction: int, number: int) -> tuple[int, int]:
         """Return the first position, and the one after the last, of the message of a round.
 
-        Round 1 sends all units that take the direction, round t those with at least t hops. Units
-        at distance k / 2 are divided between the directions; of two ranks, all units take 1.
+        `number`: round, from 1 to size // 2 + 1. Round 1 sends all units that take `direction`
+        (1 or -1), round t those of them with at least t hops. The range is empty if the first
+        position is not below the second one. Units at distance size / 2 are divided between the
+        directions; with two ranks, all units take direction 1. Positions are in the order of
+        the phase (`_sort`).
         """
         size, first = self._sizes[self._order[phase]], self._first[phase]
         half = int(first[size // 2] + first[size // 2 + 1] + 1) // 2

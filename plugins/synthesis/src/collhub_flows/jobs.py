@@ -366,10 +366,10 @@ class FlowJobs:
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _compute_remaining(self) -> Int64Array:
-        """Return for each job the least time from its start to its piece's arrival at the target.
+        """Return for each job the least time in ps from its start to the arrival of its piece.
 
-        A job sends a piece over one link. The time in ps is the sum over this and the later jobs of
-        the piece, without any waiting. int64[jobs].
+        A job sends a piece over one link. The time is the sum of the arrival times of this and
+        the later jobs of the piece on the way to its target, without any waiting. int64[jobs].
         """
         total = np.cumsum(self.arrival)
         end = total[self.indptr[1:] - 1][self.piece]
@@ -377,10 +377,10 @@ class FlowJobs:
         return remaining
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
-        """Sort the jobs by these keys, the first key first, and return the position of each job.
+        """Sort the jobs by ascending keys, the first key first; return the position of each job.
 
-        The result is int64[jobs], 0 for the first job. Ties are broken by the pseudo-random order
-        `around`.
+        `keys`: int64[jobs] each. The result is int64[jobs], 0 for the first job. Ties, and all
+        jobs if there is no key, are in the pseudo-random order `around`.
         """
         order = self.around
         for key in reversed(keys):
@@ -564,8 +564,10 @@ def _round_units(share: Int64Array, part: Float64Array, share_units: Int64Array)
 def _spread_jobs(piece: Int64Array, num_pieces: int, number: int = 0) -> Int64Array:
     """Return an order of the jobs in which the pieces are in a fixed pseudo-random order.
 
-    It prevents that all sources send to NPU 0 first. `piece`: of each job. `number`: which of the
-    `NUM_TIE_ORDERS` orders. The jobs of a piece are adjacent and keep their order.
+    The result is int64[jobs], the number of the first job first. The order prevents that
+    all sources send to NPU 0 first. `piece`: number of the piece of each job, from 0 to
+    `num_pieces` - 1. `number`: which of the `NUM_TIE_ORDERS` orders. The jobs of a piece
+    are adjacent and keep their order.
     """
     # Otherwise all sources would send to NPU 0 first.
     spread = (piece * _TIE_MULTIPLIERS[number]) % max(num_pieces, 1)

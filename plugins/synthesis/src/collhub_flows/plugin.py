@@ -118,7 +118,8 @@ def collhub_bounds() -> Sequence[LowerBound]:
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
     """Compile the missing kernels if the option `warm` is set, and report them.
 
-    Without it nothing is compiled, and the report is a success.
+    The kernels are called with small problems, and the report is that of `compile_kernels`.
+    Without the option no kernel is compiled, and the report is a success without a text.
     """
     # Imported here, because the package imports numpy.
     from collhub_packing.warming import warm_check

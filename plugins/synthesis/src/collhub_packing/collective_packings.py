@@ -174,12 +174,14 @@ def all_reduce_trees(
 ) -> tuple[Strength, list[SpanningTree]]:
     """Compute the strength a / q of a network without switches, and pack trees of total weight a.
 
-    The strength is the largest possible rate of an all-reduce over trees. Weights are in units of 1
-    / q of those of the graph. All trees together, used for reducing to their roots and broadcasting
-    from them, load every link by at most its capacity in each direction. Each tree is rooted at its
-    centre. Of the packings of `seeds` random orientations, the one with the fewest trees is
-    returned, then the smallest sum of weight times depth. Raises `InputError` for switches
-    (`switches`; use `all_reduce_packing`) and as `strength` does.
+    The strength, a reduced fraction, is the largest possible rate of an all-reduce over
+    trees. Weights are in units of 1 / q of those of the graph. All trees together, used for
+    reducing to their roots and broadcasting from them, load every link by at most its
+    capacity in each direction. Each tree is rooted at its centre. The packings of `seeds`
+    random orientations (at least one), with the random numbers `first_seed`, `first_seed` +
+    1, ..., are compared: the one with the fewest trees is returned, of equal ones that with
+    the smallest sum of weight times depth. Raises `InputError` for switches (`switches`;
+    use `all_reduce_packing`) and as `strength` does.
     """
     if graph.has_switches:
         raise InputError(
@@ -263,8 +265,9 @@ def _find_smallest_multiple(
 ) -> Fraction:
     """Return the smallest multiple of 1 / `capacity` that `is_sufficient` accepts.
 
-    `lower` and `upper` limit the multiples, both included. If it accepts a factor, it must accept
-    all larger ones (binary search). If no multiple in the range is sufficient, `upper` is returned.
+    Only multiples from `lower` to `upper` are tried, both included. If `is_sufficient`
+    accepts a factor, it must accept all larger ones (binary search). If it accepts none of
+    them, `upper` is returned, which then need not be such a multiple.
     """
     low, high = math.ceil(lower * capacity), math.floor(upper * capacity)
     # More capacity never hurts, so that sufficient factors are above the insufficient ones.

@@ -391,10 +391,10 @@ def _build_path(out: str, name: str, output: OutputRequest) -> str:
 
 
 def _not_tried(plan: GroupPlan) -> dict[str, str]:
-    """Return the output line `not tried`: which groups were not synthesized separately.
+    """Return the output line `not tried` by name: the groups that were not synthesized separately.
 
-    It contains their number, the groups, and the reason of the first one; all reasons are equal. {}
-    if all were tried.
+    It contains their number, the groups, and the reason of the first one; all reasons are
+    equal because a single limit stops the search. {} if all groups were tried.
     """
     if not plan.not_tried:
         return {}

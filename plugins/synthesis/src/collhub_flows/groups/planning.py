@@ -320,8 +320,10 @@ def _get_simulator_options(choices: GroupChoices) -> dict[str, str]:
 def _run_one_by_one(wishes: Sequence[GroupWish], times: Sequence[GroupTime]) -> GroupTime:
     """Return the time at which all groups have ended if they run one after the other.
 
-    They run in the order of their starts. A group begins at its start, or at the end of the group
-    before it if that is later. `times`: duration of each group.
+    They run in the order of their starts, those with equal starts in the order of `wishes`.
+    A group begins at its start, or at the end of the group before it if that is later.
+    `times`: duration of each group. Rounding errors (slacks) add up. Without groups the
+    time is 0.
     """
     total = GroupTime(0, 0)
     for number in sorted(range(len(wishes)), key=lambda number: wishes[number].start_ns):
@@ -339,9 +341,10 @@ def _combine_separate(
 ) -> list[_Candidate]:
     """Return the candidate `at once`: the separate algorithms of all groups at the same time.
 
-    `single` has one algorithm per group. They are combined into one algorithm without dependencies
-    between groups, whose time is computed by `judge`. The list has this candidate only. It is empty
-    if the algorithms have no common unit and cannot be combined.
+    `single` has one algorithm per group, each of which starts at its time in `starts_ns`.
+    They are combined into one algorithm without dependencies between groups, whose time is
+    computed by `judge`. The list has only this candidate. It is empty if the algorithms
+    have no common unit and cannot be combined. Errors of `judge` pass through.
     """
     try:
         joint = combine_algorithms(single, own_provenance(topology.name), None, starts_ns)

@@ -106,8 +106,9 @@ class GroupWish:
     def share_counts(self) -> Int64Array:
         """Units of every share, int64 in the order of `create_share_chunks`.
 
-        They are the counts of an uneven collective without zeros, row by row; otherwise 1 for every
-        share. An all-to-all has a share for every pair of ranks.
+        They are the counts of an uneven collective without zeros, row by row; otherwise 1 for
+        every share. An all-to-all has a share for every pair of ranks, also of a rank with
+        itself.
         """
         if self.counts is not None:
             units = self.counts.table.ravel()
@@ -190,7 +191,7 @@ def check_groups(wishes: Sequence[GroupWish], num_npus: int, topology: str) -> N
 def _split_groups(text: str) -> list[str]:
     """Split a list of groups at semicolons, or at commas if it has no semicolon.
 
-    Blank parts are dropped.
+    Empty and blank parts are dropped. Blanks around the other parts are kept.
     """
     mark = ";" if ";" in text else ","
     return [part for part in text.split(mark) if part.strip()]
@@ -323,9 +324,12 @@ def _create_columns(
 
 
 def create_share_chunks(wish: GroupWish, units: int) -> Chunks:
-    """Return one chunk of `units` units, per unit of its count, for every share of a group.
+    """Return one chunk for every share of a group, also for shares that stay on their rank.
 
-    Shares that are not sent are included, but no empty ones.
+    A share is a part of the data with one source or sum. Its chunk has `units` units; that
+    of an uneven collective has `units` times its count, and shares with count 0 have no
+    chunk. The chunks are in the order of `Chunks.cut`: for an all-to-all by source rank,
+    then target rank.
     """
     collective = wish.collective(units)
     if wish.counts is not None:

@@ -24,12 +24,13 @@ _MIN_RELATIVE_GAIN = 1e-3
 
 
 def best_chunks(time: TimeOfCount, maximum: int) -> int:
-    """Find the number of chunks in 1..`maximum` with approximately the minimum `time(number)`.
+    """Return the number of chunks in 1..`maximum` with approximately the minimum `time(number)`.
 
-    The numbers in `_SAMPLE_COUNTS` (up to `maximum`) are tried first. The search continues at the
-    minimum of a fit a + b q + c / q to their times, upwards and downwards by factors of sqrt(2).
-    The smallest tried number whose time is within the relative `_MIN_RELATIVE_GAIN` of the minimum
-    is returned.
+    The numbers in `_SAMPLE_COUNTS` (up to `maximum`) are tried first, then the minimum of a
+    fit a + b q + c / q to their times (`fitted_chunks`). From the best number so far,
+    larger ones are tried by factors of sqrt(2) while they reduce the time, then smaller
+    ones in the same way. The result is the smallest tried number whose time is at most 0.1
+    % (`_MIN_RELATIVE_GAIN`) above the minimum. `maximum` must be at least 1.
     """
     times = {count: time(count) for count in _SAMPLE_COUNTS if count <= maximum}
     count = fitted_chunks(times, maximum)

@@ -152,8 +152,10 @@ def broadcast(tree: PrunedTree) -> Operations:
 def reduction(tree: PrunedTree) -> Operations:
     """Build the messages of one chunk for a reduction on a tree, from children to parents.
 
-    Operation i sends from `tree.nodes[i]` to its parent, which reduces. A node waits for the
-    messages of all its children. `remaining` is the number of messages from the node to the root.
+    Operation i sends from `tree.nodes[i]` to its parent, which reduces. It waits for the
+    messages of all children of the node. So operations are in the order of the nodes, and
+    can precede those for which they wait. `remaining` is the number of messages from the
+    node to the root. There are no operations if the tree has only its root.
     """
     down = broadcast(tree)
     return Operations(
@@ -170,8 +172,10 @@ def reduction(tree: PrunedTree) -> Operations:
 def reduce_and_broadcast(tree: PrunedTree) -> Operations:
     """Build the messages of one chunk for a reduction to the root and a broadcast from it.
 
-    The root sends when the sums of all its children have arrived. `remaining` of the reduction
-    includes the height of the root. Different chunks do not wait for each other.
+    The operations are those of `reduction`, then those of `broadcast`. The root sends when
+    the sums of all its children have arrived. `remaining` of an operation of the reduction
+    is increased by the height of the root, because the broadcast follows it. Different
+    chunks do not wait for each other.
     """
     reduce_operations, broadcast_operations = reduction(tree), broadcast(tree)
     reduce_operations = replace(
@@ -307,11 +311,11 @@ def _find_needed(
     members: Int64Array,
     depth: Int64Array,
 ) -> tuple[BoolArray, Int64Array]:
-    """Return the nodes on paths from the root to members, and the height of every node.
+    """Return which nodes are on paths from the root to members, and the height of every node.
 
-    The first is bool[nodes], and includes members and the root. The second is int64[nodes]: the
-    number of tree edges down to the deepest member below, 0 without one. `depth`: depth of every
-    node in the tree, which must reach all members.
+    The first is bool[nodes]; it is true for members and, if there are any, the root. The
+    second is int64[nodes]: the number of tree edges down to the deepest member below, 0
+    without one. `depth`: depth of every node in the tree, which must reach all members.
     """
     needed = np.zeros(len(depth), np.bool_)
     needed[members] = True

@@ -137,7 +137,8 @@ class Pipelining:
         """Prepare to schedule streams (parts of the data with their messages) on a topology.
 
         Messages use the routes of the topology. The operations of all streams are joined in the
-        order of the streams.
+        order of the streams; the numbers of units are not limited. Raises `ValueError` without
+        streams, and `InputError` (`disconnected`) if the topology has no route for a message.
         """
         operations = Operations.joined([stream.operations for stream in streams])
         return cls(
