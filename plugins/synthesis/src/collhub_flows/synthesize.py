@@ -215,19 +215,22 @@ class _Problem:
         )
 
     def build_jobs(self, paths: FlowPaths, pieces: int) -> FlowJobs:
-        """Build the jobs of paths of this problem, with at most `pieces` pieces per path.
+        """Build the jobs that send the data of `paths`: one per piece and link of its path.
 
-        For uneven paths, `pieces` is the mean number (`FlowPaths.divide`).
+        A path has at most `pieces` pieces; for paths of uneven shares, `pieces` is the mean
+        number (`FlowPaths.divide`). Raises the `InputError` of `FlowJobs.of`.
         """
         unit_bytes = self.part_bytes / paths.share_units
         return FlowJobs.of(self.network, paths, pieces, unit_bytes, self.request.occupancy)
 
     @property
     def fine_share_units(self) -> int:
-        """Units per mean share for many pieces: `_FINE_SHARE_UNITS`, fewer for many shares.
+        """Number of units of a mean share that allows many pieces: 960, and fewer for many
+        shares.
 
-        All shares together have at most `_MAX_FINE_UNITS` units, unless this is less than
-        `_SHARE_UNITS` per share.
+        For n shares it is `_MAX_FINE_UNITS` (2^20) // n, limited to `_SHARE_UNITS` (240) to
+        `_FINE_SHARE_UNITS` (960). So all shares together have at most `_MAX_FINE_UNITS`
+        units, unless 240 units per share are more.
         """
         most = _MAX_FINE_UNITS // len(self.demand.pairs[0])
         return min(_FINE_SHARE_UNITS, max(_SHARE_UNITS, most))
@@ -384,9 +387,12 @@ def _compute_flow_at(
 
 
 def _balance_if_lighter(problem: _Problem, paths: FlowPaths, flow: Flow) -> FlowPaths:
-    """Return balanced paths of an approximate flow of uneven shares, or else `paths`.
+    """Return balanced paths of `flow` if their busiest link has a load lower by at least 2
+    %, else `paths`.
 
-    Balanced paths are returned if they reduce the load of the busiest link by `_MIN_BALANCE_GAIN`.
+    `paths` are those of the same flow without balancing, for uneven shares; `flow` is
+    approximate. Balanced paths divide the data anew so that the busiest link is minimal
+    (`FlowPaths.of`). The factor is `_MIN_BALANCE_GAIN`.
     """
     balanced = problem.find_paths(flow, problem.share_units(), _LADDER[-1], is_approximate=True)
     before_ps, after_ps = (problem.build_jobs(one, 1).bound_ps() for one in (paths, balanced))
@@ -578,10 +584,11 @@ def _simulate_candidate(
     schedule: FlowSchedule,
     pieces: int,
 ) -> _Candidate:
-    """Build the algorithm of a schedule, with its time in ns.
+    """Build the algorithm of a schedule, and return it as a candidate with its time in ns.
 
-    The time is simulated. Without a simulated time, and for schedules of more than `_MAX_SIMULATED`
-    transfers, it is the planned time, rounded up.
+    The time is simulated (`request.simulate`). If that gives None or 0, and for schedules
+    of more than `_MAX_SIMULATED` transfers, it is the planned time of the schedule,
+    rounded up. `pieces`: number of pieces per path, which is only recorded.
     """
     algorithm = _build_algorithm(problem, schedule, None)
     planned_ns = -(-schedule.time_ps // 1000)

@@ -117,7 +117,8 @@ class GrowingProgram:
     def __init__(self, program: LinearProgram) -> None:
         """Begin with a program, to which rows can be added between solutions.
 
-        It is passed to a simplex solver, which keeps its state. It must have no integer variables.
+        It is passed to a simplex solver, which keeps its state; it is not solved yet. It must
+        have no integer variables, which is not checked.
         """
         self._solver = _create_solver("simplex")
         self._solver.passModel(_build_model(program))

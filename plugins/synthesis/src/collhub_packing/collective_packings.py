@@ -101,11 +101,14 @@ def fixed_trees(
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
-    """Pack trees for an all-gather with `per_root` trees per unit of each node's weight.
+    """Pack trees for an all-gather with `per_root` trees of weight 1 per unit of each node's
+    weight.
 
-    The rate is the best one with this number of trees; `per_root` = 1 gives the fewest possible
-    trees. The result is as of `all_gather_trees`, but its rate has no cut as a proof, because more
-    trees may be faster.
+    The rate is the best one with this number of trees (`fixed_rate`); `per_root` = 1
+    gives the fewest possible trees. `weights` (None means 1 for each node), `spread`,
+    `seeds`, `first_seed`, the choice among packings, and the errors are as in
+    `all_gather_trees`. The rate of the result has no cut as a proof, because more trees
+    may be faster.
     """
     value = fixed_rate(graph, per_root, weights)
     sent = scaled(to_weight_array(graph, weights), per_root)
@@ -201,13 +204,19 @@ def all_reduce_packing(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> AllReducePacking:
-    """Pack trees for an all-reduce at the best rate (strength) of any network.
+    """Pack trees for an all-reduce at the best rate (`strength`) of any network, also with
+    switches.
 
-    The network may have switches. Links are oriented first; half of a switch's capacity is directed
-    into it, so that all data that enter can leave. Switches are then replaced by direct links.
-    Weights are multiples of 1 / `scale`, or of 1 / (2 `scale`) if a switch has an odd capacity to
-    halve. The default is the smallest scale at which the rate equals the strength. A smaller one
-    gives the best rate below it, with fewer trees. Trees are chosen as in `all_reduce_trees`.
+    Links are oriented first; half of a switch's capacity is directed into it, so that all
+    data that enter can leave. Switches are then replaced by direct links (`spread`).
+    Weights are multiples of 1 / `scale`, or of 1 / (2 `scale`) if a switch has an odd
+    capacity to halve. The default of `scale` is the smallest one at which the rate equals
+    the strength. A smaller one gives the best rate below it, with fewer trees.
+
+    One packing is made for each of `seeds` random orientations (at least one), numbered
+    from `first_seed`. The one with the fewest trees is returned; of several the one with
+    the smallest sum of weight times depth, then the first. Raises the `InputError`s of
+    `strength` and `orient_links`.
     """
     network_strength = strength(graph)
     min_scale = network_strength.value.denominator if scale is None else scale
@@ -282,9 +291,11 @@ def _find_smallest_multiple(
 
 
 def _scale_capacities(graph: CapacityGraph, times: Fraction) -> CapacityGraph:
-    """Return the network with its capacities multiplied by a factor and rounded down to integers.
+    """Return the network with its capacities multiplied by a positive factor and rounded
+    down.
 
-    Its unit is divided by the factor, so that capacity * unit stays the same, up to rounding.
+    The unit is divided by the factor, so that capacity * unit stays the same, up to
+    rounding. A capacity may become 0. Raises the `InputError` of `scaled`.
     """
     capacity = _scale_and_floor(graph.capacity, times)
     return replace(graph, capacity=capacity, unit=graph.unit / times)
@@ -384,10 +395,11 @@ def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: i
 
 
 def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
-    """Return the total capacity of all links that have a node as one of their ends: int64[nodes].
+    """Return for each node the total capacity of the links at it, times `scale`:
+    int64[nodes].
 
-    Each link counts once at both ends. The capacities are multiplied by `scale`. Raises
-    `InputError` (of `scaled`) if their sum becomes too large.
+    A link counts once at each of its two nodes. Raises `InputError` (of `scaled`) if the
+    scaled capacities of all links add up to 2^60 or more.
     """
     capacity = scaled(links.capacity, scale)
     total = np.zeros(links.num_nodes, np.int64)

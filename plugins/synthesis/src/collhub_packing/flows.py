@@ -111,9 +111,10 @@ class FlowNetwork:
         destination: Int64Array,
         receivers: Int64Array,
     ) -> FlowNetwork:
-        """Build the network with one more node, `num_nodes`, that feeds the receivers.
+        """Build the network with one more node, number `num_nodes`, that feeds the receivers.
 
-        It has one arc to each of `receivers`; these arcs come after the given ones.
+        It has one arc to each of `receivers`, in their order; these arcs come after the given
+        arcs from `source` to `destination`. Capacities are passed to the methods later.
         """
         feeder = np.full(len(receivers), num_nodes)
         tails = np.concatenate([source, feeder])
@@ -162,9 +163,11 @@ class FlowNetwork:
         sink: int,
         limit: int = UNLIMITED,
     ) -> int:
-        """Return the value of the maximum flow from `source` to `sink`, or `limit` if it is larger.
+        """Return the value of the maximum flow from `source` to `sink`, or `limit` if it is
+        larger.
 
-        `capacity`: int64 per arc; it is not changed. Raises `InputError` as `residual` does.
+        `capacity`: int64 per arc; it is not changed. The value is 0 if the sink is
+        unreachable. Raises `InputError` as `residual` does.
         """
         from collhub_packing import kernels
 
@@ -177,11 +180,11 @@ class FlowNetwork:
         source: int,
         sink: int,
     ) -> tuple[int, Int64Array]:
-        """Compute a maximum flow from `source` to `sink`; return (its value, the remaining
-        capacity of every arc).
+        """Compute a maximum flow; return its value, and the remaining capacity of every arc.
 
-        The second is int64 by arc. Flow along an arc increases the remaining capacity of the
-        reverse arc. Parallel arcs share one remaining capacity, which is returned for each of them.
+        The flow is from `source` to `sink`. The remaining capacities are int64 by arc. Flow
+        along an arc increases the remaining capacity of the reverse arc. Parallel arcs share
+        one remaining capacity, which is returned for each of them. `capacity` is not changed.
         Raises `InputError` as `residual` does.
         """
         from collhub_packing import kernels

@@ -107,11 +107,12 @@ def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
 
 
 def with_common_unit(topology: Topology) -> tuple[Topology, float]:
-    """Return the topology with bandwidths that are multiples of a common unit, and a tolerance.
+    """Return a topology whose bandwidths are multiples of a common unit, and a relative
+    tolerance.
 
-    If the bandwidths have such a unit (`_to_integers`), it is the given topology with the tolerance
-    0.0. Otherwise it is the result of `round_bandwidths`, whose tolerance is the relative error of
-    the rounding.
+    If the bandwidths have such a unit (`_to_integers`), it is the given topology with the
+    tolerance 0.0. Otherwise it is the result of `round_bandwidths`, which raises
+    `InputError` (`capacities`) if even rounded bandwidths are too different.
     """
     try:
         _to_integers(topology.bandwidth_bytes_per_s, topology.name)
@@ -174,9 +175,10 @@ def _to_integers(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64A
 
 
 def _to_smallest_integers(values: list[Fraction]) -> tuple[list[int], Fraction]:
-    """Scale positive fractions to the smallest integers in their proportion, in the same order.
+    """Return the smallest integers in the proportion of positive fractions, and their unit.
 
-    Also return the unit, the greatest common divisor of all values: value = integer * unit.
+    The integers are in the order of `values`. The unit is the greatest common divisor of
+    all values: value = integer * unit. Without values the list is empty and the unit 0.
     """
     denominator = math.lcm(*(value.denominator for value in values))
     integers = [int(value * denominator) for value in values]
@@ -243,7 +245,7 @@ class DuplexLinks:
 def are_duplex(graph: CapacityGraph) -> bool:
     """Return whether every arc with capacity has a reverse arc of the same capacity.
 
-    Arcs without capacity are ignored.
+    Arcs without capacity are ignored; True without arcs.
     """
     try:
         DuplexLinks.of(graph)

@@ -42,10 +42,10 @@ class Strength:
 def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
     """Return the maximum rate of out-trees from `root` to all compute nodes, with its proof.
 
-    It is the smallest minimum cut between the root and any other compute node, in units of the
-    graph (Edmonds 1973). The proof is this cut, the set of nodes on the root's side. Cost: one flow
-    per node. Raises `InputError` (`unreachable`) if a node cannot be reached, and if the root is
-    the only compute node.
+    It is the smallest minimum cut between the root and any other compute node, in units
+    of the graph (Edmonds 1973). The proof is this cut, the set of nodes on the root's
+    side. Cost: one flow per node. Raises `InputError`: `one-node` if the root is the only
+    compute node, `unreachable` if a compute node cannot be reached.
     """
     _check_size(graph)
     targets = [node for node in range(graph.num_compute) if node != root]
@@ -239,10 +239,12 @@ def _find_worst_partition(
 def _compute_partition_rate(
     graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]
 ) -> Strength:
-    """Compute the largest rate of an all-reduce that a partition of the compute nodes allows.
+    """Return the largest rate of an all-reduce that a partition of the compute nodes allows.
 
-    Every block gets the switches that minimize the capacity leaving it. The rate is the capacity
-    that leaves all blocks, divided by 2 (blocks - 1). The result has the blocks, sorted, and the
+    `blocks`: at least two sets of compute nodes, each node in one of them. To every block
+    those switches are added that minimize the capacity leaving it. The rate is the sum of
+    the capacities that leave the blocks, divided by 2 (blocks - 1). The result also has
+    the blocks, each ascending and sorted by their first nodes, and in the same order the
     blocks with their switches.
     """
     sides = ordered = sorted(sorted(block) for block in blocks)
@@ -322,9 +324,11 @@ def _check_size(graph: CapacityGraph) -> None:
 
 
 def _unreachable_error(unreached: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
-    """Return (do not raise) the `InputError` for a node to which no link leads from `side`.
+    """Return (do not raise) the `InputError` `unreachable` for a node to which no path leads
+    from `side`.
 
-    The message lists at most `_MAX_NAMES_IN_A_MESSAGE` compute nodes of `side`, without switches.
+    The message has the node `unreached` and the first `_MAX_NAMES_IN_A_MESSAGE` (8)
+    compute nodes of `side`; switches are not listed.
     """
     nodes = [node for node in side if node < graph.num_compute]
     named = ", ".join(map(str, nodes[:_MAX_NAMES_IN_A_MESSAGE]))

@@ -138,12 +138,15 @@ class CollectiveDemand:
         return int(leaving[0])
 
     def count_between(self, sources: BoolArray, targets: BoolArray) -> int:
-        """Return the number of one-unit messages that must get from nodes `sources` to `targets`.
+        """Return the number of one-unit messages that must get from nodes `sources` to
+        `targets`.
 
-        Both are bool[nodes] and disjoint; other nodes may forward. The number follows from the
-        numbers of members in both sets, and from whether the root counts as a source. For a reduce
-        or gather it does unless it is in `targets`; for other collectives, only if it is in
-        `sources`.
+        Both are bool[nodes] and disjoint; other nodes may forward. The result is
+        `units_per_rank` times the chunks of the collective's rule in `_COUNT_LEAVING`, such
+        as a b for an all-to-all with a members in `sources` and b members in `targets`. For a
+        rooted collective, the rule depends on whether the root counts as a source. For a
+        reduce or gather it does unless it is in `targets`; for other collectives, only if it
+        is in `sources`.
         """
         inside = int(np.sum(sources & self.is_member))
         outside = int(np.sum(targets & self.is_member))
@@ -248,9 +251,12 @@ def _build_crossings(
 def build_exits(
     demand: CollectiveDemand, network: LinkNetwork, sets: Sequence[BoolArray]
 ) -> LinkGroups:
-    """Return for each node set (bool[nodes]) the links out of it, with the messages that leave it.
+    """Return a group of links for each node set (bool[nodes]), in order: the links out of
+    it.
 
-    Sets without such links have a group without links.
+    A link out of a set leads from a node of the set to a node outside. The group has the
+    number of one-unit messages that must leave the set (`count_leaving_set`). It has no
+    links if none leads out of the set.
     """
     source, destination = network.source, network.destination
     return LinkGroups.joined(
@@ -311,9 +317,12 @@ def _compute_coordinates(network: LinkNetwork) -> Iterator[Int64Array]:
 
 
 def list_known_sets(network: LinkNetwork) -> Iterator[BoolArray]:
-    """Yield sets of nodes (bool[nodes]) that slow links may separate from the others.
+    """Yield sets of nodes (bool[nodes]) that slow links may separate from the other nodes.
 
-    They are the slabs below each coordinate along each dimension, then the groups of the topology.
+    First come the slabs along each dimension of a network without switches: the nodes
+    with a coordinate below 1, below 2, and so on, up to the largest coordinate. Then
+    follow the NPUs of each group of the topology, in its order. No set is yielded without
+    dimensions and groups.
     """
     # On meshes and tori these cuts have the fewest links for their number of nodes.
     for coordinate in _compute_coordinates(network):

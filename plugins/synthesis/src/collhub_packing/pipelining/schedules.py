@@ -429,14 +429,17 @@ def windows_of(
     is_ready: BoolArray,
     limit: int = _MAX_IN_FLIGHT,
 ) -> Int64Array:
-    """Return for every message how many messages of its link may be in flight at once, with itself.
+    """Return for every message how many messages of its link may be in flight at once, with
+    itself.
 
-    `link`: first link of each message's route. `start`, `finish`: times in the schedule. The number
-    is the maximum for the link in the schedule, up to `limit`. For messages that wait for no other
-    one (`is_ready`), except the first on a link, it is also limited to the number of messages
-    before them on the link, so that none starts before the first one: simulators and runtimes start
-    messages that may start at one instant in any order. Arrays have one entry per message; the
-    result is int64.
+    All arrays have one entry per message; the result is int64. `link`: first link of each
+    message's route. `start`, `finish`: times in the schedule. The number is the maximum
+    for the link in the schedule, at most `limit` (32).
+
+    `is_ready`: the message waits for no other one. The n-th such message of a link by
+    start, counted from 0 among all messages of the link, has at most n, except for n = 0.
+    So none starts before the first one of the link: simulators and runtimes start
+    messages that may start at one instant in any order.
     """
     if not len(link):
         return link
@@ -453,8 +456,10 @@ def windows_of(
 def apportion(parts: Sequence[Fraction], total: int) -> list[int]:
     """Divide `total` items in proportion to `parts`, so that each part gets at least one.
 
-    `parts`: positive weights, at most `total` of them. Numbers are rounded down; missing items go
-    to the largest remainders, surplus items are taken from the smallest, the first one if equal.
+    `parts`: positive weights, at most `total` of them. Each part first gets its exact
+    share of `total`, rounded down, but at least 1. Then items are added one by one, each
+    to the part that is farthest below its share, or taken away, each from the part that
+    is farthest above it and has more than one. Of equal parts the first one is changed.
     Returns the numbers in the order of `parts`.
     """
     weight = sum(parts)
@@ -477,10 +482,12 @@ def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
 
 
 def _count_max_in_flight(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
-    """Return the maximum number of messages in flight at once on the link of every message.
+    """Return the maximum number of messages in flight at once on the link of every message:
+    int64.
 
-    Messages are sorted by link and start, and there is at least one; the result is int64, equal for
-    all messages of a link. A message that ends when another starts is no longer in flight.
+    It is equal for all messages of a link. Messages must be sorted by link, then start,
+    and there must be at least one. A message that finishes at the start of another is not
+    in flight with it.
     """
     # Link and time are combined in one number, so that one sorted search serves all links.
     span = int(finish.max()) + 1

@@ -27,10 +27,11 @@ _LANDMARKS = 16
 def build_central_tree(network: LinkNetwork, times: LinkTimes, members: Int64Array) -> SpanningTree:
     """Build the tree of shortest paths from the most central node, by `times.arrival`.
 
-    The root is the node with the smallest estimated distance to the farthest member; the estimate
-    uses at most 16 members that are far from each other, and is exact on lines, meshes and trees.
-    Of equal nodes, the one nearest to all these members is taken. The network must have no switches
-    and links in both directions, and connect all members.
+    The root is the node with the smallest estimated distance to the farthest member; the
+    estimate uses at most 16 members that are far from each other, and is exact on lines,
+    meshes and trees. Of equal nodes, the one with the smallest sum of distances to these
+    members is taken, then the lowest number. The network must have no switches and links
+    in both directions, and connect all members; this is not checked.
     """
     nodes = network.num_nodes
     paths = ShortestPaths(nodes, network.source, network.destination, times.arrival)
@@ -59,11 +60,12 @@ def _compute_landmark_distances(paths: ShortestPaths, members: Int64Array) -> In
 def _build_shortest_path_tree(
     network: LinkNetwork, weight: Int64Array, distance: Int64Array, root: int
 ) -> SpanningTree:
-    """Return the tree of shortest paths from `root`, with weight 1.
+    """Return the tree of shortest paths from `root`; the weight of the tree is 1.
 
-    `weight`: int64[links]. `distance`: int64[nodes], the distance of every node from the root with
-    these weights. Of several possible last links to a node, the first is used. The parent and the
-    link of the root, and of nodes that are not reached, are -1.
+    `weight`: int64[links], the positive length of every link. `distance`: int64[nodes],
+    the distance of every node from the root with these lengths. Of several possible last
+    links to a node, the first is used. The parent and the link of the root, and of nodes
+    that are not reached, are -1.
     """
     source, destination = network.source, network.destination
     # Links on a shortest path.
