@@ -156,11 +156,12 @@ class MessagePlan(ColumnTable):
 
 
 def combine_in_parallel(plans: Sequence[MessagePlan]) -> MessagePlan:
-    """Combine k plans for the same ranks and blocks, so that each carries one part of every block.
+    """Combine k plans, each of which carries one part of every block.
 
-    Every block is cut in k parts: block b of plan j becomes block b * k + j, and its messages are
-    on channel j; their previous channels are lost. Messages are sorted by round, then by plan. The
-    plans may have different numbers of rounds. `IndexError` or `ValueError` without a plan.
+    The plans have the same ranks and blocks (not checked). Every block is cut in k parts: block
+    b of plan j becomes block b * k + j. The messages of plan j get the channel j instead of
+    their previous one. Messages are sorted by round, then by plan, then as in their plan. The
+    plans may have different numbers of rounds. Raise `IndexError` without a plan.
     """
     parts = len(plans)
     plan_parts = []
@@ -197,12 +198,13 @@ class PlanBuilder:
         *,
         reduces: bool = False,
     ) -> None:
-        """Add one message to the current round for each i, from rank `source[i]` to rank
-        `destination[i]`.
+        """Add messages to the current round: message i from rank `source[i]` to `destination[i]`.
 
-        `blocks`: int64[messages, blocks per message], or [messages] for one block each. Numbers of
-        blocks are taken modulo the number of blocks of the plan. `reduces`: whether the receivers
-        reduce the blocks. Empty arrays add no message. Ranks are not checked.
+        `source`, `destination`: arrays of equal length (not checked); a single number gives one
+        message. `blocks`: int64[messages, blocks per message], or [messages] for one block each;
+        numbers are taken modulo the number of blocks of the plan. `reduces`: whether the receivers
+        reduce the blocks. Empty arrays add no message. Ranks are not checked. Raise `ValueError`
+        if the messages cannot have equal numbers of blocks.
         """
         rows = np.size(source)
         table = np.asarray(blocks, np.int64).reshape(rows, -1 if rows else 1)
@@ -218,11 +220,13 @@ class PlanBuilder:
         *,
         reduces: bool = False,
     ) -> None:
-        """Add messages of consecutive blocks to the current round.
+        """Add one message of consecutive blocks to the current round for each entry of `source`.
 
-        Message i sends the `count[i]` blocks from `first[i]` on, modulo the number of blocks, from
-        `source[i]` to `destination[i]`. A single number as `first` or `count` holds for all
-        messages. `reduces`: whether the receivers reduce the blocks.
+        Message i is sent from `source[i]` to `destination[i]` and has the `count[i]` blocks from
+        `first[i]` on, modulo the number of blocks. With a count of 0 it is a message without
+        blocks; above the number of blocks, blocks repeat. A single number as `first` or `count`
+        holds for all messages; `destination` must be as long as `source` (not checked). `reduces`:
+        whether the receivers reduce the blocks.
         """
         counts = np.broadcast_to(np.asarray(count, np.int64), np.shape(source))
         starts = np.broadcast_to(np.asarray(first, np.int64), np.shape(source))
@@ -396,7 +400,10 @@ def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, f
 
 
 def _sum_latencies_s(topology: Topology, routes: Routes) -> Float64Array:
-    """Return the latency of every route in s, the sum over its links: float64."""
+    """Return the sum of the latencies of every route's links in s: float64[routes].
+
+    A route without links has the latency 0.
+    """
     latencies_s = topology.latency_s[routes.links]
     totals_s = np.bincount(group_of_entry(routes.indptr), latencies_s, len(routes.indptr) - 1)
     return np.asarray(totals_s, np.float64)

@@ -372,9 +372,11 @@ def _generate_on_trees(
 
 
 def _count_latency_chunks(request: SynthesisRequest, trees: RootedTrees, chunks: int) -> float:
-    """Return the latency of a message in times of one of the `chunks` chunks of a tree.
+    """Return how many chunks of a tree a link can send within the latency of a message.
 
-    At most `chunks`, also if the time per byte is 0.
+    The result is a fraction from 0 to `chunks`, the number of chunks of a tree. Each tree
+    carries an equal share of the collective's bytes. Latency and time per byte are those of
+    `_find_link`. The result is `chunks` if the time per byte or the size is 0.
     """
     alpha_s, beta_s_per_byte = _find_link(request, trees)
     tree_s = request.collective_bytes * beta_s_per_byte / len(trees.parents)
@@ -522,10 +524,11 @@ def _compute_cost(shape: NestedShape) -> tuple[int, int]:
 
 
 def _find_link(request: SynthesisRequest, trees: RootedTrees | None) -> tuple[float, float]:
-    """Return the latency in s and the time per byte in s of the links of the levels or trees.
+    """Return (latency in s, time per byte in s) of a link, for estimates of levels or trees.
 
-    On a torus, and for disjoint trees of a mesh, these are the largest latency and the smallest
-    bandwidth of the dimensions, else the means of `compute_mean_link`.
+    On a torus (`find_rings`), and for disjoint trees, these are the largest latency of a
+    dimension and the reciprocal of the smallest bandwidth of a dimension. Otherwise they are
+    the means of `compute_mean_link`. `trees`: None if the collective uses levels.
     """
     topology = request.topology
     if find_rings(topology) or (trees is not None and trees.is_disjoint):

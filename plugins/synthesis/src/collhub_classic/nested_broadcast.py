@@ -324,11 +324,16 @@ class _Messages:
     def find_windows(
         self, is_first: BoolArray, grains: Int64Array, latency_chunks: float
     ) -> tuple[Int64Array, Int64Array]:
-        """Return pairs (message, later message of the same edge that waits until it has arrived).
+        """Return pairs (message, later message of the same edge that must wait for its arrival).
 
-        Messages that are ready at the same time start in any order. Only messages with `is_first`,
-        which wait for no other message, are paired. As many are sent in the meantime as fit into
-        `latency_chunks`, the latency of a message in times of a chunk.
+        The pairs limit the messages of an edge that are on the way at the same time: messages that
+        are ready together would start in any order. Let f be `latency_chunks` (latency of a
+        message, in times of a chunk) divided by the chunks of a message to the child, `grains[tree,
+        child]`, rounded up. Message n of an edge, counted from 0, waits for message n - 1 - f;
+        the first f + 1 messages do not wait.
+
+        `is_first`: bool[messages], the later messages that get a pair, such as messages of the
+        root. Both results are int64[pairs] of message numbers; the later ones ascend.
         """
         number = np.arange(len(self.tree)) - self.first_of[self.tree, self.child]
         fitting = np.ceil(latency_chunks / grains[self.tree, self.child]).astype(np.int64)

@@ -37,13 +37,13 @@ class StepColumns:
         buffers: Mapping[str, Buffer | Int64Array],
         offsets: Mapping[str, Int64Array],
     ) -> int:
-        """Add one row, a step with the same form for every rank, and return its position.
+        """Add one row, a step with the same form for every rank, and return its position from 0 on.
 
-        `kind` and `buffers` are one value for all ranks, or int64[ranks]; `peer` and `offsets` are
-        int64[ranks]. `count`: units. `buffers` and `offsets` have the names of columns as keys,
-        such as `src_buffer`. `parents`: positions of earlier rows on whose data this row depends.
-        Ranks with the kind `_ABSENT` do not get the row; then no row may depend on it (not
-        checked).
+        `kind` and the values of `buffers` are one value for all ranks, or int64[ranks]; `peer` and
+        the values of `offsets` are int64[ranks]. `count`: units. Keys of `buffers` and `offsets`
+        are names of columns, such as `src_buffer`; absent columns get their default in `build`.
+        `parents`: positions of earlier rows on whose data this row depends. Ranks with the kind
+        `_ABSENT` do not get the row; then no row may depend on it (not checked).
         """
         position = len(self._rows)
         self._rows.append({"kind": kind, "peer": peer, "count": count, **buffers, **offsets})

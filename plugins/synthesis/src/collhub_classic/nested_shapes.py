@@ -59,9 +59,9 @@ class NestedShape:
     def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
         """Return a shape in which all pairs of ranks exchange directly within every level.
 
-        Levels of one rank are left out. There is one part, without rings. The last level is
-        gathered first: its links are often the slowest, and then only a rank's own data pass over
-        them.
+        `sizes`: ranks of each level, the closest first; levels of one rank are left out. There is
+        one part of `chunks` chunks, without rings. The last level is gathered first: its links are
+        often the slowest, and then only a rank's own data pass over them.
         """
         used = tuple(size for size in sizes if size > 1)
         order = tuple(reversed(range(len(used))))
@@ -129,7 +129,11 @@ def find_grid(topology: Topology) -> tuple[list[int], list[bool]]:
 
 
 def find_rings(topology: Topology) -> list[int]:
-    """Return the sizes of the dimensions of `find_grid` if all of them are rings, else []."""
+    """Return the sizes of the dimensions of a torus, the fastest varying first, else [].
+
+    Dimensions of one NPU are left out, and a dimension of two NPUs counts as a ring. The result
+    is [] if any dimension is not a ring, and for networks that have no grid (`find_grid`).
+    """
     sizes, is_ring = find_grid(topology)
     return sizes if all(is_ring) else []
 
@@ -348,11 +352,12 @@ def choose_levels(topology: Topology, text: str) -> list[int]:
 
 
 def _find_levels(topology: Topology) -> list[int]:
-    """Return the sizes of the levels of a network that is no torus, closest first, not divided.
+    """Return the sizes of the levels of a network that is no torus, the closest first.
 
-    They are the nested groups by distance from NPU 0 (`_find_distance_levels`). If this is a single
-    level, and the topology has several equal groups whose NPUs are numbered consecutively, they are
-    [NPUs per group, groups].
+    They are the nested groups by distance from NPU 0 (`_find_distance_levels`). If this is a
+    single level, and the topology has several named groups of equal size whose NPUs are
+    numbered consecutively, they are [NPUs per group, groups]. Large levels are not divided into
+    factors. The result is [] for a network of one NPU.
     """
     levels = _find_distance_levels(topology)
     groups = find_equal_groups(topology, range(topology.num_npus))
@@ -389,11 +394,11 @@ def _find_distance_levels(topology: Topology) -> list[int]:
 
 
 def _divide_level(size: int) -> list[int]:
-    """Divide a size into factors of at most `_MAX_LEVEL`, as equal as possible.
+    """Divide a size into factors of at most `_MAX_LEVEL` (32), except for larger primes.
 
-    The product of the factors is `size`. A size up to `_MAX_LEVEL` is returned as [size].
-    Otherwise it is split at its largest divisor up to its square root, smaller factor first, and
-    both are divided further. A prime above `_MAX_LEVEL` remains.
+    A size up to `_MAX_LEVEL`, or a prime, is returned as [size]. Any other size is split into
+    its largest divisor up to its square root and the quotient, in this order, and both are
+    divided further: 128 gives [8, 16]. The product of the factors is `size`.
     """
     if size <= _MAX_LEVEL:
         return [size]

@@ -99,10 +99,10 @@ def _add_copy(columns: StepColumns, units: int) -> int:
 
 
 def _interleave(generators: Sequence[Iterator[None]]) -> None:
-    """Advance the generators in turn (round robin), until all are exhausted.
+    """Advance the generators in turn (round robin), in the given order, until all are exhausted.
 
-    An exhausted one is left out of later rounds. They must yield None; their values have no
-    meaning.
+    An exhausted generator is left out of later rounds. Generators must yield None: one that
+    yields another value is dropped before its end.
     """
     active = list(generators)
     while active:
@@ -309,9 +309,10 @@ class _Stream:
             self._columns.add_controls(receives[-1:], row)
 
     def _end_phase(self, receives: Sequence[int]) -> None:
-        """Make the last receive of a phase wait for all others, and store it in `last_row`.
+        """Make the last receive of a phase wait for the other ones; store it in `last_row`.
 
-        Rows that wait for the phase then need only this one dependency.
+        `receives`: positions of rows; the dependencies are control dependencies. Rows that wait for
+        the phase then need only this one dependency. Raise `IndexError` without a receive.
         """
         self.last_row = receives[-1]
         self._columns.add_controls(receives[:-1], self.last_row)
@@ -448,11 +449,12 @@ class _Stream:
         return np.arange(len(place)) + ((place + hop) % size - place) * self._strides[level]
 
     def _compute_offset(self, key: _Key) -> Int64Array:
-        """Return the first unit of a key's range for every rank, int64[ranks].
+        """Return the offset of the first unit of a key's range for every rank: int64[ranks].
 
-        Units are counted in a buffer of all units. A key has one displacement per level, relative
-        to the coordinate of the rank and modulo the size. A level with None (all coordinates)
-        counts as coordinate 0, where the range starts.
+        Offsets are those in a buffer of the units of all ranks and streams. A key has one
+        displacement per level, which is added to the rank's coordinate modulo the size. A level
+        with None (all coordinates) counts as coordinate 0, where the range starts; so does a level
+        that does not divide the data (one shot).
         """
         offset = np.full(self._columns.num_ranks, self._base)
         for level, displacement in enumerate(key):

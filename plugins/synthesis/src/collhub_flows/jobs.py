@@ -157,11 +157,12 @@ class FlowPaths:
         )
 
     def divide(self, maximum: int) -> tuple[Int64Array, Int64Array]:
-        """Divide each path into at most `maximum` nearly equal pieces of at least one unit.
+        """Divide each path into pieces; return path and units of every piece, both int64.
 
-        With `is_uneven`, `maximum` is the mean number of pieces of a path instead, so that all
-        pieces have similar sizes. Returns path and units of every piece (int64), sorted by path.
-        The units of a path's pieces add up to those of the path.
+        A path has `maximum` pieces, or one per unit if it has fewer units. With `is_uneven`, the
+        number `maximum` is first multiplied by the path's units divided by the mean of all paths,
+        and rounded up, so that all pieces have similar sizes. The pieces of a path differ by at
+        most one unit and add up to its units. Pieces are sorted by path.
         """
         wanted = np.full(len(self.units), maximum)
         if self.is_uneven:
@@ -404,10 +405,13 @@ class FlowSchedule:
     time_ps: int
 
     def order_first_messages(self) -> FlowSchedule:
-        """Return the schedule in which a link sends messages that are ready at time 0 one by one.
+        """Return a schedule in which messages ready at time 0 wait for the first one of the link.
 
-        They are sent in the order of their starts. Without this, a link may start all of them at
-        once.
+        Only `transfers.window` is new. A message waits until the one that is `window` positions
+        before it on its (first) link has arrived. The window is the largest number of messages that
+        the schedule has in flight on the link at once. For the first message of a piece, which is
+        ready at time 0, it is also at most the number of messages that start before it on the link,
+        except for the first of the link. Without this limit, a link may start all of them at once.
         """
         transfers = self.transfers
         # A piece is ready at time 0 on its first arc.
@@ -542,11 +546,12 @@ def build_schedule(
 
 
 def _round_units(share: Int64Array, part: Float64Array, share_units: Int64Array) -> Int64Array:
-    """Return the units of every path: its fraction of the share, rounded down.
+    """Distribute the units of every share among its paths in proportion to their widths.
 
-    The widest path of a share gets the remainder, so that all units are sent. `share`, `part`:
-    share and width of every path. `share_units`: units of every share. Widths are relative to the
-    sum of the share's remaining paths.
+    `share`, `part`: share and width of every path; `share_units`: units of every share. Each
+    share must have a path of positive width. The result is int64[paths]. Units are rounded
+    down; the widest path of a share, the first of several, gets the remainder. Only the listed
+    paths count: those that were omitted earlier get no units.
     """
     shares = int(share.max(initial=-1)) + 1
     # Narrow paths are omitted, so the remaining paths transfer the full share.

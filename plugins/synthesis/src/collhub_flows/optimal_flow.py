@@ -150,10 +150,11 @@ class FlowNetwork:
     def of(cls, topology: Topology) -> FlowNetwork:
         """Build the network for flows: an arc between every two NPUs that are connected directly.
 
-        Without switches these are the pairs with a link, each once. With switches these are all
-        ordered pairs of different NPUs whose route passes through no other NPU. The route of an arc
-        is the one that simulators use. Raises `InputError` if the topology has switches and an NPU
-        cannot reach another one.
+        Without switches, the candidates are the pairs with a link, each once; with switches, all
+        ordered pairs of different NPUs. A pair is an arc if its route (`Topology.routes`, which
+        simulators use) passes through no other NPU. Arcs are sorted by source, then destination.
+        Raise `InputError` (`disconnected`) if the topology has switches and an NPU cannot reach
+        another one.
         """
         npus = topology.num_npus
         if topology.num_nodes == npus:

@@ -133,10 +133,15 @@ class SourcedNetwork:
         self._network = FlowNetwork.fed(graph.num_nodes, *endpoints, nodes)
 
     def shortage(self, capacity: Int64Array, sent: Int64Array) -> BoolArray | None:
-        """Check whether each node v can send `sent[v]` to all compute nodes at once.
+        """Find a cut that prevents each node v from sending `sent[v]` to all compute nodes at once.
 
-        Returns None if it can. Otherwise returns the cut with the largest deficit: its source side
-        as bool[nodes]. `capacity`: int64 per arc; `sent`: int64 per compute node.
+        Return None if there is none. A cut is a set of nodes, bool[nodes], without at least one
+        compute node; it prevents the exchange if its nodes send more than the capacity of the arcs
+        that leave it. The set with the largest deficit is returned. Of several it is the smallest
+        one that lacks the compute node with the lowest capacity of arcs into it.
+
+        `capacity`: int64 per arc; `sent`: int64 per compute node. Raise `InputError` (`capacities`)
+        if both add up to 2^60 or more.
         """
         # A cut of at least the total is no deficit.
         limit = min(int(sent.sum()), UNLIMITED)
@@ -147,11 +152,13 @@ class SourcedNetwork:
     def generate_cuts(
         self, capacity: Int64Array, sent: Int64Array, limit: int
     ) -> Iterator[BoolArray]:
-        """Yield each compute node's minimum cut from the source, if below `limit`.
+        """Yield a minimum cut between the source of all data and each compute node.
 
-        The source feeds all data. A cut is its source side as bool[nodes]. The nodes are taken in
-        ascending order. `capacity` (per arc) and `sent` (flow that each compute node sends) are as
-        in `shortage`.
+        The source feeds `sent[v]` to compute node v. A cut is the set of nodes on the side of the
+        source, bool[nodes]. Its value is the capacity of the arcs that leave it, plus the data fed
+        to nodes outside. Only cuts with a value below `limit` are yielded, in ascending order of
+        the compute nodes; of several minimum cuts the one with the fewest nodes. `capacity`: int64
+        per arc. Raise `InputError` (`capacities`) if capacities and `sent` add up to 2^60 or more.
         """
         amounts = np.concatenate([capacity, sent])
         for node in range(len(self._sinks)):
@@ -267,9 +274,10 @@ def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
 
 
 def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
-    """Add to a block of compute nodes those switches that minimize the capacity leaving it.
+    """Return a block of compute nodes with the switches that minimize the capacity leaving it.
 
-    All other compute nodes stay outside. Returns the nodes; of several minimum sets the smallest.
+    All other compute nodes stay outside. Of several minimum sets the smallest is returned, as
+    ascending node numbers; `block` is not changed.
     """
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True
@@ -280,9 +288,10 @@ def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> li
 
 
 def _sort_by_capacity_into(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:
-    """Sort nodes by the capacity of the arcs into them, the smallest first.
+    """Return nodes sorted by the capacity of the arcs into them, the smallest first.
 
-    A small cut at the beginning shortens later searches.
+    Nodes of equal capacity keep their order. A small cut at the beginning shortens later
+    searches.
     """
     arriving = _compute_capacity_into(graph)[nodes]
     return nodes[np.argsort(arriving, kind="stable")]

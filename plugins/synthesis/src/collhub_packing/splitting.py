@@ -47,9 +47,10 @@ class DirectNetwork:
     routes: tuple[tuple[int, ...], ...]
 
     def paths(self, tree: SpanningTree, switched: CapacityGraph) -> dict[int, list[int]]:
-        """Return the links to each node of a tree, except the root, from its parent.
+        """Return, for each node of a tree of this network, the links from its parent to it.
 
-        Links are rows of the topology. `switched`: the network with switches, from which this
+        Keys are the nodes that the tree reaches, without the root, ascending. Links are rows of the
+        topology, in the order of the route. `switched`: the network with switches from which this
         network was derived.
         """
         paths = {}
@@ -139,10 +140,11 @@ def without_switches(
 def remove_switches(
     graph: CapacityGraph, sent: Int64Array, *, spread: SwitchSpread = SwitchSpread.NOWHERE
 ) -> DirectNetwork:
-    """Represent any network with direct links only: `direct`, or `without_switches` with switches.
+    """Represent any network by direct links between compute nodes.
 
-    `sent`: data that every compute node sends to all others, int64[compute nodes]. Raises
-    `InputError` as `without_switches` does.
+    A network without switches keeps its arcs (`direct`); otherwise the result is that of
+    `without_switches`. `sent`: data that every compute node sends to all others, int64[compute
+    nodes]. Raise `InputError` as `without_switches` does.
     """
     if not graph.has_switches:
         return direct(graph)

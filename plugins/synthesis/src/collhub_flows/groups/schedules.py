@@ -158,12 +158,12 @@ def find_fastest_schedule(
 
 
 def _is_too_fine(wishes: Sequence[GroupWish], shares: Shares, share_units: int) -> bool:
-    """Whether shares must not be divided into this number of pieces.
+    """Return whether the shares of the groups must not be divided into `share_units` pieces.
 
-    A piece must have at least one byte. If the units of a group are divided for its pieces
-    (`GroupWish.find_factor` above 1), a unit must have at least one byte too, and the group has at
-    most `_MAX_UNITS` units, so that its algorithm can be verified. Pieces of undivided units add no
-    units and have no such limits.
+    True if a piece of the smallest share would have less than one byte. Also true if the units
+    of a group must be divided for its pieces (`GroupWish.find_factor` above 1), and then a unit
+    would have less than one byte, or all shares of the group more than `_MAX_UNITS` (2^22)
+    units, too many to verify its algorithm.
     """
     if share_units > shares.bytes.min():
         return True
@@ -320,10 +320,12 @@ def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> flo
 
 
 def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Decide which trees the pieces of data need: to sum a piece, to distribute it, or both.
+    """Return the trees that the pieces of data need, as (piece, whether it leads inward) of each.
 
-    `share`: share of every piece. Returns for every tree its piece and whether it leads inward
-    (sums), sorted by piece. If a piece has both trees, the inward one comes first.
+    `share`: share of every piece. A piece has an inward tree, which sums it at the root, if its
+    share has `gathers`, and an outward tree, which distributes it from the root, if its share
+    has `spreads`. Trees are sorted by piece; if a piece has both, the inward one comes first.
+    int64[trees] and bool[trees].
     """
     inward = np.flatnonzero(shares.gathers[share])
     outward = np.flatnonzero(shares.spreads[share])
@@ -339,9 +341,9 @@ def _list_targets(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the NPUs that each tree must reach, as row pointers and concatenated entries.
 
-    These are all members of the group. They are only the target of the tree's share if it has one
-    and the members' data are not summed on the way to the root (`gathers`). The root is left out.
-    `of_tree`: share of every tree; at least one tree.
+    If the tree's share has a single target and is no sum (`gathers`), this is the target.
+    Otherwise these are all members of the share's group, in their order. The root of the share
+    is left out, so a row may be empty. `of_tree`: share of every tree; at least one tree.
     """
     rows = []
     for share in of_tree.tolist():

@@ -155,11 +155,16 @@ class CommonWish:
 def parse_groups(
     together: str | None, single: Sequence[str], common: CommonWish
 ) -> tuple[GroupWish, ...]:
-    """Parse the groups of `--groups` and of every `--group`, in this order.
+    """Parse the groups of `--groups`, then of every `--group`, in this order.
 
-    Raises `UsageError` for invalid texts, groups of one NPU, a missing collective, size or counts,
-    counts that no group uses, and if there is no group (`no-groups`). Raises `InputError` for
-    invalid counts.
+    `together`: lists of NPUs, separated by semicolons, or by commas if there is no semicolon;
+    None: none. `single`: texts of the form `NPUS[:COLLECTIVE[:SIZE[:START[:COUNTS]]]]`. Absent
+    and empty fields have the values of `common`; the default start is 0. Groups may overlap.
+
+    Raise `UsageError` for an invalid text, a group of one NPU, and a missing collective, size
+    or counts. Also for counts of a group without an uneven collective, counts in `common`
+    without any uneven group, and if there is no group (`no-groups`). Raise `InputError` for an
+    invalid file of counts.
     """
     texts = [] if together is None else _split_groups(together)
     # A list of NPUs has no colon, so both forms have the same parser.

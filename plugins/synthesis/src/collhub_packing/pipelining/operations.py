@@ -354,7 +354,8 @@ def _build_path(tree: PrunedTree, target: int) -> Operations:
 def _find_path_down(tree: PrunedTree, target: int) -> Int64Array:
     """Return the nodes on the path from the root to a target, without the root, as int64.
 
-    The target is last; the path is empty if the target is the root.
+    The target is last; the path is empty if the target is the root. The target must be the root
+    or in `tree.nodes` (not checked).
     """
     nodes = []
     while target != tree.root:

@@ -110,13 +110,15 @@ class Pipelining:
 
         All-gather and reduce-scatter divide the share of a rank by the weights of the trees rooted
         at its NPU. All other kinds divide every share by the weights of all trees. Reductions run
-        against the direction of the trees. `paths` are routes through switches, used in reverse on
-        the way up; all other messages use `Topology.routes`, as simulators do. Other NPUs relay if
-        a tree needs them. The units are chosen by `schedule`.
+        against the direction of the trees. `paths`: for each tree, the links to a child from its
+        parent, by child; used in reverse on the way up. All other messages use `Topology.routes`,
+        as simulators do. Other NPUs relay if a tree needs them. The units are chosen by `schedule`.
 
-        Raises `InputError` for a collective that cannot run on trees, for a tree that does not
-        reach a member, for a tree with another root than the collective, and for a rank without a
-        tree.
+        Raise `InputError`: `trees-unsuitable` for a collective that cannot run on trees;
+        `tree-root` without a tree, for an all-gather or reduce-scatter if a rank has no tree or a
+        tree has a root that is no member, and for a tree with another root than the collective;
+        `tree-does-not-span` for a tree that does not reach a member. Raise `KeyError` if a link of
+        `paths` has no reverse link and a message needs it.
         """
         streams = tuple(generate_streams(trees, collective, np.asarray(members, np.int64)))
         prepared = cls.of_streams(topology, streams, collective, collective_bytes, occupancy)
