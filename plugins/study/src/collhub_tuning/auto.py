@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
@@ -54,8 +54,6 @@ _WITHIN = "within"
 _MAX_REASONS, _MAX_NAMES = 4, 3
 # Code of findings on requests beyond the limits of a synthesizer.
 _TOO_LARGE = "too-large"
-# Before the name of a collective, in reasons of synthesizers.
-_UNSUPPORTED = "does not support"
 # Maximum number of candidates of equal time that are fitted to a runtime.
 _MAX_FITTED = 3
 # (NPU, link) pairs above which a synthesizer with the option `within` may take minutes.
@@ -102,7 +100,8 @@ class _Search:
     """State of the search, which tries the synthesizers one after another.
 
     `names`: all synthesizers in the order of the registry; `candidates`: their results; `failures`:
-    reasons of synthesizers that do not fit; `cures`: cures of those that were called;
+    reasons of synthesizers that do not fit; `unsupporting`: those of them that do not support the
+    collective; `cures`: cures of those that were called;
     `too_large`: findings of those for which the request is too large; `not_tried`: reasons of
     synthesizers that did not run; `warnings`: findings of synthesizers that crashed. `fitted`: the
     candidate that wins on the runtime of the request, None without a runtime.
@@ -112,6 +111,7 @@ class _Search:
     budget: SearchBudget
     candidates: list[_Candidate] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    unsupporting: set[str] = field(default_factory=set)
     cures: list[str] = field(default_factory=list)
     too_large: dict[str, Diagnostic] = field(default_factory=dict)
     not_tried: dict[str, str] = field(default_factory=dict)
@@ -367,44 +367,34 @@ def _build_misfit_error(search: _Search) -> InputError:
     """
     cures = Counter(search.cures).most_common(1)
     return InputError(
-        f"no synthesizer fits: {_format_reasons(search.failures)}",
+        f"no synthesizer fits: {_format_reasons(search)}",
         cure=cures[0][0] if cures else "",
         code="nothing-fits",
     )
 
 
-def _format_reasons(failures: dict[str, str]) -> str:
+def _format_reasons(search: _Search) -> str:
     """Return the reasons for failures as one text, separated by "; ".
 
     The most frequent reasons come first, but unsupported collectives last, each with the
     synthesizers that reported it. Reasons that differ only in the leading name of the synthesizer
-    are one. At most `_MAX_NAMES` names per
+    are one. Equally frequent reasons, and names, keep their order. At most `_MAX_NAMES` names per
     reason and `_MAX_REASONS` reasons are shown, with the number of others.
     """
     lines = []
-    # Most reasons begin with the name of the synthesizer.
-    reasons = {name: reason.removeprefix(f"{name} ") for name, reason in failures.items()}
-    for reason, names in _group_by_reason(reasons):
+    groups: dict[tuple[bool, str], list[str]] = {}
+    for name, reason in search.failures.items():
+        # Most reasons begin with the name of the synthesizer.
+        key = (name in search.unsupporting, reason.removeprefix(f"{name} "))
+        groups.setdefault(key, []).append(name)
+    order = sorted(groups.items(), key=lambda pair: (pair[0][0], -len(pair[1])))
+    for (_, reason), names in order:
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         lines.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {reason}")
     hidden = len(lines) - _MAX_REASONS
     noun = "reason" if hidden == 1 else "reasons"
     remaining = [f"and {hidden} other {noun}"] if hidden > 0 else []
     return "; ".join([*lines[:_MAX_REASONS], *remaining])
-
-
-def _group_by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Return (reason, names of its synthesizers), the most frequent reason first.
-
-    `reasons`: reason by name. Those about an unsupported collective come last. Equally frequent
-    reasons, and names, keep their order.
-    """
-    groups: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
-        groups.setdefault(reason, []).append(name)
-    return sorted(
-        groups.items(), key=lambda pair: (pair[0].startswith(_UNSUPPORTED), -len(pair[1]))
-    )
 
 
 def _parse_candidates(text: str, registry: Registry) -> list[str]:
@@ -459,7 +449,8 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
         if registry.find(Synthesizer, name).offer.supports(kind):
             supporting.append(name)
         else:
-            search.failures[name] = f"{name} {_UNSUPPORTED} {kind}"
+            search.failures[name] = f"{name} does not support {kind}"
+            search.unsupporting.add(name)
     order = _sort_by_estimate(supporting, registry, request)
     bound_ns = None
     if _is_large(request.topology):
@@ -556,8 +547,9 @@ def _build_size_error(request: SynthesisRequest, search: _Search) -> InputError:
     that reported it, at most `_MAX_NAMES`. The cure is the first of these synthesizers'
     cures. The error is returned, not raised.
     """
-    reasons = {name: finding.message for name, finding in search.too_large.items()}
-    message, names = _group_by_reason(reasons)[0]
+    counts = Counter(finding.message for finding in search.too_large.values())
+    ((message, _),) = counts.most_common(1)
+    names = [name for name, finding in search.too_large.items() if finding.message == message]
     ranks = request.collective.num_ranks
     return InputError(
         f"{request.collective.kind} of {ranks} ranks is too large: {message} "

@@ -127,6 +127,19 @@ def test_reasons_that_the_user_can_remove_come_first_with_their_cure() -> None:
     )
 
 
+def test_only_an_unsupported_collective_comes_last_not_the_text_of_a_reason() -> None:
+    search = auto._Search(["a", "b", "c"], SearchBudget())
+    search.failures = {
+        "a": "a does not support scatter",
+        "b": "b does not support switches",
+        "c": "c needs links",
+    }
+    search.unsupporting = {"a"}
+    assert auto._format_reasons(search) == (
+        "b: does not support switches; c: needs links; a: does not support scatter"
+    )
+
+
 def test_a_request_beyond_the_limits_is_answered_with_the_limit_and_its_cure() -> None:
     """10 240 ranks exchange 10 240 * 10 239 blocks."""
     topology = hub_core.parse_topology("switch:10240")
