@@ -88,6 +88,18 @@ class Source:
             raise UsageError(f"{self.name}: one file was expected, {len(self.parts)} were given")
         return self.parts[0].load()
 
+    def get_only_part(self, subject: str) -> SourcePart:
+        """Return the only part, for readers that read it as a stream.
+
+        `subject`: the content of the file in the message, such as `a workload text`. Raises
+        `InputError` (`several-files`) for another number of parts.
+        """
+        if len(self.parts) != 1:
+            message = f"{len(self.parts)} files; {subject} is one file"
+            location = Location(self.name)
+            raise InputError(message, location=location, cure="name one file", code="several-files")
+        return self.parts[0]
+
     def sha256(self) -> str:
         """Return the hexadecimal SHA-256 of all parts in their order, for a `Provenance`.
 

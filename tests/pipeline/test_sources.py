@@ -13,7 +13,7 @@ import pytest
 from hub_core.model.diagnostics import Diagnostic, InputError
 from hub_core.pipeline import bounded_reads, sources
 from hub_core.pipeline.sources import Input, open_input
-from hub_core.plugin_api import Format, Layout
+from hub_core.plugin_api import Format, Layout, Source
 
 SETS = Format("traces", "d", (".et",), layout=Layout.PREFIX)
 FILES = Format("text", "d", (".txt",))
@@ -264,3 +264,14 @@ def test_set_in_a_folder_of_too_many_files_is_read_alone(
     opened = open_input(str(bundle / "ring"), (SETS, TOLD), heard.append)
     assert opened.layout is Layout.PREFIX
     assert "holds more than 2 files, and is not looked at" in heard[0].message
+
+
+def test_a_reader_of_one_stream_refuses_several_parts() -> None:
+    source = Source.of_bytes("a.txt", b"a")
+    assert source.get_only_part("a text") is source.parts[0]
+    several = Source("set", source.parts * 2)
+    with pytest.raises(
+        InputError, match="set: 2 files; a text is one file; name one file"
+    ) as caught:
+        several.get_only_part("a text")
+    assert caught.value.diagnostics[0].code == "several-files"

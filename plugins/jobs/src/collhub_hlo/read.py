@@ -30,7 +30,7 @@ from hub_core.model import (
     Workload,
     format_bytes,
 )
-from hub_core.plugin_api import Source, SourcePart, decompressed
+from hub_core.plugin_api import Source, decompressed
 
 EXTENSION = "hlo"
 _MAX_LISTED_CALLS = 1000
@@ -45,7 +45,7 @@ def read(source: Source, options: HloOptions) -> Workload:
     text, invalid groups, loops of unknown length (without the option `trip_count`), and too
     many nodes.
     """
-    part = _only_part(source)
+    part = source.get_only_part("a module for all devices")
     with decompressed(part.stream(), part.name) as stream:
         module = read_module(StatementReader(stream, part.name), options.trip_count)
     return _evaluate(module, options, source, HLO)
@@ -59,7 +59,7 @@ def read_mlir(source: Source, options: HloOptions) -> Workload:
     (`bytecode`), with the commands that write text; and, with the line, for damaged text, invalid
     groups, loops of unknown length, and too many nodes.
     """
-    part = _only_part(source)
+    part = source.get_only_part("a module for all devices")
     with decompressed(part.stream(), part.name) as stream:
         buffered = io.BufferedReader(cast(io.RawIOBase, stream))
         if buffered.peek(len(_BYTECODE)).startswith(_BYTECODE):
@@ -71,15 +71,6 @@ def read_mlir(source: Source, options: HloOptions) -> Workload:
             raise InputError(message, location=Location(part.name), cure=cure, code="bytecode")
         module = read_stablehlo(MlirReader(buffered, part.name), options.trip_count)
     return _evaluate(module, options, source, STABLEHLO)
-
-
-def _only_part(source: Source) -> SourcePart:
-    if len(source.parts) != 1:
-        message = f"{len(source.parts)} files; a module for all devices is one file"
-        raise InputError(
-            message, location=Location(source.name), cure="name one file", code="several-files"
-        )
-    return source.parts[0]
 
 
 def _evaluate(module: Module, options: HloOptions, source: Source, format_name: str) -> Workload:

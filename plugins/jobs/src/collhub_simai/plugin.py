@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.model import InputError, Location
 from hub_core.plugin_api import (
     Format,
     FormatReader,
@@ -101,20 +100,6 @@ def flows() -> Sequence[Source]:
 def flow_texts() -> Sequence[Source]:
     """Return the flows of an all-reduce of two ranks, with delays before the second half."""
     return [source_of("flow_output.txt", FLOW_TEXT)]
-
-
-def only_part(source: Source, rule: str) -> SourcePart:
-    """Return the only file of a source.
-
-    `rule`: end of the message of the error, such as "a workload text is one file". Raises
-    `InputError` (`several-files`) for another number of files.
-    """
-    if len(source.parts) != 1:
-        message = f"{len(source.parts)} files; {rule}"
-        raise InputError(
-            message, location=Location(source.name), cure="name one file", code="several-files"
-        )
-    return source.parts[0]
 
 
 def source_of(name: str, text: str) -> Source:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple, NoReturn
 
 from collhub_simai.flows import MAX_FLOWS, Flow, build_algorithm, check_flow, refuse
-from collhub_simai.plugin import SIMAI_FLOWS, SimaiFlowOptions, only_part
+from collhub_simai.plugin import SIMAI_FLOWS, SimaiFlowOptions
 from hub_core.model import Algorithm, Diagnostic, InputError, JsonValue, Location, Severity
 from hub_core.plugin_api import Source, decompressed
 
@@ -52,7 +52,7 @@ def read(source: Source, options: SimaiFlowOptions) -> Algorithm:
     which have no dependencies (`no-schedule`), without a flow of the layer (`empty`), and with the
     line for invalid lines, repeated or unknown flows.
     """
-    part = only_part(source, "the flows of a job are one file")
+    part = source.get_only_part("the text of the flows of a job")
     collective: _Collective | None = None
     flows: list[Flow] = []
     num_others = 0

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import BinaryIO, NoReturn
 
 from collhub_simai.flows import MAX_FLOWS, Flow, build_algorithm, check_flow, refuse
-from collhub_simai.plugin import SIMCCL, SimcclOptions, only_part
+from collhub_simai.plugin import SIMCCL, SimcclOptions
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Severity, standard_kind
 from hub_core.plugin_api import Source, decompressed
 
@@ -39,7 +39,7 @@ def read(source: Source, options: SimcclOptions) -> Algorithm:
     flow fits the options. It is raised with the line for an invalid header, row, number or flow,
     for repeated or unknown flow ids, and for cycles of dependencies.
     """
-    part = only_part(source, "the flows of a job are one file")
+    part = source.get_only_part("the text of the flows of a job")
     with decompressed(part.stream(), part.name) as stream:
         rows, skipped_count = _select_flows(_rows(stream, part.name), options, part.name)
     if skipped_count:

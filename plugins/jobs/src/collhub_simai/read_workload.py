@@ -20,7 +20,7 @@ from typing import BinaryIO, NoReturn
 import numpy as np
 from collhub_templates import RankProgram, RankPrograms, job_of, number_by_use
 
-from collhub_simai.plugin import SIMAI, SimaiOptions, only_part
+from collhub_simai.plugin import SIMAI, SimaiOptions
 from hub_core.columns import Int64Array
 from hub_core.model import (
     Diagnostic,
@@ -273,7 +273,7 @@ def read(source: Source, options: SimaiOptions) -> Workload:
     rows, for collectives without a number of GPUs and for parallelism that does not divide the
     GPUs, and for too many nodes (`too-large`).
     """
-    part = only_part(source, "a workload text is one file")
+    part = source.get_only_part("a workload text")
     with decompressed(part.stream(), part.name) as stream:
         text = parse_workload(stream, part.name)
     gpus = options.gpus or text.value("all_gpus")
