@@ -357,31 +357,30 @@ def _create_json_error(
         elif isinstance(nearest.offer, TopologyReader) and kind is not TopologyReader:
             cure = f"{cure}, which describes a topology"
         elif kind is TopologyReader and not isinstance(nearest.offer, TopologyReader):
-            cure = f"{cure}, which describes no topology"
+            cure = f"{cure}, which describes no topology; give a network, such as mesh:4x4"
     return InputError(message, location=location, cure=cure, code="unknown-format")
 
 
 def _find_nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | None:
     """Find the reader whose format shares most members with a JSON object; None if none does.
 
-    All readers of algorithms, workloads and topologies are compared. Members are equal if their
-    normalized names have a similarity of at least 0.85: `collective_size` is near `collective-size`
-    and `collectiveSize`. Of several formats with the same number of shared members, the one with
-    fewer members is nearer; then the first one. A single shared member counts only if the object
-    has no other one.
+    All readers of algorithms, workloads and topologies are compared. The first with a matching
+    signature is preferred. Members are equal if their normalized names have a similarity of at
+    least 0.85, such as `collective_size` and `collectiveSize`. Of formats with equally many shared
+    members, the one with fewer members is nearer; then the first one. A single shared member counts
+    only if the object has no other one.
     """
     # Imported here, because most inputs are recognised.
     from difflib import get_close_matches
 
-    readers: list[Provided[Any]] = [
-        *registry.all(FormatReader),
-        *registry.all(WorkloadReader),
-        *registry.all(TopologyReader),
-    ]
+    kinds: tuple[type[Offer], ...] = (FormatReader, WorkloadReader, TopologyReader)
+    readers: list[Provided[Any]] = [one for kind in kinds for one in registry.all(kind)]
     texts = [_normalize_name(member) for member in head.members]
     best: tuple[float, Provided[Any]] | None = None
     for provided in readers:
         format = provided.offer.format
+        if has_signature(head.searched, format):
+            return provided
         known = {_normalize_name(member) for member in format.members}
         shared = sum(bool(get_close_matches(text, known, 1, _MIN_SIMILARITY)) for text in texts)
         score = shared - len(known) / 1000

@@ -181,3 +181,14 @@ def test_what_strict_json_refuses_is_a_defect_of_the_root(content, message):
     with pytest.raises(InputError, match=rf"\$: expected JSON: .*{message}") as caught:
         read(Source.of_bytes("made.json", content), NoOptions())
     assert [found.code for found in caught.value.diagnostics] == ["teccl-schema"]
+
+
+def test_an_input_of_the_solver_as_topology_is_refused_with_its_format(
+    collhub, tmp_path: Path
+) -> None:
+    file = tmp_path / "input.json"
+    file.write_text('{"TopologyParams": {"name": "Mesh"}, "InstanceParams": {"collective": 1}}')
+    run = collhub("topology", "show", file)
+    assert run.code == 1
+    assert "the nearest format is teccl (schedules of TE-CCL" in run.err
+    assert "which describes no topology; give a network, such as mesh:4x4" in run.err
