@@ -144,6 +144,21 @@ def test_one_hop_trees_win_behind_a_switch() -> None:
     assert (made.statistics["trees"], made.statistics["depth"]) == (16, 1)
 
 
+def test_ranks_without_routes_between_all_of_them_have_trees_over_a_switch() -> None:
+    # All NPUs reach NPU 3, but none reaches NPU 0; node 6 is a switch.
+    pairs = [(0, 1), (0, 2), (1, 2), (3, 1), (2, 3), (0, 4), (4, 1), (2, 4), (4, 3), (1, 5)]
+    pairs += [(5, 2), (6, 0), (6, 4), (6, 5)]
+    source, destination = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+    count = len(pairs)
+    bandwidth, latency = np.full(count, 50e9), np.full(count, 5e-7)
+    network = Topology("one-way", 6, 7, source, destination, bandwidth, latency)
+    collective = Collective(CollectiveKind.REDUCE, 6, 6, root=3)
+    result = hub_core.synthesize(collective, network, MIB, name="blink")
+    assert hub_core.verify(result.algorithm).ok
+    assert result.bound_ns is not None
+    assert result.bound_ns <= result.time_ns < 1.05 * result.bound_ns
+
+
 def test_large_data_behind_a_switch_is_at_its_bound() -> None:
     made = synthesized("all-reduce", "dgx2", 64 * MIB)
     assert checked(made, "dgx2").is_optimal

@@ -28,7 +28,7 @@ from collhub_blink.packing.placing import (
     place_along_routes,
 )
 from collhub_blink.packing.task import PackingTask, RankNetwork
-from hub_core.columns import Int64Array
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import CollectiveKind
 
 
@@ -281,9 +281,8 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
     Its edges follow the topology's own routes, all links reversed for collectives towards the root.
     The orders of `_generate_orders` are tried with the seed of the task. The result is a packing of
     one tree of weight 1, from the first order whose rate equals the bound. None if no order does,
-    or with more than `_MAX_RANKS` (256) ranks. Takes no steps from the budget.
-
-    The collective must have a root. Raises `InputError` for ranks without a route.
+    also because links in one direction permit no chain, or with more than `_MAX_RANKS` (256) ranks.
+    Takes no steps from the budget. The collective must have a root.
     """
     network = task.oriented_network
     if network.graph.num_compute > _MAX_RANKS:
@@ -302,21 +301,24 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield `_MAX_TRIALS` (64) orders of the ranks for a chain, as int64[ranks]; they may repeat.
+    """Yield up to `_MAX_TRIALS` (64) orders of the ranks for a chain: int64[ranks], also repeated.
 
     The group of a rank is named by the lowest rank, possibly itself, from or to which its route has
     at most `_HOPS_OVER_ONE_SWITCH` (2) links. This is normally a rank at the same switch. The
     distance of two groups is the number of links of the route between the ranks that name them. An
     order visits group by group as in `_find_path`, from the group of the root on, with new random
     numbers of `seed` for each order. The ranks of a group are in ascending order, except that the
-    root is the very first. Raises `InputError` at the first order for ranks without a route.
+    root is the very first. An order is left out if a rank has no route to the next one.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute
     npus = network.nodes[:ranks]
-    sources, destinations = np.divmod(np.arange(ranks * ranks), ranks)
+    is_reached = _find_reached_ranks(network)
+    sources, destinations = np.nonzero(is_reached)
     routes = network.topology.routes(npus[sources], npus[destinations])
-    hops = np.diff(routes.indptr).reshape(ranks, ranks)
+    # More links than any route has, for ranks without a route.
+    hops = np.full((ranks, ranks), network.topology.num_nodes, np.int64)
+    hops[is_reached] = np.diff(routes.indptr)
     is_same_switch = np.minimum(hops, hops.T) <= _HOPS_OVER_ONE_SWITCH
     # Ranks at one switch form a group, numbered by their first rank.
     group_of = is_same_switch.argmax(axis=1)
@@ -328,7 +330,22 @@ def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int
     random = np.random.default_rng(seed)
     for _ in range(_MAX_TRIALS):
         path = _find_path(group_hops, first, random.permutation(len(groups)))
-        yield np.concatenate([members[group] for group in path])
+        order = np.concatenate([members[group] for group in path])
+        if is_reached[order[:-1], order[1:]].all():
+            yield order
+
+
+def _find_reached_ranks(network: RankNetwork) -> BoolArray:
+    """Return whether each rank has a path to each other rank: bool[from, to], True from a rank to
+    itself.
+    """
+    ranks, topology = network.graph.num_compute, network.topology
+    npus, arcs = network.nodes[:ranks], topology.arcs()
+    weight = np.ones(topology.num_links)
+    nodes = np.arange(topology.num_nodes)
+    return np.stack(
+        [np.isfinite(arcs.lengths_from(nodes == npu, weight))[npus] for npu in npus.tolist()]
+    )
 
 
 def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
