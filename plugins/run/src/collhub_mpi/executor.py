@@ -173,14 +173,14 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
     Raises the errors of `find_launcher` (`PluginError`) and of `launch`: `InputError` for a
     rank that exits early or a timeout, `PluginError` for missing software or a launcher that
     cannot be started, `UsageError` for a folder that cannot be written, and `UsageError`
-    (`launcher`) for an unclosed quote in the launcher.
+    for an unclosed quote in the launcher.
     """
     # A launcher that the user names includes its options, which are unknown here.
     try:
         launcher = shlex.split(options.launcher) if options.launcher else find_launcher()
     except ValueError as error:
         message = f"option launcher: {error}"
-        raise UsageError(message, cure="quote as in a shell", code="launcher") from None
+        raise UsageError(message, cure="quote as in a shell") from None
     start = [*launcher, "-n", str(request.program.num_ranks)]
 
     def command(folder: Path) -> list[str]:
