@@ -418,6 +418,7 @@ ELSEWHERE = {
         "limit": "tests/sandbox/test_source_programs.py",
         "memory-limit": "tests/sandbox/test_source_programs.py",
         "not-available": "tests/pipeline/test_topology_input.py",
+        "several-files": "tests/pipeline/test_sources.py",
         "not-used-by-newest": "tests/cli/test_load_check.py",
         "not-verified": "tests/cli/test_gate.py",
         "output-too-small": "tests/verification/test_verification_rules.py",
@@ -449,7 +450,7 @@ ELSEWHERE = {
     "jobs": {
         **dict.fromkeys(
             (
-                *("empty", "no-schedule", "pipeline-csv", "several-files", "simai", "simai-flows"),
+                *("empty", "no-schedule", "pipeline-csv", "simai", "simai-flows"),
                 *("simccl", "too-large"),
             ),
             "tests/test_reader_rules.py",

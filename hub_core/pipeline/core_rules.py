@@ -165,6 +165,13 @@ _FORMATS = (
         "`collhub verify missing.xml`",
     ),
     (
+        "several-files",
+        "The input consists of several files, but the format has one file.",
+        "A folder or several files were named.",
+        "Name one file.",
+        "`collhub inspect a.hlo b.hlo`",
+    ),
+    (
         "unknown-format",
         "No installed reader recognizes the file.",
         "The file has another format, or a plugin is missing.",

@@ -179,13 +179,6 @@ _MODULES = (
         "a loop of 100 collectives that runs 4096 times on 1024 devices",
     ),
     (
-        "several-files",
-        "The input consists of several files.",
-        "A module for all devices is one file.",
-        "Name one file.",
-        "`collhub inspect a.hlo b.hlo`",
-    ),
-    (
         "hlo-loss",
         "The workload lacks operations of the module.",
         "Their work or peers cannot be derived from the text.",

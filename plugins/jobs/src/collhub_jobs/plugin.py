@@ -286,13 +286,6 @@ _TEXTS = (
         "`-O collective=all-to-all` for a file with flows of an all-reduce",
     ),
     (
-        "several-files",
-        "The input consists of several files, but the format has one file.",
-        "A folder or several files were named.",
-        "Name one file.",
-        "two workload texts",
-    ),
-    (
         "too-large",
         "The workload has more nodes than the limit.",
         "It is for many GPUs with many layers.",
