@@ -482,9 +482,10 @@ def _fit_file(
 ) -> Callable[[int], Algorithm]:
     """Check that the algorithm of a file answers the question; return it as a function of the size.
 
-    If the question names no runtimes, the function returns the algorithm for every size in bytes.
-    With runtimes, it returns the fastest form that one of them executes at this size, and raises
-    `InputError` if there is none. Raises the errors of `_check_collective` at once.
+    If the question names no runtimes, the function returns the algorithm for every size in
+    bytes. With runtimes, it returns the best form that the first of them executes at this
+    size, or the next runtime if the first executes none. It raises `InputError` if no
+    runtime executes any form. Raises the errors of `_check_collective` at once.
     """
     _check_collective(name, algorithm, question)
 
