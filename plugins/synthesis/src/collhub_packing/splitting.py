@@ -425,10 +425,12 @@ def _order_neighbours(
     sizes = Counter(part.values())
 
     def build_key(u: int, t: int) -> tuple[bool, int, int]:
-        """Return the sort key of receiver t for sender u.
+        """Return the sort key of receiver t for sender u; the lowest key is tried first.
 
-        Receivers in other components come first, then those with the smallest offset of the ranks,
-        then the components that follow that of u.
+        The key is (whether both are in the same component, offset of the ranks, offset of the
+        components). The rank of a node is its position in its component. The offset of the ranks is
+        that of t minus that of u, modulo the neighbours in the component of t. The offset of the
+        components is computed in the same way, modulo the number of components.
         """
         is_connected = part[u] == part[t]
         offset = (rank[t] - rank[u]) % sizes[part[t]]

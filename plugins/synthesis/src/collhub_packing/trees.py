@@ -94,8 +94,9 @@ class SpanningTree:
 
 
 def cost(trees: Iterable[SpanningTree]) -> tuple[int, int]:
-    """Return the key that compares packings, the lowest is best: (number of trees, sum of weight *
-    depth).
+    """Return the cost of a packing: (number of trees, sum of weight * depth); the lowest is best.
+
+    It is (0, 0) without trees.
     """
     packing = list(trees)
     return len(packing), sum(tree.weight * tree.depth for tree in packing)

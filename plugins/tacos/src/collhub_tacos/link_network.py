@@ -137,7 +137,12 @@ class LinkNetwork:
         return csr(self.source, np.arange(self.num_links), self.num_nodes)
 
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
-        """Return the times of a message of `chunk_bytes` on every link, rounded to picoseconds."""
+        """Return the times of a message of `chunk_bytes` bytes on every link, in picoseconds.
+
+        Latency and bytes / bandwidth are each rounded to the nearest picosecond; the arrival time
+        is their sum. `occupancy`: whether a link is busy for bytes / bandwidth only, or until the
+        arrival. Raise `InputError` (`too-long`) if one of the two is above 5e16 ps.
+        """
         latency_s = self.topology.latency_s[self.row]
         bandwidth = self.topology.bandwidth_bytes_per_s[self.row]
         return LinkTimes(*link_times_ps(bandwidth, latency_s, chunk_bytes, occupancy))
@@ -207,9 +212,9 @@ class PathNetwork(LinkNetwork):
 def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:
     """Return (the links of every arc, the times of these links).
 
-    An arc connects two NPUs. With switches (a `PathNetwork`) it consists of several links, and the
-    second result has the times of all single links. Without switches an arc is one link, and the
-    given `times` are returned.
+    An arc connects two NPUs. With switches (a `PathNetwork`) it consists of several links, and
+    the second result has the times of all single links. Without switches an arc is one link,
+    and the given `times` are returned. `times`: result of `network.link_times`.
     """
     if isinstance(network, PathNetwork):
         assert isinstance(times, PathTimes)

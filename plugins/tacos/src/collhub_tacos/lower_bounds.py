@@ -361,7 +361,10 @@ class LinkGroups:
         return (self.needed > 0) & (np.diff(self.indptr) > 0)
 
     def without_empty_groups(self) -> LinkGroups:
-        """Return the groups of `is_crossed`, in the same order."""
+        """Return the groups with at least one link and one needed message, in the same order.
+
+        The other groups are removed with their links (`is_crossed`); this table is not changed.
+        """
         size, is_kept = np.diff(self.indptr), self.is_crossed
         links = self.links[np.repeat(is_kept, size)]
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])

@@ -164,11 +164,12 @@ class _Phases:
         return schedule
 
     def replay(self, progress: Progress) -> bool:
-        """Verify the schedules of all phases; return whether a replay could verify all of them.
+        """Verify the schedules of the phases by replays; return whether all could be verified.
 
-        Each distinct spreading (schedule that brings chunks to all NPUs) is verified once. One that
-        is reversed in time for a reduction is verified forwards, because it is valid if it is valid
-        forwards. Raises `InputError` for an invalid one.
+        A spreading is a schedule that brings chunks to all NPUs. One that serves both phases is
+        verified once. One that is reversed in time for a reduction is verified forwards, because it
+        is valid if it is valid forwards. The first spreading that a replay cannot verify gives
+        False; later ones are then not examined. Raise `InputError` for an invalid one.
         """
         # A spreading that is used for both phases is verified once.
         distinct_spreads = dict.fromkeys(self.spreads)
@@ -469,8 +470,9 @@ def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress
 def _measure_reversed_ps(setting: Setting, result: SpreadResult, times: LinkTimes) -> int:
     """Return the time in ps of a reduction that is a spreading reversed in time.
 
-    `result`: the spreading, a schedule that brings chunks to all NPUs. Reversed, its transfers are
-    started as early as possible. `times`: link times of the original network.
+    `result`: the spreading, a schedule that brings chunks to all NPUs. Reversed, its transfers
+    keep their order on every link and start as early as possible. `times`: link times of the
+    original network.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import retime

@@ -46,8 +46,9 @@ def build_central_tree(network: LinkNetwork, times: LinkTimes, members: Int64Arr
 def _compute_landmark_distances(paths: ShortestPaths, members: Int64Array) -> Int64Array:
     """Return the distances from landmarks to all nodes, int64[landmarks, nodes].
 
-    The first member is a landmark; each further one is the member farthest from all before, up to
-    `_LANDMARKS`.
+    The first member is a landmark. Each further one is the member with the largest distance to
+    its nearest landmark, the first of equal ones. There are at most `_LANDMARKS` (16), and not
+    more than members.
     """
     distance = paths.lengths(members[:1])
     while len(distance) < min(_LANDMARKS, len(members)):
@@ -106,11 +107,16 @@ def find_unsuitability(network: LinkNetwork) -> str | None:
 
 
 def is_promising(setting: Setting) -> bool:
-    """Return whether trees may have a higher rate than two phases.
+    """Return whether an all-reduce on packed trees may be faster than one in two phases.
 
-    Two phases are limited by the smallest incoming bandwidth of an NPU; on tori both rates are
-    equal, so the result is False. It is also False for less than one byte per chunk, and for more
-    than `_MAX_NODES` NPUs, where packing trees takes minutes.
+    True if 2 (n - 1) x s is above n x b for n NPUs: s is the strength of the network, the rate
+    of trees, and b the smallest incoming bandwidth of an NPU, which limits two phases (a
+    reduce-scatter and an all-gather). On tori both rates are equal, so the result is False. It
+    is also False if a chunk would have less than one byte, or for over `_MAX_NODES` (1024)
+    NPUs, where packing trees takes minutes.
+
+    The network must have no switches. Raise `InputError` as `strength`, for example
+    (`not-duplex`) if the two directions of a link differ.
     """
     graph = CapacityGraph.of(setting.network.topology)
     npus = graph.num_compute
@@ -333,10 +339,12 @@ def _find_fastest(
 
 
 def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> _PackedSchedule:
-    """Return the schedule on the same trees with the fastest number of chunks.
+    """Return a schedule on the same trees with a good number of chunks.
 
-    The number is limited so that there are at most `_MAX_MESSAGES` (2^19) messages. The same object
-    is returned if its number is the fastest.
+    Numbers of repetitions up to `max_repeats` for `_MAX_MESSAGES` (2^19) messages are tried
+    (`best_chunks`); the smallest one whose time is within 0.1 % of the minimum is used. If that
+    is the number of `schedule`, `schedule` itself is returned. Schedules that are tried also
+    count for `search.best`.
     """
     packing = schedule.packing
     count = best_chunks(
@@ -350,8 +358,10 @@ def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> 
 def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
     """Yield trees packed at the network's strength, one packing per seed, and report progress.
 
-    The number of seeds is `setting.seeds`; 0 means a default that depends on the size of the
-    network.
+    The seeds are `setting.seed`, `setting.seed` + 1, .... Their number is `setting.seeds`;
+    0 means the default of `_default_seeds`. Details of a packing are its seed and the
+    description of the strength. Raise `InputError` as `all_reduce_trees`, for example for a
+    disconnected network.
     """
     # Packings of equal strength differ in depth, and therefore in the time to fill the pipeline.
     graph = CapacityGraph.of(setting.network.topology)

@@ -243,9 +243,9 @@ class _StepWriter:
     def _assign_buffer(self, npu: int, number: int, part: int) -> bool:
         """Assign a buffer to sum `number`; return whether it contains summand `part` already.
 
-        The sum reuses the buffer of `part` if nothing else reads that summand and it is not the
-        local contribution. Otherwise a new slot of SCRATCH is reserved. The result of the NPU never
-        reuses a buffer, because it is in OUTPUT.
+        The result of the NPU is in OUTPUT and needs no buffer: False. Any other sum gets the buffer
+        of `part` if only this sum reads it and it is not the local contribution: True. Otherwise
+        a new slot of SCRATCH is reserved: False.
         """
         vectors = self._plan.vectors[npu]
         is_result = number == self._plan.result[npu]
@@ -257,7 +257,10 @@ class _StepWriter:
         return is_in_place
 
     def _reserve_slot(self, npu: int) -> int:
-        """Reserve the next slot of SCRATCH at an NPU; a slot contains all pieces of a vector."""
+        """Reserve the next slot of SCRATCH at an NPU and return its number, from 0 on.
+
+        A slot contains all pieces of a vector.
+        """
         self._slots[npu] += 1
         return self._slots[npu] - 1
 
@@ -322,8 +325,9 @@ _ACTIVITY = "collecting in one phase"
 def find_unsuitability(setting: Setting) -> str | None:
     """Return why an all-reduce in one phase is not built, or None if it is.
 
-    The reasons are NPUs that do not take part, a request for the steps of some ranks only, and a
-    network that is too large.
+    The first reason that applies is returned: some NPUs do not take part; only the steps of
+    some ranks are requested; NPUs x links is above 2^24 (`_MAX_CELLS`), or NPUs x NPUs above
+    2^16 (`_MAX_PAIRS`).
     """
     npus, links = setting.network.num_npus, setting.network.num_links
     if setting.has_relays:

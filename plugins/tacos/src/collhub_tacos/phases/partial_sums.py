@@ -178,10 +178,10 @@ def _find_remaining(
 def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
     """Number the messages of all in-trees; return (numbers, first pair of every number).
 
-    In the tree of a destination, every other NPU sends one message to its parent. The numbers are
-    int64[destinations, NPUs], -1 at the destination itself. Messages with the same arc and the same
-    contributing NPUs get the same number. The first pairs are int64[messages]: destination * NPUs +
-    NPU of the first such message.
+    In the tree of a destination, every other NPU sends one message to its parent. The numbers
+    are int64[destinations, NPUs], -1 at the destination itself. Messages with the same arc and
+    the same contributing NPUs get the same number; numbers from 0 ascend by arc. The first
+    pairs are int64[messages]: the smallest destination * NPUs + NPU with this message.
     """
     sets = _find_contributors(trees)
     nodes = len(trees.arc)

@@ -111,7 +111,8 @@ class RoutePlan(ColumnTable):
         `is_fixed`, every link sends strictly in this order. Otherwise a free link sends, of its
         available transfers, the one with the shortest expected waiting time at switches, then the
         smallest rank. On networks with switches the start times are then computed again with the
-        resulting order fixed.
+        resulting order fixed. Raise `InputError` (`schedule-acausal`) with `is_fixed` if the order
+        makes transfers wait for each other.
         """
         network = self.network
         # Each transfer waits for one arrival, that of its parent.
@@ -124,10 +125,11 @@ class RoutePlan(ColumnTable):
         return retime_by_events(schedule, times) if isinstance(network, PathNetwork) else schedule
 
     def _rank_by_remaining_path(self, times: LinkTimes) -> Int64Array:
-        """Return the rank of every transfer by its remaining path, the longest first: int64.
+        """Return the rank of every transfer by its remaining path: int64, 0 for the longest.
 
-        Ties are ordered by (destination - source) modulo the number of nodes, so that all nodes
-        send in the same rotation.
+        The remaining path is the time from the transfer's start to the last arrival that depends on
+        it. Ties are ordered by (destination - source) modulo the number of nodes, so that all nodes
+        send in the same rotation, then by row.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.routing.trees_kernel import compute_remaining_times
