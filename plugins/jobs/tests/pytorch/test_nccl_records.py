@@ -345,6 +345,14 @@ def test_types_that_differ_between_ranks_are_a_mismatch() -> None:
         read_log(source, RankOptions())
 
 
+def test_calls_of_a_log_that_differ_between_ranks_are_kept_on_request() -> None:
+    source = log_of(*((rank, call_text(rank, "AllReduce", 100 + rank)) for rank in (0, 1)))
+    with pytest.raises(InputError, match="400 B"):
+        read_log(source, RankOptions())
+    workload = read_log(source, RankOptions(mismatches="keep"))
+    assert workload.nodes.bytes.tolist() == [400, 404]
+
+
 def test_a_call_that_one_rank_does_not_log_is_a_mismatch() -> None:
     texts = [(rank, call_text(rank, "AllReduce")) for rank in (0, 1, 0)]
     with pytest.raises(InputError, match=r"collective 2 of all ranks .* rank 1 .* has only 1"):

@@ -73,9 +73,9 @@ def read_log(source: Source, options: RankOptions) -> Workload:
     used; the first 10 are named in notes, which are reported to `source`. Raise
     `InputError` without a valid record (`empty`), for contradictory records
     (`communicator`), for ranks without a file unless the options assume them, and for
-    collectives that differ between ranks.
+    collectives that differ between ranks unless the option `mismatches` is `keep`.
     """
-    clocks = ClockOptions(ranks_missing=options.ranks_missing)
+    clocks = ClockOptions(ranks_missing=options.ranks_missing, mismatches=options.mismatches)
     return read_source(source, NCCL_CALLS, workload_of, clocks)
 
 
