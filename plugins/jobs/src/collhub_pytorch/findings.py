@@ -21,7 +21,7 @@ from collhub_pytorch.analysis import (
 from collhub_pytorch.job import fact_list
 from collhub_pytorch.replay import CollectiveTime, Replay, measured, replay_job
 from hub_core.columns import Int64Array
-from hub_core.model import JobCollective, NodeKind, Workload
+from hub_core.model import JobCollective, JsonValue, NodeKind, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +350,7 @@ def _rank_findings(
     profile, replay = replays
     times = measure_rank_times(workload, profile.times)
     measured_rows = is_measured(workload)
+    idle_times = fact_list(workload, "idle") or [None] * workload.num_ranks
     # Waiting can be separated from transfer if at least two ranks are measured.
     is_known = np.append(stragglers.measured >= 2, False)[meetings.of_node] & measured_rows
     findings = []
@@ -366,19 +367,18 @@ def _rank_findings(
                 int(caused.sum()),
                 int(stragglers.caused_ns[caused].sum()),
                 times[rank],
-                _idle_time(workload, rank),
+                _idle_time(idle_times[rank]),
             )
         )
     return findings
 
 
-def _idle_time(workload: Workload, rank: int) -> IdleTime | None:
+def _idle_time(streams: JsonValue) -> IdleTime | None:
     """Return the idle times of a rank in ns, summed over its streams, by reason.
 
     The reasons are waiting for the host, delay between kernels, and other; all are 0 without
-    streams. None for a rank without a device, or if the workload does not contain idle times.
+    streams. None if `streams` is null: a rank without a device, or a workload without idle times.
     """
-    streams = (fact_list(workload, "idle") or [None] * workload.num_ranks)[rank]
     if not isinstance(streams, list):
         return None
     names = ("host_wait_ns", "kernel_wait_ns", "other_ns")

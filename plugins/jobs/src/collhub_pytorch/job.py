@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -27,6 +28,8 @@ EXTENSION = "pytorch"
 _MAX_RANKS = 1 << 20
 _MAX_COPIED_NODES = 1 << 26
 _NUMBERS_END = 1 << 63
+# Lists of the extension with one entry per rank.
+_FACTS_BY_RANK = ("files", "has_device", "idle")
 
 
 def join_ranks(
@@ -185,21 +188,59 @@ def _check_numbers(part: RankNodes) -> None:
 def fact_list(workload: Workload, name: str) -> list[JsonValue]:
     """Return the list `name` of the plugin's extension, not copied.
 
-    Empty if it is missing or no list, as in a workload of another reader.
+    Empty if it is missing or no list, as in a workload of another reader. A document of a job may
+    have any values there: raise `InputError` (`invalid-json`) if a list by rank (`files`,
+    `has_device`, `idle`) has neither one entry per rank nor none, for an entry of `idle` that is
+    neither null nor a list of objects whose times are integers, and for an entry of `assumed_ranks`
+    that is no integer.
     """
     facts = workload.extensions.get(EXTENSION)
     values = facts.get(name) if isinstance(facts, dict) else None
-    return values if isinstance(values, list) else []
+    if not isinstance(values, list):
+        return []
+    if name in _FACTS_BY_RANK and len(values) not in (0, workload.num_ranks):
+        expected = f"one entry for each of {workload.num_ranks} ranks"
+        _refuse_fact(workload, name, f"{expected} was expected, there are {len(values)}")
+    for position, value in enumerate(values):
+        if name == "idle" and not _are_idle_times(value):
+            _refuse_fact(workload, f"{name}[{position}]", "no idle times by stream")
+        if name == "assumed_ranks" and type(value) is not int:
+            _refuse_fact(workload, f"{name}[{position}]", f"{value!r:.40} is no rank")
+    return values
+
+
+def _are_idle_times(streams: JsonValue) -> bool:
+    if streams is None:
+        return True
+    return isinstance(streams, list) and all(
+        isinstance(stream, dict)
+        and all(type(stream.get(name)) is int for name in StreamIdle.__dataclass_fields__)
+        for stream in streams
+    )
+
+
+def _refuse_fact(workload: Workload, path: str, message: str) -> NoReturn:
+    raise InputError(
+        f"$.extensions.{EXTENSION}.{path}: {message}",
+        location=Location(workload.provenance.source_name or None),
+        cure=f"correct the member, or remove the extension {EXTENSION}",
+        code="invalid-json",
+    )
 
 
 def recorded_ranks_per_node(workload: Workload) -> int | None:
     """Return the number of ranks on each node as the files record it; None if they do not.
 
-    Rank r is on node r // (this number).
+    Rank r is on node r // (this number). Raise `InputError` (`invalid-json`) for an
+    integer below 1; values of other types count as missing.
     """
     facts = workload.extensions.get(EXTENSION)
     value = facts.get("ranks_per_node") if isinstance(facts, dict) else None
-    return value if isinstance(value, int) else None
+    if type(value) is not int:
+        return None
+    if value < 1:
+        _refuse_fact(workload, "ranks_per_node", f"{value} is below 1")
+    return value
 
 
 def file_of(workload: Workload, rank: int) -> str | None:
@@ -207,7 +248,7 @@ def file_of(workload: Workload, rank: int) -> str | None:
 
     A rank that is assumed to be a copy has the file of its original. Without the list, as
     in a workload of another reader, the result is the name of the source, None if that is
-    unknown. Raise `IndexError` for a rank that the list does not contain.
+    unknown. Raise `InputError` for a list of another number of ranks.
     """
     files = fact_list(workload, "files")
     return str(files[rank]) if files else workload.provenance.source_name
@@ -217,8 +258,8 @@ def has_device(workload: Workload, rank: int) -> bool:
     """Return whether the file of a rank records the work of a device.
 
     It is the entry of the list `has_device` in the plugin's extension; False for a workload
-    of another reader, which has no such list. Raise `IndexError` for a rank outside of the
-    list.
+    of another reader, which has no such list. Raise `InputError` for a list of another number
+    of ranks.
     """
     flags = fact_list(workload, "has_device")
     return bool(flags[rank]) if flags else False

@@ -313,7 +313,7 @@ def create_report(
     `collectives` and `ranks` are in the order of the findings; `kinds` are the sums of
     `collectives` by kind, in alphabetical order. `replay`: the saving and the simulated times,
     None without a replay. `idle_by_stream` of a rank is None if the workload has no list of idle
-    times for it. Raises `ValueError` if the workload has idle times for another number of ranks.
+    times for it. Raises `InputError` if the workload has idle times for another number of ranks.
     """
     streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
     return ProfileReport(

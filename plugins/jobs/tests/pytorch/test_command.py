@@ -226,6 +226,53 @@ def test_a_job_in_another_format_is_profiled_on_a_network(
     assert "mark no iterations" in collhub("profile", tmp_path / name, "--step", "1").err
 
 
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"assumed_ranks": ["q"]}, "$.extensions.pytorch.assumed_ranks[0]: 'q' is no rank"),
+        (
+            {"has_device": [True]},
+            "$.extensions.pytorch.has_device: one entry for each of 2 ranks was expected, there"
+            " are 1",
+        ),
+        ({"idle": [1, None]}, "$.extensions.pytorch.idle[0]: no idle times by stream"),
+        ({"idle": [None, [{"stream": 7}]]}, "$.extensions.pytorch.idle[1]: no idle times by"),
+    ],
+)
+def test_a_document_with_other_facts_of_the_profile_is_refused(
+    collhub, files: list[Path], tmp_path: Path, facts: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "job.json"
+    assert collhub("convert", *files, "-o", path, "--to", "workload-json").code == 0
+    assert collhub("profile", path).code == 0
+    document = json.loads(path.read_text())
+    document["extensions"]["pytorch"] |= facts
+    path.write_text(json.dumps(document))
+    run = collhub("profile", path)
+    assert run.code == 1
+    assert message in run.err
+    assert "remove the extension pytorch" in run.err
+
+
+@pytest.mark.needs_plugins
+def test_extras_and_ranks_of_nodes_in_a_changed_document(
+    collhub, files: list[Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "job.json"
+    assert collhub("convert", *files, "-o", path, "--to", "workload-json").code == 0
+    document = json.loads(path.read_text())
+    assert document["extras"]
+    document["extras"] = ["{"] * len(document["extras"])
+    path.write_text(json.dumps(document))
+    assert collhub("profile", path).code == 0
+    document["extensions"]["pytorch"]["ranks_per_node"] = 0
+    path.write_text(json.dumps(document))
+    run = collhub("profile", path, "--machine", "h100")
+    assert run.code == 1
+    assert "ranks_per_node: 0 is below 1" in run.err
+
+
 @pytest.mark.parametrize("kind", [JobCollective.ALL_REDUCE, JobCollective.ALL_TO_ALL])
 @pytest.mark.parametrize("ranks", [(2, 3, 5), (5, 2, 3)])
 def test_a_group_on_a_part_of_the_network_has_the_times_of_its_part(

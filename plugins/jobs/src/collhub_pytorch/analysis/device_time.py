@@ -219,7 +219,7 @@ def is_measured(workload: Workload) -> BoolArray:
 
     False for ranks that are assumed to be copies of another rank, by the list
     `assumed_ranks` of the plugin's extension. All True if the list is missing, as in a
-    workload of another reader. Raise `ValueError` for an entry of the list that is no
+    workload of another reader. Raise `InputError` for an entry of the list that is no
     integer.
     """
     assumed = [int(str(rank)) for rank in fact_list(workload, "assumed_ranks")]

@@ -133,8 +133,17 @@ def _find_differences(workload: Workload, first: Int64Array, second: Int64Array)
 
 
 def _dtype(workload: Workload, extra: str) -> str:
-    """Return the type in the preserved data of a node of a profile, "" for other formats."""
-    return str(json.loads(extra).get("dtype", "")) if EXTENSION in workload.extensions else ""
+    """Return the type in the preserved data of a node of a profile, "" for other formats.
+
+    `extra`: a JSON object if a reader of profiles wrote it; other text gives "".
+    """
+    if EXTENSION not in workload.extensions:
+        return ""
+    try:
+        record = json.loads(extra)
+    except (ValueError, RecursionError):
+        return ""
+    return str(record.get("dtype", "")) if isinstance(record, dict) else ""
 
 
 def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> InputError:
