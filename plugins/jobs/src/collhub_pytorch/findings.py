@@ -19,7 +19,7 @@ from collhub_pytorch.analysis import (
     measure_waiting,
 )
 from collhub_pytorch.job import fact_list
-from collhub_pytorch.replay import CollectiveTime, Replay, measured, replay_job
+from collhub_pytorch.replay import CollectiveTime, Replay, measured, replay_instantly, replay_job
 from hub_core.columns import Int64Array
 from hub_core.model import JobCollective, JsonValue, NodeKind, Workload
 
@@ -119,7 +119,7 @@ class Saving:
 class Findings:
     """Contents of a report. `job_ns`: from the first start of a rank to the last end.
 
-    `instant`: the job with collectives that take no time, the upper limit of any saving.
+    `instant`: the job with communication that takes no time, the upper limit of any saving.
     """
 
     workload: Workload
@@ -142,7 +142,7 @@ def collect_findings(workload: Workload) -> Findings:
     waits = measure_waiting(profile.times, meetings)
     stragglers = find_stragglers(workload, profile.times, meetings, waits)
     replay = replay_job(workload, meetings=meetings)
-    instant_replay = replay_job(workload, lambda kind, size, ranks: 0, meetings)
+    instant_replay = replay_instantly(workload, meetings)
     instant = Saving(profile.job_ns, instant_replay.job_ns, instant_replay.span_ns)
     calls = group_calls(workload, meetings, (waits, stragglers))
     ranks = _rank_findings(workload, waits, stragglers, (profile, replay), meetings)

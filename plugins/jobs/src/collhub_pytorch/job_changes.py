@@ -27,7 +27,7 @@ from collhub_pytorch.predicted_times import (
     predicted_calls,
 )
 from collhub_pytorch.rank_nodes import GAP
-from collhub_pytorch.replay import measure_transfers, replay_transfers
+from collhub_pytorch.replay import measure_transfers, replay_instantly, replay_transfers
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     InputError,
@@ -94,23 +94,20 @@ def find_changes(
 
 
 def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
-    """Return the change by which collectives take no time: the upper limit of any saving.
+    """Return the change by which communication takes no time: the upper limit of any saving.
 
-    `workload`: from `predict_job`. Messages and unmatched collectives keep their times. The
-    saving in ns is relative to the replay with predicted times; its range corresponds to the
-    errors of the predicted times, and is None if an error is unknown.
+    `workload`: from `predict_job`. The saving in ns is relative to the replay with predicted
+    times; its range corresponds to the errors of the predicted times, and is None if an error is
+    unknown.
     """
     meetings = match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
-    none = transfer.copy()
-    rows = np.flatnonzero(workload.nodes.is_kind(NodeKind.COLLECTIVE) & (meetings.of_node >= 0))
-    none[rows] = 0
     limits = _limit_transfers(workload, meetings, transfer, predictor)
-    job_ns = replay_transfers(workload, meetings, none).job_ns
+    job_ns = replay_instantly(workload, meetings).job_ns
     saved = [
         replay_transfers(workload, meetings, each).job_ns - job_ns for each in (transfer, *limits)
     ]
-    return JobChange("instant", "if collectives took no time", job_ns, saved[0], *_band(saved))
+    return JobChange("instant", "if communication took no time", job_ns, saved[0], *_band(saved))
 
 
 def _limit_transfers(

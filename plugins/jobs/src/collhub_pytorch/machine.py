@@ -452,8 +452,8 @@ def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTi
     The result has the start and end of each node and the end of each rank in ns, 0 for a rank
     without nodes. The exposed time of a rank is its end minus the time in which it computes, where
     overlapping computations count once. Only with the option `changes`, the result also has changes
-    of bucket sizes and of overlap that save time, then the change by which collectives take no
-    time.
+    of bucket sizes and of overlap that save time, then the change by which communication
+    takes no time.
 
     Raises `UsageError` without the option `machine` or without a hub in the request, and for
     collectives other than barriers without a size. Raises `InputError` for computations without a

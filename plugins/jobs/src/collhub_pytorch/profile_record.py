@@ -191,7 +191,9 @@ class ProfileReport(Report, tag="collhub/report-profile-1", frozen=True, kw_only
     ]
     instant_job_ns: Annotated[
         int | None,
-        Meta(description="job_ns if collectives took no time: upper limit of a network's saving."),
+        Meta(
+            description="job_ns if communication took no time: upper limit of a network's saving."
+        ),
     ]
     collectives: Sequence[GroupTimes]
     kinds: Sequence[KindTimes]

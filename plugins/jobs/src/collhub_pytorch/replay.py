@@ -7,7 +7,7 @@ waiting times are not replayed: waiting follows from the replayed arrival times.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ import hub_core
 from collhub_pytorch.analysis import (
     Meetings,
     Timeline,
+    is_communication,
     match_communications,
     measure_waiting,
     measured_timeline,
@@ -116,6 +117,24 @@ def replay_transfers(
 
     sizes = np.diff(meetings.indptr)
     return _to_replay(workload, timeline(workload, meetings.of_node, sizes, ends, lane))
+
+
+def replay_instantly(workload: Workload, meetings: Meetings) -> Replay:
+    """Replay a job whose communication takes no time: no network can be faster.
+
+    Collectives of all kinds end when the last of their ranks could start, messages when both ranks
+    could. A send that ended before its receive started does not wait for it, as measured.
+    Computations keep their durations. Raises `InputError` if the workload has no times.
+    """
+    nodes = workload.nodes
+    transfer = measure_transfers(measured_timeline(workload), meetings)
+    is_waiting = (transfer >= 0) | nodes.is_kind(NodeKind.COLLECTIVE)
+    # Calls without a known peer, and messages that do not wait, last as long as their node.
+    duration = np.where(
+        is_communication(workload), nodes.duration_ns.clip(max=0), nodes.duration_ns
+    )
+    instant = replace(workload, nodes=replace(nodes, duration_ns=duration))
+    return replay_transfers(instant, meetings, np.where(is_waiting, 0, -1))
 
 
 def select_span_rows(workload: Workload, rank: int) -> Int64Array:

@@ -174,15 +174,15 @@ def saving_line(saving: Saving, lead: str) -> str:
 
 
 def instant_line(findings: Findings) -> str:
-    """Return a sentence on the time that the job would take if collectives took no time.
+    """Return a sentence on the time that the job would take if communication took no time.
 
-    It compares this time with the measured one (`saving_line`). Messages, and collectives
-    of unknown kind or size, keep their measured times. If the profile has no calls, neither
-    collectives nor messages, the sentence reports that a network can save no time.
+    It compares this time, the limit for any network, with the measured one (`saving_line`). If
+    the profile has no calls, neither collectives nor messages, the sentence reports that a
+    network can save no time.
     """
     if not findings.calls:
         return "there are no collectives in the profile: a network can save nothing"
-    return saving_line(findings.instant, "if collectives took no time")
+    return saving_line(findings.instant, "if communication took no time")
 
 
 def _calls_rows(findings: Findings) -> list[list[str]]:

@@ -24,7 +24,7 @@ from collhub_pytorch.samples import (
     step_events,
 )
 
-from hub_core.model import Workload
+from hub_core.model import NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import Source
 
 Event = dict[str, Any]
@@ -223,6 +223,25 @@ def test_messages_without_a_known_peer_are_not_computation() -> None:
         workload := read_ranks(events, events, events), measured_timeline(workload)
     )[0]
     assert (one.communication_ns, one.computation_ns) == (50_000, 20_000)
+
+
+def test_the_limit_of_any_saving_has_no_time_of_messages_and_unknown_collectives() -> None:
+    columns = {
+        "rank": [0, 0, 0, 1, 1, 1],
+        "kind": [
+            *map(int, (NodeKind.COMPUTE, NodeKind.SEND, NodeKind.COLLECTIVE)),
+            *map(int, (NodeKind.RECV, NodeKind.COMPUTE, NodeKind.COLLECTIVE)),
+        ],
+        "duration_ns": [5000, 400, 9000, 6000, 2000, 7000],
+        "collective": [-1] * 6,
+        "bytes": [-1, 1000, -1, 1000, -1, -1],
+        "peer": [-1, 1, -1, 0, -1, -1],
+    }
+    nodes = NodeColumns.from_columns(2, columns, ([0, 1, 3, 4], [1, 2, 4, 5]))
+    instant = collect_findings(Workload(nodes)).instant
+    assert instant.measured_ns == 6000 + 2000 + 7000
+    # The computations, one after another: the receive waits for the send.
+    assert instant.job_ns == 5000 + 2000
 
 
 def text_of(workload: Workload) -> str:

@@ -251,7 +251,7 @@ def test_a_job_is_simulated_with_the_times_of_the_library(
     limits = [32_000 / divisor for divisor in (1.25, 0.75)]
     assert [instant["min_saved_ns"], instant["max_saved_ns"]] == [round(each) for each in limits]
     text = collhub("simulate", *files, "--machine", machine, *placed).out
-    assert "if collectives took no time: the job takes" in text
+    assert "if communication took no time: the job takes" in text
     assert "(25.60 us to 42.67 us by the held-out error)" in text
 
 
