@@ -236,10 +236,17 @@ def _count_product(call: Call) -> int:
 def _count_convolution(call: Call) -> int:
     """Count the operations of a convolution: 2 x result elements x weights of one output channel.
 
-    Returns 0 if the weight is not a tensor argument.
+    A transposed convolution has weights of one input channel instead, each of which is multiplied
+    by an input element: 2 x input elements x these weights. Returns 0 if the weight, or the input
+    of a transposed convolution, is not a tensor argument.
     """
     weight = call.operand("weight")
-    return 0 if weight is None else 2 * call.result.num_elements * prod(weight.shape[1:])
+    elements: Tensor | None = call.result
+    if call.argument("transposed") is True:
+        elements = call.operand("input", "self")
+    if weight is None or elements is None:
+        return 0
+    return 2 * elements.num_elements * prod(weight.shape[1:])
 
 
 def _count_attention(factor: int) -> Work:
@@ -248,12 +255,12 @@ def _count_attention(factor: int) -> Work:
     The count is `factor` x elements of the query (batch x heads x queries x head size) x
     keys. `factor` is 4 for the forward pass (two products) and 10 for the backward pass
     (five). The count is halved, rounded down, if `is_causal` is true. It is 0 if query or
-    key is no tensor argument, or the query has fewer than two dimensions.
+    key is no tensor argument, or one of them has fewer than two dimensions.
     """
 
     def count(call: Call) -> int:
         query, key = call.operand("query"), call.operand("key")
-        if query is None or key is None or len(query.shape) < 2:
+        if query is None or key is None or min(len(query.shape), len(key.shape)) < 2:
             return 0
         count = factor * query.num_elements * key.shape[-2]
         return count // 2 if call.argument("is_causal") is True else count

@@ -105,12 +105,15 @@ def _multiply(call: Call) -> _Shape | None:
     """Compute the shape of a product of matrices, or of batches of matrices.
 
     None if a factor is no tensor argument. Batch dimensions (all before the last two) are
-    not broadcast: raise `ValueError` if they or the inner sizes differ.
+    not broadcast: raise `ValueError` if they or the inner sizes differ, or for a factor with fewer
+    than two dimensions.
     """
     x = call.operand("mat1", "batch1", "self")
     w = call.operand("mat2", "batch2")
     if x is None or w is None:
         return None
+    if min(len(x.shape), len(w.shape)) < 2:
+        raise ValueError
     if x.shape[:-2] != w.shape[:-2] or x.shape[-1:] != w.shape[-2:-1]:
         raise ValueError
     return (*x.shape[:-1], w.shape[-1])
@@ -122,11 +125,14 @@ def _attend(call: Call) -> _Shape | None:
     The last three dimensions are heads, rows and head size; numbers of heads are not
     compared. None for gradients, for absent operands, and if the dimensions before these
     differ between query and value (broadcast). Raise `ValueError` if the head sizes of
-    query and key, or the numbers of keys and values differ.
+    query and key, or the numbers of keys and values differ, or if one of the three has fewer
+    than two dimensions.
     """
     query, key, value = (call.operand(name) for name in ("query", "key", "value"))
     if query is None or key is None or value is None or call.operand("grad_out", "grad_out_"):
         return None
+    if min(len(operand.shape) for operand in (query, key, value)) < 2:
+        raise ValueError
     if query.shape[:-3] != value.shape[:-3]:
         return None
     if query.shape[-1:] != key.shape[-1:] or key.shape[-2:-1] != value.shape[-2:-1]:

@@ -379,7 +379,7 @@ class _RasParser:
         """
         number = value.get(key, 0)
         if type(number) is not int or not 0 <= number < 1 << 62:
-            self.fail(f"{where}.{key}", f"{number!r:.40} is not an integer from 0 to 2^62")
+            self.fail(f"{where}.{key}", f"{number!r:.40} is not an integer from 0 to 2^62 - 1")
         return number
 
     def fail(self, path: str, message: str) -> NoReturn:

@@ -27,7 +27,7 @@ from hub_core.model import InputError, Location
 MAX_FILE_BYTES = 1 << 27
 MAX_FILES = 1 << 17
 
-_RANK = re.compile(r"(\d{1,12})(?:\.(?:json|pkl|pickle|bin|dump))?\Z", re.ASCII)
+_RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump))?\Z", re.ASCII)
 _INSPECTOR_FILE = re.compile(r"-pid\d+\.log\Z", re.ASCII)
 # The keys of a line of the Inspector; dumps and RAS output have others.
 _INSPECTOR_LINE = re.compile(rb'\s*\{\s*"header"\s*:')
@@ -162,8 +162,8 @@ def rank_of(file: str) -> int:
     """Return the rank in the name of a dump file: 7 for `trace_7` and for `trace_7.json`.
 
     One suffix of `.json`, `.pkl`, `.pickle`, `.bin` and `.dump` may follow the digits;
-    folders in the path are ignored. Of more than 12 digits the last 12 count. Raise
-    `InputError` (`no-rank`) for other names, and if the rank is above `MAX_RANK` (2^24).
+    folders in the path are ignored. Raise `InputError` (`no-rank`) for other names, and if the
+    rank is above `MAX_RANK` (2^24).
     """
     match = _RANK.search(Path(file).name)
     if match is None or int(match[1]) > MAX_RANK:

@@ -842,13 +842,15 @@ class _GraphBuilder:
         `name`: the tensor; it is returned if every dimension is complete. `text`: the bounds of
         each dimension as `[start:end]` or `[start:end:step]`; other text is skipped. Returns
         None, without nodes, if the number of bounds is not the number of dimensions. The bounds
-        are not compared with the sizes of the tensor. Raises `InputError` for more than
-        `MAX_NODES` nodes.
+        are not compared with the sizes of the tensor. Raises `InputError` for a step of 0, and for
+        more than `MAX_NODES` nodes.
         """
         bounds = [(int(one[0]), int(one[1]), int(one[2] or 1)) for one in _SLICE.findall(text)]
         shape = self._tensors[name].shape
         if len(bounds) != len(shape):
             return None
+        if any(step == 0 for _, _, step in bounds):
+            self._refuse(instruction, "has a slice with step 0", "dump the module again")
         for dimension, (start, end, step) in enumerate(bounds):
             name = self._cut(name, dimension, start, end, step, instruction)
         return name

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -383,7 +384,8 @@ def _arguments(body: bytes) -> list[StatedInput]:
        shape is no list of integers. Its element type is the hub's name, such as `float32`
        for `Tensor(float)`, else "".
     2. Otherwise, if entry i of values exists and is an integer, float or boolean, it is a number.
-       The result has it as float, booleans as 0.0 or 1.0.
+       The result has it as float, booleans as 0.0 or 1.0. An integer beyond the range of floats
+       is left out.
     3. Otherwise it is left out, so positions are not kept.
 
     Raises `ValueError` for a message that cannot be decoded.
@@ -400,7 +402,9 @@ def _arguments(body: bytes) -> list[StatedInput]:
                 element = _ELEMENTS.get(str(kind)[len("Tensor(") : -1], "")
                 arguments.append(StatedInput(tuple(shape), element))
         elif position < len(values) and isinstance(values[position], int | float):
-            arguments.append(StatedInput(None, number=float(values[position])))
+            # Integers beyond the range of floats are left out.
+            with suppress(OverflowError):
+                arguments.append(StatedInput(None, number=float(values[position])))
     return arguments
 
 
@@ -414,6 +418,6 @@ def _parse_list(text: bytes) -> list[Any]:
         return []
     try:
         value = ast.literal_eval(text.decode("utf-8", "replace"))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return []
     return list(value) if isinstance(value, list | tuple) else []

@@ -173,6 +173,7 @@ def test_files_and_folders_are_read_together(collhub, tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("rank", b"{}", "does not end with a rank"),
+        ("rank_1000000000007", b"{}", "does not end with a rank"),
         ("rank_0", b"", "the file is empty"),
         ("rank_0", b"\x7fELF", "neither a pickle nor a JSON object"),
         ("rank_0", b"{", "this is not JSON"),

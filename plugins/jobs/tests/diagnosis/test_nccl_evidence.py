@@ -151,6 +151,10 @@ def test_inspector_files_in_a_folder_are_read_with_its_dumps(tmp_path: Path) -> 
         ({"communicators": [{"hash": 1}]}, r"communicators\[0\].hash: it is not a text"),
         ({"communicators": [{"hash": "a", "size": -1}]}, "size: -1 is not an integer"),
         (
+            {"communicators": [{"hash": "a", "size": 2**62}]},
+            r"is not an integer from 0 to 2\^62 - 1",
+        ),
+        (
             {"communicators": [{"hash": "a", "ranks": [{"rank": "0"}]}]},
             r"communicators\[0\].ranks\[0\].rank: '0' is not an integer",
         ),

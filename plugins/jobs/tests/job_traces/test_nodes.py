@@ -19,7 +19,7 @@ from collhub_job_traces import (
 )
 
 from hub_core import InputError
-from hub_core.chakra import encoded_record
+from hub_core.chakra import encoded_record, varint
 from hub_core.model import NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import NoOptions, Source, SourcePart
 
@@ -104,8 +104,7 @@ def test_a_trace_with_texts_is_written_back_byte_for_byte() -> None:
 
 
 def field(number: int, body: bytes) -> bytes:
-    assert len(body) < 128
-    return bytes([number << 3 | 2, len(body)]) + body
+    return bytes([number << 3 | 2]) + varint(len(body)) + body
 
 
 def stated(values: str, shapes: str, types: str, number: int = 8) -> str:
@@ -134,7 +133,16 @@ def test_outputs_stand_in_a_field_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     "extra",
-    ["", "+", "=zz", "=ff", stated("", "", ""), stated("[", "{1: 2}", "['Tensor(float)']")],
+    [
+        "",
+        "+",
+        "=zz",
+        "=ff",
+        stated("", "", ""),
+        stated("[", "{1: 2}", "['Tensor(float)']"),
+        stated("{[]: 1}", "[{[]}]", "['Int']"),
+        stated(f"[1{'0' * 310}]", "[[]]", "['Int']"),
+    ],
 )
 def test_other_texts_state_nothing(extra: str) -> None:
     assert tensors_of_extra(extra) == ()

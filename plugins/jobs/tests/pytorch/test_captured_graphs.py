@@ -14,6 +14,7 @@ from collhub_captured_graphs import (
     GraphNode,
     Tensor,
     describe_node,
+    find_contradiction,
     graph_from_json,
     graph_to_json,
     is_collective,
@@ -170,13 +171,20 @@ def describe(
     operator: str, shapes: Mapping[str, tuple[int, ...]], result: tuple[int, ...], **more: Any
 ) -> Any:
     """Costs and slices of one call with tensors of these shapes by argument name."""
+    return describe_node(*call_of(operator, shapes, result, **more))
+
+
+def call_of(
+    operator: str, shapes: Mapping[str, tuple[int, ...]], result: tuple[int, ...], **more: Any
+) -> tuple[CapturedGraph, GraphNode]:
+    """A graph of one call with tensors of these shapes by argument name, and this call."""
     inputs = tuple(
         GraphInput(Tensor(name, "float32", shape), InputRole.INPUT)
         for name, shape in shapes.items()
     )
     arguments = {name: Reference(name) for name in shapes} | more
     call = GraphNode("r", operator, arguments, (Tensor("r", "float32", result),))
-    return describe_node(CapturedGraph("one", inputs, (call,), ()), call)
+    return CapturedGraph("one", inputs, (call,), ()), call
 
 
 @pytest.mark.parametrize(
@@ -222,6 +230,38 @@ def test_attention_counts_four_operations_per_pair_and_element() -> None:
     assert facts.work == 4 * 2 * 4 * 16 * 16 * 8
     causal = describe("aten.scaled_dot_product_attention.default", shapes, shape, is_causal=True)
     assert causal.work == facts.work // 2
+
+
+def test_a_transposed_convolution_has_the_operations_of_its_inputs() -> None:
+    shapes = {"input": (2, 4, 6, 6), "weight": (4, 3, 3, 3)}
+    facts = describe("aten.convolution.default", shapes, (2, 3, 8, 8), transposed=True)
+    assert facts.work == 2 * (2 * 4 * 6 * 6) * (3 * 3 * 3)
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "result"),
+    [
+        ("aten.mm.default", {"self": (), "mat2": ()}, ()),
+        ("aten.mm.default", {"self": (3,), "mat2": (3,)}, ()),
+        (
+            "aten.scaled_dot_product_attention.default",
+            {"query": (), "key": (), "value": ()},
+            (),
+        ),
+        (
+            "aten.scaled_dot_product_attention.default",
+            {"query": (3, 4), "key": (4,), "value": (5,)},
+            (3, 5),
+        ),
+    ],
+)
+def test_factors_with_too_few_dimensions_are_a_contradiction(
+    operator: str, shapes: Mapping[str, tuple[int, ...]], result: tuple[int, ...]
+) -> None:
+    reason = find_contradiction(*call_of(operator, shapes, result))
+    assert reason is not None
+    assert "which do not fit" in reason
+    describe(operator, shapes, result)
 
 
 def test_softmax_over_the_first_dimension_keeps_no_slice() -> None:
