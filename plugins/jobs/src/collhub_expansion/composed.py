@@ -321,9 +321,11 @@ def order_streams(streams: Sequence[Sequence[Phase]], at_once: int) -> Waits:
 
     All streams must have the same sequence of dimensions; levels and times are those of the
     first stream. If streams traverse dimensions in both directions, the order in a queue
-    depends on times, which are estimated. Raise `IndexError` without streams or phases.
+    depends on times, which are estimated. Without streams or phases, the result is empty.
     """
     first = streams[0] if streams else ()
+    if not first:
+        return ()
     # All streams have equal bytes; only their trees differ.
     levels = tuple(phase.level for phase in first)
     return _waits(levels, tuple(phase.time_ns for phase in first), len(streams), at_once)

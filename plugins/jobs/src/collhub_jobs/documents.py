@@ -237,6 +237,8 @@ class _Document:
             codes = {name_of(member): int(member) for member in NAMED_COLUMNS[name] if member >= 0}
             # null: no known collective. `NodeColumns` refuses nodes without a kind.
             codes[None] = -1  # type: ignore[index]
+            if not isinstance(values, list):
+                self._fail(path, f"a list was expected, got {values!r:.40}")
             try:
                 values = [codes[value] for value in values]
             except (KeyError, TypeError):
@@ -250,14 +252,12 @@ class _Document:
         except OverflowError:
             self._fail(path, "an entry is below 0, or above 64 bits")
 
-    def _refuse_name(self, path: str, values: object, codes: Mapping[str, int]) -> NoReturn:
-        """Raise `InputError` at the first value that is no key of `codes`, or no list.
+    def _refuse_name(self, path: str, values: list[Any], codes: Mapping[str, int]) -> NoReturn:
+        """Raise `InputError` at the first value that is no key of `codes`.
 
-        `values`: content of the document at `path`; if it is a list, it must contain such a value.
-        The message lists the names of `codes`.
+        `values`: list in the document at `path`, which must contain such a value. The message lists
+        the names of `codes`.
         """
-        if not isinstance(values, list):
-            self._fail(path, f"a list was expected, got {values!r:.40}")
         row, value = next(
             (row, value)
             for row, value in enumerate(values)

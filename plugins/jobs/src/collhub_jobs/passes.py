@@ -140,7 +140,7 @@ def _number_pieces(
     `source`: node of every piece; `index`: number of the piece within its node, from 0.
     First pieces keep the id of the node. The further pieces of a rank get consecutive ids
     from the highest id of its nodes plus 1 on, ordered by the id of the node, then by
-    piece. Ids above 2^64 - 1 continue at 0.
+    piece. If these exceed 2^64 - 1, the pieces get the smallest unused ids of the rank instead.
     """
     identity = nodes.identity[source].copy()
     rows = np.flatnonzero(index)
@@ -150,6 +150,11 @@ def _number_pieces(
     # The smallest id takes a slot first: later pieces must not delay other nodes.
     number = counted_positions(np.bincount(ranks, minlength=nodes.num_ranks))
     identity[rows] = highest[ranks] + np.uint64(1) + number.astype(np.uint64)
+    needed = np.bincount(ranks, minlength=nodes.num_ranks)
+    for rank in np.flatnonzero(highest > np.uint64((1 << 64) - 1) - needed.astype(np.uint64)):
+        used = nodes.identity[nodes.rank_indptr[rank] : nodes.rank_indptr[rank + 1]]
+        candidates = np.arange(needed[rank] + len(used), dtype=np.uint64)
+        identity[rows[ranks == rank]] = np.setdiff1d(candidates, used)[: needed[rank]]
     return identity
 
 

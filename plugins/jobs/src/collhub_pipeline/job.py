@@ -7,6 +7,7 @@ step, ranks with equal weights reduce their gradients.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -25,6 +26,8 @@ from hub_core.model import JobCollective, NodeKind, Workload, parse_time
 from hub_core.plugin_api import MAX_INTEGER, SearchBudget
 
 _MAX_PASSES = 10**6
+# Numbers with such exponents have too many digits to compare.
+_LARGE_EXPONENT = re.compile(r"e[+-]?0*[1-9]\d\d", re.IGNORECASE | re.ASCII)
 
 
 def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Workload:
@@ -170,10 +173,12 @@ def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
     """Parse numbers of at least 0, separated by commas, as exact fractions.
 
     A number is an integer, a decimal number such as `0.5` or `1e3`, or a fraction such as `1/3`.
-    `name`: option, for the error. Raises `UsageError` (`option-value`) for other or empty text, and
-    for a number above `MAX_INTEGER` (2^31 - 1).
+    `name`: option, for the error. Raises `UsageError` (`option-value`) for other or empty text, for
+    a number above `MAX_INTEGER` (2^31 - 1), and for an exponent of more than two digits.
     """
     try:
+        if _LARGE_EXPONENT.search(text):
+            raise ValueError
         numbers = tuple(Fraction(part.strip()) for part in text.split(","))
     except (ValueError, ZeroDivisionError):
         numbers = ()

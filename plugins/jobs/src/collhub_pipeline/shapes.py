@@ -367,12 +367,14 @@ def order_backward_units(micros: int, slices: int) -> list[int]:
 
 
 def format_memory(memory: Memory) -> str:
-    """Write a memory as text: rounded up to thousandths, then to six significant digits.
+    """Write a memory as an integer, or with at most three decimals, rounded up.
 
-    1/3 gives `0.334`, 4 gives `4`.
+    1/3 gives `0.334`, 4 gives `4`, 1234567 gives `1234567`.
     """
-    thousandths = -(-Fraction(memory) * 1000 // 1)
-    return f"{float(Fraction(thousandths, 1000)):g}"
+    thousandths = int(-(-Fraction(memory) * 1000 // 1))
+    sign = "-" if thousandths < 0 else ""
+    integer, decimals = divmod(abs(thousandths), 1000)
+    return f"{sign}{integer}.{decimals:03}".rstrip("0").rstrip(".")
 
 
 def format_limits(shape: Shape) -> str:

@@ -88,6 +88,11 @@ def test_one_dimension_is_a_chain() -> None:
     assert order_streams(_streams(4, 0), 2) == limit_concurrency(4, 2) == ((0, 2), (1, 3))
 
 
+def test_no_streams_and_streams_without_phases_have_no_waits() -> None:
+    assert order_streams([], 1) == ()
+    assert order_streams([[], []], 1) == ()
+
+
 def test_a_stream_waits_for_its_last_phase_and_for_the_stream_before() -> None:
     # Phases 0 and 1 of the first stream, 2 and 3 of the second.
     assert order_streams(_streams(2, 0, 1), 1) == ((0, 1), (0, 2), (1, 3), (2, 3))

@@ -72,6 +72,8 @@ def test_a_file_becomes_a_job_that_is_simulated_alike(collhub, tmp_path: Path) -
         (["missing.csv"], 1, "cannot read missing.csv"),
         (["zbv", "-O", "stage_times=1ms/2ms"], 2, "-O stage_times: '1ms/2ms' is no three times"),
         (["zbv", "-O", "memory=x"], 2, "-O memory=x does not state numbers of at least 0"),
+        (["zbv", "-O", "memory=1e999999999"], 2, "does not state numbers of at least 0"),
+        (["zbv", "-O", "stage_sizes=1e-999999999"], 2, "does not state numbers of at least 0"),
         (["zbv", "-O", "memory=4,4"], 2, "2 memory limits do not state one for each device"),
         (["1f1b", "-O", "slices=2", "-o", "x.csv"], 1, "CSV cannot express token slices"),
     ],

@@ -16,7 +16,7 @@ from collhub_pipeline.search import (
     generate_spaces,
     schedule_of,
 )
-from collhub_pipeline.shapes import find_defect
+from collhub_pipeline.shapes import find_defect, format_memory
 from collhub_pipeline.timing import Schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -210,3 +210,9 @@ def test_the_steady_state_has_less_bubble_than_one_step() -> None:
     check(shape, schedule)
     # ZB-V has no bubble between steps (Qi et al., table 2).
     assert shape.measure(schedule) == shape.compute_bounds(schedule.device_of[0]).work == 24
+
+
+def test_memory_in_texts_has_all_digits_and_is_rounded_up() -> None:
+    memories = 4, Fraction(1, 3), 1_234_567, Fraction(12_345_678, 1000), Fraction(5, 2)
+    texts = ["4", "0.334", "1234567", "12345.678", "2.5"]
+    assert [format_memory(memory) for memory in memories] == texts

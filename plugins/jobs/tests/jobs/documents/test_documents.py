@@ -120,6 +120,10 @@ def changed(change: Callable[[Any], object]) -> bytes:
         ),
         (lambda root: root["nodes"].update(kind=3), r"\$\.nodes\.kind: a list was expected, got 3"),
         (
+            lambda root: root["nodes"].update(kind=dict.fromkeys(root["nodes"]["kind"], 1)),
+            r"\$\.nodes\.kind: a list was expected, got \{",
+        ),
+        (
             lambda root: root["nodes"]["data"].__setitem__(1, [10**9]),
             r"data\[1\]: a parent is not in",
         ),

@@ -106,6 +106,14 @@ def test_pieces_have_the_bytes_of_the_whole_and_wait_for_the_same(
     assert first == reach(job)
 
 
+def test_pieces_of_a_rank_with_the_highest_id_have_unused_ids() -> None:
+    job = job_of([(NodeKind.COLLECTIVE, 4, []), (NodeKind.COLLECTIVE, 4, [0])])
+    identity = np.array([0, 2**64 - 1, 0, 1], np.uint64)
+    job = replace(job, nodes=replace(job.nodes, identity=identity))
+    result, _ = split_collectives(job, SplitOptions(2))
+    assert result.nodes.identity.tolist() == [0, 1, 2**64 - 1, 2, 0, 2, 1, 3]
+
+
 @given(programs(), st.integers(1, 20))
 def test_buckets_have_the_bytes_of_all_and_are_not_too_large(program: Programs, size: int) -> None:
     job = job_of(program)
