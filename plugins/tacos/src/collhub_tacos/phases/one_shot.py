@@ -325,9 +325,10 @@ _ACTIVITY = "collecting in one phase"
 def find_unsuitability(setting: Setting) -> str | None:
     """Return why an all-reduce in one phase is not built, or None if it is.
 
-    The first reason that applies is returned: some NPUs do not take part; only the steps of
-    some ranks are requested; NPUs x links is above 2^24 (`_MAX_CELLS`), or NPUs x NPUs above
-    2^16 (`_MAX_PAIRS`).
+    The first reason that applies is returned: rank r is not on NPU r for all NPUs
+    (`has_relays`), for example because some NPUs do not take part; only the steps of some ranks
+    are requested; NPUs x links is above 2^24 (`_MAX_CELLS`), or NPUs x NPUs above 2^16
+    (`_MAX_PAIRS`).
     """
     npus, links = setting.network.num_npus, setting.network.num_links
     if setting.has_relays:

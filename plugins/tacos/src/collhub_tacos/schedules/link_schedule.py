@@ -21,9 +21,10 @@ from hub_core.schedules import Transfers
 def compute_link_windows(network: LinkNetwork, times: LinkTimes) -> Int64Array:
     """Return how many messages may be in flight on the first link of each arc: int64[arcs].
 
-    It is 1 + (arrival - busy) / busy, rounded up: as many messages as keep the link busy until the
-    first one arrives. Arcs with the same first link get the largest of their values. The result is
-    at most `times.rule.max_in_flight`, if that is set.
+    It is 1 + (arrival - busy) / busy, rounded up: as many messages as keep the first link busy
+    until the first one arrives at the end of the arc. A busy time of 0 counts as 1 ps. Arcs
+    with the same first link get the largest of their values. The result is at most
+    `times.rule.max_in_flight`, unless that is 0.
     """
     idle = times.arrival - times.busy
     # Messages that can start after a message and before its arrival.
@@ -172,8 +173,8 @@ class LinkSchedule(ColumnTable):
     def append_to(self, earlier: LinkSchedule, end_ps: int | None = None) -> LinkSchedule:
         """Return `earlier` followed by this schedule, whose times are shifted by `end_ps`.
 
-        `end_ps`: time of the entire schedule of which `earlier` is a part; None: the time of
-        `earlier`.
+        The rows of `earlier` come first. Both must have the same network (not checked). `end_ps`:
+        time of the entire schedule of which `earlier` is a part; None: the time of `earlier`.
         """
         end = earlier.time_ps if end_ps is None else end_ps
         return replace(
@@ -205,10 +206,13 @@ class LinkSchedule(ColumnTable):
         )
 
     def _windows(self, times: LinkTimes) -> Int64Array:
-        """Return the window of every message; 0 if it waits for no earlier message of its link.
+        """Return the window of every message: int64[messages], as `times.rule` defines it.
 
-        If the rule orders only sums, messages of reductions have the window of their link, and
-        others have 0.
+        If the rule keeps the order of a link, a message waits for the one that is `window`
+        positions before it on its link (`compute_windows`); the window of a message that waits for
+        none is larger than its position. Otherwise a window of 0 means that a message waits for
+        none: with `sums_in_turn`, messages that reduce have the window of their link
+        (`compute_link_windows`) and all other ones 0; without it, all have 0.
         """
         network = self.network
         if times.rule.sums_in_turn:
@@ -225,12 +229,12 @@ def reverse_schedule(
 ) -> LinkSchedule:
     """Reverse a spreading schedule in time; the result reduces on `network`.
 
-    `schedule` belongs to the transposed network, or to `network` itself if that has equal links in
-    both directions. A transfer u -> v in [t, t + w] becomes a transfer v -> u in [T - t - w, T -
-    t], which carries the partial sum of v; TACOS derives a reduce-scatter from an all-gather in
-    this way (Won et al., MICRO 2024). The result is correct if every node received every chunk
-    exactly once. `end_ps`: T, the time of the entire schedule of which `schedule` is a part; None
-    for its own time.
+    `schedule` belongs to the transposed network, or to `network` itself if that has equal links
+    in both directions. A transfer u -> v in [t, t + w] becomes a transfer v -> u in [T - t - w,
+    T - t], which carries the partial sum of v; TACOS derives a reduce-scatter from an
+    all-gather in this way (Won et al., MICRO 2024). Rows keep their order. The result is
+    correct if every node received every chunk exactly once. `end_ps`: T, the time of the entire
+    schedule of which `schedule` is a part; None for its own time.
     """
     end = schedule.time_ps if end_ps is None else end_ps
     opposite = find_opposite_links(schedule.network, network)

@@ -132,11 +132,12 @@ def replay_log(
 
 
 def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> None:
-    """Execute the steps `first..end-1` on `holdings`; raise `InputError` for the first offence.
+    """Execute the steps `first` to `end` - 1 of a log on `holdings`, which is changed.
 
-    An offence is a chunk that the log lacks, that arrives twice, or that is sent before its source
-    has it, and a bit after the last link. The error names the link and the step in which the chunk
-    was sent.
+    Raise `InputError` (`invalid-schedule`) for the first fault: a link carries a chunk that the
+    log of its destination lacks, that has arrived there before, or that its source does not
+    have yet, or a link that carries a chunk does not exist. The message names the link and the
+    step in which the chunk was sent.
     """
     from collhub_tacos.schedules.replay_kernel import Offence, replay_steps
 

@@ -91,9 +91,12 @@ _MAX_TABLE_SIZE = 1 << 14
 def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     """Start the same transfers as early as possible, in the same order on every first link.
 
-    The times come from an event simulation. A transfer waits for all arrivals of its chunk at its
-    source that preceded it in the schedule, for its position on the link, and for the message that
-    it awaits by the window rule. Messages queue at switches.
+    The times come from an event simulation, in which messages queue at switches; rows keep
+    their order. A transfer starts when all of this has happened:
+
+    - Its source has received all arrivals of its chunk that preceded it in the schedule.
+    - All earlier transfers of its first link, by start, then by finish, have been sent.
+    - The message that it awaits by the window rule has arrived.
     """
     by_finish = stable_order(schedule.finish)
     by_start = by_finish[stable_order(schedule.start[by_finish])]

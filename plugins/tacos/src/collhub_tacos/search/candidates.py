@@ -74,12 +74,14 @@ class Prospects:
         """Return whether to try a variant with `pieces` chunks per part, given its earlier times.
 
         A variant is a form of algorithm with a spreading and a window rule, with any number of
-        chunks. True if it was tried with fewer than `_MIN_TRIALS` smaller numbers. Otherwise, of
-        its last `_MIN_TRIALS` numbers,
+        chunks. Its trials are the recorded times with fewer than `pieces` chunks; the last ones
+        have the most chunks. True with fewer than `_MIN_TRIALS` (2) trials. Otherwise both of these
+        must hold:
 
-        - one must show that it may still reach the fastest variant (`_may_catch_up`), and
-        - with one, it must take at most `_max_slowdown` times as long as the fastest variant, or it
-          must still become clearly faster with more chunks (`_gains`)
+        1. By one of the last `_MIN_TRIALS` trials it may still catch up with the fastest variant
+           (`_may_catch_up`).
+        2. In one of them it took at most `_max_slowdown` times as long as the fastest variant, or
+           more chunks still make it clearly faster (`_gains`).
         """
         # Piece counts without a trial of the variant are ignored.
         tried = [
@@ -95,11 +97,12 @@ class Prospects:
     def _may_catch_up(self, variant: Variant, tried: Sequence[int], rung: int) -> bool:
         """Return whether a variant may still reach the fastest one, judged with `rung` chunks.
 
-        `tried`: the numbers of chunks for which the variant has a time, ascending. Compared with
-        the largest of them that is at most `rung` / `_MIN_COUNT_RATIO`, it gained some time (0 if
-        it became slower). It is assumed to gain at most `_REMAINING_GAINS` times as much with more
-        chunks. Then it must be within the factor `_MAX_FINAL_SLOWDOWN` of the fastest variant with
-        `rung` chunks. True if there is no such number, or if its time is infinite.
+        `tried`: the numbers of chunks for which the variant has a time, ascending. Let t be its
+        time with `rung` chunks, and u that with the largest tried number up to `rung` /
+        `_MIN_COUNT_RATIO` (1.5). Its gain g is u - t, at least 0. It is assumed to gain at most 2 g
+        (`_REMAINING_GAINS`) with more chunks: True if t - 2 g is at most 1.02
+        (`_MAX_FINAL_SLOWDOWN`) times the time of the fastest variant with `rung` chunks. Also True
+        if there is no such number, or if t is infinite.
         """
         time_ps, fewer = (
             self._times[rung][variant],
@@ -233,9 +236,11 @@ def build_timed_algorithm(
 ) -> tuple[Algorithm, int]:
     """Return the complete algorithm of a candidate and its time in ns.
 
-    If the candidate already has an algorithm, its time is the recorded one, else the simulated one.
-    A new algorithm is simulated only if candidates are compared by simulation
-    (`simulate_if_decisive`). Without a simulated time, it is the planned time, rounded up.
+    If the candidate already has an algorithm, its time is the recorded one, or else it is
+    simulated. Otherwise the algorithm is built, and simulated only if candidates are compared
+    by simulation (`simulate_if_decisive`). Without a simulated time, the time is the planned
+    one, rounded up. Raise `InputError` (`schedule-acausal`) if a chunk is sent before its
+    source has it.
     """
     if candidate.algorithm is not None:
         # Its planned time is only a bound, so it is simulated in any case.

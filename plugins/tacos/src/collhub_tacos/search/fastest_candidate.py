@@ -113,12 +113,12 @@ class _BestCandidate:
         return self._compared is not None and self._compared[0] <= limit_ps
 
     def keep(self, candidate: SynthesisCandidate) -> None:
-        """Record a candidate if it is the fastest of its kind so far; of equal ones keep the first.
+        """Record a candidate if it is better than the best one that it competes with.
 
         Candidates with an algorithm, and, if times are simulated, those of at most
-        `MAX_COMPARED_TRANSFERS` transfers compete with each other across all forms, by their
-        evaluated time (`_compare`). All other candidates compete by their planned time `time_ps`,
-        and only within their form.
+        `MAX_COMPARED_TRANSFERS` (200 000) transfers compete with each other across all forms, by
+        their evaluated time (`_compare`). Any other candidate competes by its planned time
+        `time_ps`, and only within its form. Of equal times the earlier candidate is kept.
         """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
         if candidate.algorithm is not None or (self._is_simulated and is_small):
@@ -131,8 +131,10 @@ class _BestCandidate:
     def _compare(self, candidate: SynthesisCandidate) -> None:
         """Evaluate a candidate, record its time, and keep it if it is an improvement.
 
-        A variant that is not promising is ignored. A candidate without a time, because it is
-        planned to be far slower than the best one or cannot be timed, is not kept.
+        The time is recorded in `prospects`. A candidate whose variant is not promising is not
+        evaluated. One without a time, because it is planned to be far slower than the best one or
+        cannot be timed, is not kept. A candidate with more transfers than the best one must be
+        faster by more than 0.1 %, any other one by more than 0 (`_is_improvement`).
         """
         limit = None if self._compared is None else self._compared[0]
         variant, pieces = candidate.variant, candidate.pieces
@@ -357,11 +359,12 @@ def _find_redundant_counts(
 ) -> Iterator[int]:
     """Yield the indices of chunk counts to skip, after both counts of one pair were tried.
 
-    A pair consists of two neighbours in `ladder` that differ by less than the factor
-    `_PAIR_FACTOR`: a multiple of the number of other NPUs, and a power of two. Usually one of the
-    two kinds is always faster, so of each later pair the kind that was slower here is skipped; of
-    equal times, the first count. `index`: index of the second count of the pair. Yields no index if
-    the last two counts are no such pair or have no time.
+    A pair is two neighbours in `ladder`, of which the second is less than 1.25
+    (`_PAIR_FACTOR`) times the first: one is a multiple of the number of other NPUs, the other a
+    power of two. `index`: index of the second count of a pair that was tried. If its fastest
+    time is at most that of the first count, the first count of every later pair is skipped,
+    otherwise the second one: usually the same kind is always faster. None is skipped if the
+    counts at `index` - 1 and `index` are no pair, or one of them has no time.
     """
     first, second = ladder[max(0, index - 1)], ladder[index]
     first_ps, second_ps = prospects.minimum_ps(first), prospects.minimum_ps(second)

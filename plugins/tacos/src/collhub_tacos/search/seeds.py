@@ -214,9 +214,10 @@ class _SeedSearch(Generic[T]):
         self._progress(sum(fractions) / self._total)
 
     def _record_result(self, result: T, seed: int) -> bool:
-        """Record a result and count the trial; return whether the goal is reached.
+        """Record the result of a seed; return whether its cost is at most the goal of the search.
 
-        Of results with equal cost the first is kept. Exceptions of `after_trial` are raised.
+        It becomes the best result if its cost is lower than that of all earlier ones. The trial is
+        counted, and `after_trial` is called; its exceptions are raised after the recording.
         """
         self._tried += 1
         self._fractions[seed] = 1.0

@@ -82,8 +82,10 @@ def estimate_memory_bytes(
 ) -> int:
     """Estimate the peak memory of `find_best_all_gather` in bytes.
 
-    A log takes its entries, one bit per NPU and chunk, and one bit per link and step. With one seed
-    there is one log at a time; otherwise one per thread, plus the best one so far.
+    A log takes its entries, one bit per NPU and chunk, and one bit per link and step; the steps
+    are the chunks divided by the smallest number of in-links of a node. With one seed there is
+    one log at a time; with more, one per thread, plus the best one so far. `threads`: at least
+    1; it is not limited to the number of seeds.
     """
     fewest_in_links = int(network.in_degree.min(initial=1))
     steps = -(-num_chunks // max(1, fewest_in_links))
@@ -107,12 +109,14 @@ def all_gather(
 ) -> ArrivalLog:
     """Bring every chunk to all NPUs in steps of equal length; chunk x starts at NPU `origin[x]`.
 
-    A link is busy for `step_ps` with each chunk. `arrival_ps`: time from the start to the arrival,
-    by default `step_ps`; a chunk is forwarded in the next step after its arrival. With seed 0 a
-    node examines its incoming links in order, with other seeds from a random one on.
-    `progress(fraction)` is called about once a second; an exception that it raises ends the work.
-    Raises `InputError` for a network with switches, for one that is not strongly connected, and for
-    wrong times.
+    A link is busy for `step_ps` with each chunk. `arrival_ps`: time from the start to the
+    arrival, by default `step_ps`; a chunk is forwarded from the first step that starts at or
+    after its arrival. With seed 0 a node examines its incoming links in order, with other seeds
+    from a random one on. `progress(fraction)` is called about once a second; an exception that
+    it raises ends the work.
+
+    Raise `InputError` for a network with switches (`switches`), unless 0 < `step_ps` <=
+    `arrival_ps` (`link-times`), and if a chunk cannot reach a node (`disconnected`).
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
@@ -187,9 +191,10 @@ def find_best_all_gather(
 
 
 def _choose_seed_count(network: LinkNetwork, num_chunks: int) -> int:
-    """Return how many seeds to try: `_PAIRS_FOR_SEEDS` divided by the pairs of a link and a chunk.
+    """Return how many seeds to try: 5 000 000 divided by the pairs of a link and a chunk.
 
-    It is rounded down and limited to 1..`_MAX_SEEDS`. Every pair is examined once per seed.
+    The quotient (`_PAIRS_FOR_SEEDS` / pairs) is rounded down and limited to 1..20 (`_MAX_SEEDS`).
+    Every pair is examined once per seed.
     """
     # Every pair is examined once per seed.
     pairs = max(1, network.num_links * num_chunks)
@@ -238,10 +243,12 @@ class _LockstepVariant:
         progress: Progress,
         after_trial: AfterTrial,
     ) -> LockstepResult:
-        """Return the log with the fewest steps over some seeds; `min_steps` steps end the search.
+        """Return the log with the fewest steps over some seeds; of equal ones the first.
 
-        `threads` 0 means one per core. `after_trial` is called after each seed that counts. The
-        result says whether only one node was computed (symmetric).
+        The first seed with at most `min_steps` steps ends the search; later ones do not count.
+        `threads`: seeds tried in parallel, 0 for one per core. `after_trial` is called after each
+        seed that counts, in their order. The result shows whether only one node was computed
+        (symmetric), and whether Ctrl-C ended the search; without a log, Ctrl-C is raised again.
         """
         result = find_best_of_seeds(
             self._log,
@@ -325,9 +332,9 @@ class _LockstepGather:
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:
-        """Rows of used links up to the last step with a transfer: uint8[steps, bytes].
+        """The links used in each step, up to the last step with a transfer: uint8[steps, bytes].
 
-        Each link is a bit. Later steps are omitted; empty without transfers.
+        Link i is bit i % 8 (0 is the lowest) of byte i // 8. Without transfers there are no rows.
         """
         first = max(0, self._step - 2 * self._window)
         is_used = self._carried[first : self._step].any(axis=1)

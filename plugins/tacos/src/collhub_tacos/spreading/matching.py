@@ -110,12 +110,14 @@ def build_matched_all_gather(
 ) -> LinkSchedule | None:
     """Bring every chunk to all NPUs on links of equal times; chunk x starts at NPU `origin[x]`.
 
-    In each step, which is the time of a message, the nodes in random order take the chunks that
-    come nearest to nodes that lack them, at most one per link. `is_needed`: bool[nodes], nodes that
-    must receive the chunks, None for all NPUs. Returns None if it would take `limit_ps` or more.
-    `progress(fraction)` is called often; an exception that it raises ends the work. Raises
-    `InputError` for a network in which a chunk cannot reach a node. Takes at most steps x nodes x
-    chunks x nodes.
+    In each step, the nodes in random order take the chunks that come nearest to nodes that lack
+    them, at most one per link. The one or two step lengths of `choose_step_lengths` are tried;
+    the fastest schedule is returned, of equal ones that of the first length. `is_needed`:
+    bool[nodes], nodes that must receive the chunks, None for all NPUs.
+
+    Return None if all schedules would take `limit_ps` or more. `progress(fraction)` is called
+    often; an exception that it raises ends the work. Raise `InputError` (`disconnected`) if a
+    chunk cannot reach a needed node. Takes at most steps x nodes x chunks x nodes.
     """
     needed = np.arange(network.num_nodes) < network.num_npus if is_needed is None else is_needed
     hops = _count_hops(network, origin, needed)
@@ -251,7 +253,7 @@ class _MatchedSpread:
         return self._build_schedule(state.chunk[:sent], state.link[:sent], state.step[:sent])
 
     def _find_step_limit(self, limit_ps: int | None) -> int:
-        """Return the first step in which a message would no longer arrive before `limit_ps`.
+        """Return the first step in which a message would not arrive before `limit_ps`, at least 0.
 
         For None it is the largest int64.
         """

@@ -89,9 +89,10 @@ class SpreadTask:
         return self.setting.seeds or max(1, min(max_seeds, pairs // max(1, self.num_pairs)))
 
     def choose_matching_seeds(self) -> int:
-        """Return the requested number of seeds, or a number that the cost of a matching allows.
+        """Return how many seeds a matching tries: the requested number, if it is not 0.
 
-        The latter, used if 0 is requested, is between 1 and `_MAX_MATCHING_SEEDS`.
+        Otherwise it is 120 000 (`_CELLS_FOR_MATCHING_SEEDS`) divided by the pairs of a node and a
+        chunk, rounded down and limited to 1..20 (`_MAX_MATCHING_SEEDS`).
         """
         affordable = _CELLS_FOR_MATCHING_SEEDS // max(1, self.num_cells)
         return self.setting.seeds or max(1, min(_MAX_MATCHING_SEEDS, affordable))
@@ -202,11 +203,13 @@ def spread_out(
     progress: Progress,
     time_ps: Callable[[SpreadResult], int] = _get_time_ps,
 ) -> SpreadResult:
-    """Bring all chunks to all members by the suitable kernels; return the fastest result.
+    """Bring all chunks to all members by suitable kernels; return the fastest result.
 
-    `time_ps`: function by which results are compared. Ctrl-C ends the search with the best result
-    so far; without one it is raised again. Raises `InputError` for a network that does not connect
-    all members, and for a log that exceeds the memory limit.
+    A kernel is a method of spreading; `_choose_kernels` has the rules and the order. Results
+    are compared by `time_ps`; of equal ones the first is returned. Ctrl-C ends the search with
+    the best result so far, marked as interrupted; without one it is raised again. Raise
+    `InputError` if a member cannot be reached (`disconnected`), and if the log of an all-gather
+    in equal steps would exceed the memory limit (`memory`).
     """
     best = fastest_of(_run_kernels(task, progress), time_ps)
     # There is a kernel for every network.
@@ -215,11 +218,11 @@ def spread_out(
 
 
 def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]:
-    """Yield the results of the suitable algorithms (kernels), until one attains the lower bound.
+    """Yield the results of the kernels of `_choose_kernels`, until one attains the lower bound.
 
-    A kernel is run only when its result is requested. Only all-gathers without switches have such a
-    bound (`_compute_goal_ps`), and the result that attains it is yielded too; for other tasks all
-    kernels are run.
+    A kernel is run only when its result is requested. Only all-gathers of all NPUs without
+    switches have a bound (`_compute_goal_ps`); the result that attains it is yielded too. For
+    all other tasks every kernel is run.
     """
     has_goal = task.is_all_gather and not isinstance(task.network, PathNetwork)
     for kernel in _choose_kernels(task):
@@ -318,7 +321,10 @@ def _generate_staged(task: SpreadTask) -> Iterator[LinkSchedule]:
 
 
 def _wrap_staged(schedule: LinkSchedule, task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Return a schedule in stages as a result; report that it is being built."""
+    """Return a finished schedule in stages as a result of the kernel "stages".
+
+    Its seed is that of the setting, which has no effect on it. Progress 0 is reported.
+    """
     progress(0.0, "spreading in stages")
     return task.result(schedule, "stages", task.setting.seed, False)
 
