@@ -117,7 +117,12 @@ def collhub_checks() -> Sequence[Check]:
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile the missing kernels if `options.warm` is set; return the report."""
+    """Compile all kernels of TACOS that are not cached, if `options.warm` is set.
+
+    The report has the number of compiled kernels and the seconds; it fails if they could
+    not be cached on disk. Without `warm` no kernel is compiled, and the report is a success
+    without a text. `request` is not used.
+    """
     from collhub_packing.warming import warm_check
 
     return warm_check(options, _run_every_kernel)

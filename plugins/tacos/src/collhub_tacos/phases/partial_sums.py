@@ -94,10 +94,11 @@ class PartialSums(ColumnTable):
     parts: Int64Array
 
     def parts_of(self, row: int) -> list[int]:
-        """Return the summands of a sum as numbers of messages, in their stored order.
+        """Return the numbers of the messages that are added for a sum, in ascending order.
 
-        `row` below `len(self)`: the sum that message `row` carries; from `len(self)` on: the result
-        of NPU `row - len(self)`.
+        `row` below `len(self)`: the sum that message `row` carries; from `len(self)` on: the
+        result of NPU `row - len(self)`. The contribution of the NPU itself is also added, but
+        has no number; a sum without received messages gives [].
         """
         summands: list[int] = self.parts[self.indptr[row] : self.indptr[row + 1]].tolist()
         return summands
@@ -279,16 +280,20 @@ class Vectors:
         return self.vectors[number]
 
     def add_received(self, message: int, time_ps: int) -> int:
-        """Add the vector that message `message` brings at `time_ps`; return its number."""
+        """Append the vector that message `message` brings at `time_ps`; return its number.
+
+        The vector is always new, also if the same message was added before.
+        """
         self.vectors.append(Vector(time_ps, message))
         return len(self.vectors) - 1
 
     def add_total(self, parts: Sequence[int]) -> int:
         """Return the number of the vector that is the sum of `parts`; missing sums are added.
 
-        Repeatedly, the two earliest available vectors are replaced by their sum, ties by their
-        numbers. So vectors that arrive one after another are added on arrival, and simultaneous
-        vectors in a tree. A single part is returned itself.
+        `parts`: at least one number of an existing vector. Repeatedly, the two vectors that are
+        available earliest are replaced by their sum, ties by their numbers; a sum is available
+        1000 ps after the later one. So vectors that arrive one after another are added on
+        arrival, and simultaneous vectors in a tree. A single part is returned itself.
         """
         pending = sorted((self.vectors[part].time_ps, part) for part in parts)
         while len(pending) > 1:

@@ -36,9 +36,9 @@ class _Round:
         self.parent = np.zeros(capacity, np.int64)
 
     def enlarge(self, nodes: int) -> None:
-        """Enlarge the arrays of arcs and parents to twice their length plus `nodes` rows.
+        """Append `len(self.arc) + nodes` rows of zeros to the arrays of arcs and parents.
 
-        The new rows are 0; existing rows are kept.
+        The arrays are at least twice as long afterwards; existing rows are kept.
         """
         more = np.zeros(len(self.arc) + nodes, np.int64)
         self.arc = np.concatenate([self.arc, more])
@@ -249,10 +249,11 @@ def _bound_max_load_ps(
 def _sum_rates_of_nodes(
     node: Int64Array, link: Int64Array, rate: Float64Array, num_nodes: int
 ) -> Float64Array:
-    """Return the sum of the rates of the links of every node: float64[nodes], at least `_MIN_RATE`.
+    """Return the sum of the rates of the links of every node: float64[nodes].
 
-    `node`, `link`: for each arc, a node and one of its links. A link that several arcs of a node
-    share counts once.
+    `node`, `link`: for each arc, a node and one of its links; a link counts once per node,
+    also if several arcs of the node use it. `rate`: float64, by link. Nodes without links
+    get 1e-30 (`_MIN_RATE`), so that the sums can be divisors.
     """
     # A link counts once per node, also if several arcs share it.
     pairs = np.unique(np.stack([node, link]), axis=1)

@@ -50,9 +50,10 @@ class RoutePlan(ColumnTable):
     parent: Int64Array
 
     def max_load_ps(self, times: LinkTimes) -> int:
-        """Return the time in ps for which the most loaded link is busy with all its transfers.
+        """Return the largest time in ps for which a link is busy; 0 without transfers.
 
-        0 without transfers.
+        The load of a link is its number of transfers times `busy`. A transfer through switches
+        counts on every link of its path.
         """
         paths, single = get_links_of_arcs(self.network, times)
         first, lengths = paths.indptr[self.link], np.diff(paths.indptr)[self.link]
@@ -61,20 +62,21 @@ class RoutePlan(ColumnTable):
         return int(load.max(initial=0))
 
     def minimum_ps(self, times: LinkTimes) -> int:
-        """Return a lower bound in ps on the time of all schedules of the plan.
+        """Return a lower bound in ps on the time of all schedules of the plan; 0 without transfers.
 
-        It is the larger of the maximum load of a link and the longest path without waiting.
+        It is the larger of the largest load of a link (`max_load_ps`) and the last arrival if
+        no transfer waited for a busy link.
         """
         arrival = times.arrival[self.link]
         last = _find_earliest_starts(self.parent, arrival) + arrival
         return max(self.max_load_ps(times), int(last.max(initial=0)))
 
     def sort_by(self, key: Int64Array) -> RoutePlan:
-        """Return a copy of the plan with its transfers in the order of a key.
+        """Return a copy of the plan with its transfers in ascending order of a key.
 
-        `key`: int64, one value per transfer; equal ones keep their order. Parents are renumbered. A
-        parent (the transfer that brings the chunk) must not have a larger key than its children, so
-        that it still precedes them; this is not checked.
+        `key`: int64, one value per transfer; equal ones keep their order. Parents are
+        renumbered. A parent (the transfer that brings the chunk) must precede its children in
+        the new order too; this is not checked.
         """
         order = np.argsort(key, kind="stable")
         # A parent of -1 selects the last entry, which is -1.
@@ -83,9 +85,10 @@ class RoutePlan(ColumnTable):
         return RoutePlan(self.network, self.chunk[order], self.link[order], parent)
 
     def schedule_without_contention(self, times: LinkTimes) -> LinkSchedule:
-        """Return the schedule without contention: a transfer waits only for its parent.
+        """Return the schedule in which a transfer waits only for its parent, never for its link.
 
-        Transfers that start at the same instant keep the order of the plan.
+        A transfer starts when its parent arrives, or at 0 without a parent, so transfers may
+        overlap on a link. Rows keep the order of the plan.
         """
         arrival = times.arrival[self.link]
         start = _find_earliest_starts(self.parent, arrival)

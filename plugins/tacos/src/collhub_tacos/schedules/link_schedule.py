@@ -138,7 +138,7 @@ class LinkSchedule(ColumnTable):
 
     @property
     def source(self) -> Int64Array:
-        """Source node of every transfer."""
+        """Source node of every transfer, int64: the node that its link leaves."""
         source: Int64Array = self.network.source[self.link]
         return source
 
@@ -162,9 +162,9 @@ class LinkSchedule(ColumnTable):
         )
 
     def select_touching(self, nodes: Sequence[int]) -> LinkSchedule:
-        """Return the schedule of only the transfers that begin or end at one of `nodes`.
+        """Return a schedule of only the transfers whose source or destination is one of `nodes`.
 
-        Their order and times remain.
+        Their order and times are kept. Without `nodes` it is empty.
         """
         is_from = np.isin(self.source, nodes)
         is_to = np.isin(self.destination, nodes)
@@ -385,7 +385,8 @@ class ArrivalLog:
     def _find_transfers_of_links(self, first: int, end: int) -> tuple[Int64Array, Int64Array]:
         """Return (steps, links) of all transfers on links `first..end-1`: two int64 arrays.
 
-        They are ordered by step, then by link. There is one entry per set bit of `carried`.
+        They are ordered by step, then by link, with one entry per set bit of `carried`. Links
+        are numbered as in `network`, not from `first`.
         """
         link = np.arange(first, end)
         # Unpack only the columns of these links.

@@ -198,7 +198,8 @@ class _Movements:
     def source(self) -> Int64Array:
         """Return the node from which each transfer brings its chunk: int64[transfers].
 
-        It is the source of the link, or its destination if the schedule is mirrored.
+        It is the source of the link. In a mirrored schedule, which is reversed in time and
+        direction, it is the destination of the link.
         """
         nodes = self.network.destination if self.is_mirrored else self.network.source
         source: Int64Array = nodes[self.link]
@@ -208,7 +209,8 @@ class _Movements:
     def destination(self) -> Int64Array:
         """Return the node to which each transfer brings its chunk: int64[transfers].
 
-        It is the destination of the link, or its source if the schedule is mirrored.
+        It is the destination of the link. In a mirrored schedule, which is reversed in time and
+        direction, it is the source of the link.
         """
         nodes = self.network.source if self.is_mirrored else self.network.destination
         destination: Int64Array = nodes[self.link]
@@ -225,10 +227,11 @@ class _Movements:
         )
 
     def record_completion(self, origin: Int64Array, ready: Int64Array) -> None:
-        """Set `ready` of each chunk to the time in ps at which the last part of its sum arrives.
+        """Raise `ready` of each chunk to the last arrival in ps at the `origin` of the chunk.
 
-        Parts arrive at the chunk's `origin`. `ready`: int64[chunks], changed in place; a value is
-        never decreased.
+        The transfers are those of a reduction, so the sum of a chunk is complete at this time.
+        A chunk without an arrival at its origin keeps its value. `origin`, `ready`:
+        int64[chunks]; `ready` is changed in place, and no value decreases.
         """
         is_result = self.destination == origin[self.chunk]
         finish = np.where(is_result, self.finish, 0)
@@ -246,9 +249,10 @@ class _Movements:
         )
 
     def refuse(self, row: int, offence: str) -> NoReturn:
-        """Raise `InputError` for the transfer in `row`: chunk, link, start in ps, and the offence.
+        """Raise `InputError` (`invalid-schedule`) for the transfer in `row`.
 
-        For a mirrored schedule, the start is that of the real one.
+        The message has the chunk, the ends of the link, the start in ps, and `offence`. For a
+        mirrored schedule the start is that in the original schedule.
         """
         start = -self.finish[row] if self.is_mirrored else self.start[row]
         link_name = _name_link(self.network, int(self.link[row]))
@@ -266,16 +270,20 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _list_all_pairs(network: LinkNetwork, num_chunks: int) -> Pairs:
-    """Return (chunk, NPU) columns of all pairs of a chunk and an NPU, chunk by chunk."""
+    """Return all pairs of a chunk and an NPU as two int64 columns (chunk, NPU).
+
+    They are ordered by chunk, then by NPU.
+    """
     npus = np.arange(network.num_npus)
     chunk = np.repeat(np.arange(num_chunks), len(npus))
     return chunk, np.tile(npus, num_chunks)
 
 
 def _check_range(offence: str, column: Int64Array, end: int) -> None:
-    """Raise `InputError` at the first value of a column outside 0..end-1.
+    """Raise `InputError` (`invalid-schedule`) if a value of `column` is outside 0..end-1.
 
-    `offence`: the kind of object that the column names.
+    The message names the first such row and its value. `offence`: the kind of object that
+    the values number, such as `chunk`.
     """
     outside = (column < 0) | (column >= end)
     if outside.any():

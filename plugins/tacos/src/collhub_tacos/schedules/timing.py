@@ -255,10 +255,12 @@ def _build_queues(
 
 
 def _compute_first_link_windows(network: LinkNetwork, times: LinkTimes, links: int) -> Int64Array:
-    """Return how many messages a link may have in flight, by the number of the link: int64[links].
+    """Return how many messages each link may have in flight: int64[links], by number.
 
-    It is the window of the arc for a link that begins an arc. For all other links it is 1, which
-    has no effect, because switches forward messages in order of arrival.
+    An arc is the path of links from one NPU to another. The first link of an arc has the
+    window of `compute_link_windows`, which is equal for all arcs that begin with this link.
+    All other links have 1, which has no effect, because switches forward messages in order
+    of arrival.
     """
     paths, _ = get_links_of_arcs(network, times)
     window = np.ones(links, np.int64)

@@ -66,7 +66,11 @@ class Prospects:
         self._times.setdefault(pieces, {})[variant] = math.inf if time_ps is None else time_ps
 
     def minimum_ps(self, pieces: int) -> float:
-        """Return the time of the fastest variant of a piece count, infinite if there is none."""
+        """Return the smallest recorded time in ps of the variants with `pieces` pieces.
+
+        Infinite if no variant has been recorded, or if all of them were too slow to be
+        compared.
+        """
         times = self._times.get(pieces, {})
         return min(times.values(), default=math.inf)
 
@@ -121,7 +125,9 @@ class Prospects:
     ) -> float:
         """Return the time of a variant divided by that of the fastest one with equally many pieces.
 
-        The result is at least 1. Both times must be recorded.
+        The result is at least 1, infinite for a variant that was too slow to be compared, and
+        NaN if all of them were. The variant must have a time for `pieces`, otherwise a KeyError
+        is raised.
         """
         times = self._times[pieces]
         return times[variant] / min(times.values())
@@ -129,9 +135,11 @@ class Prospects:
     def _gains(self, variant: Variant, tried: Sequence[int]) -> bool:
         """Return whether a variant became clearly faster with the last large increase of pieces.
 
-        `tried`: numbers of pieces, ascending. The last one is compared with the largest one that is
-        smaller by the factor `_MIN_COUNT_RATIO`; each doubling must multiply the time by less than
-        `_PIPELINE_GAIN`. True if there is no such number.
+        `tried`: numbers of pieces for which the variant has a time, ascending, at least one.
+        The last one, m, is compared with k, the largest one that is at most m / 1.5
+        (`_MIN_COUNT_RATIO`): the time with m must be less than the time with k times 0.9
+        (`_PIPELINE_GAIN`) per doubling, that is, to the power of log2(m / k). True if there is
+        no such k.
         """
         most_pieces = tried[-1]
         fewer = [rung for rung in tried if rung <= most_pieces / _MIN_COUNT_RATIO]
@@ -143,9 +151,9 @@ class Prospects:
     def is_worth_building(self, form: str, index: int, pieces: int) -> bool:
         """Return whether to build number `index` of a form's spreadings with this number of pieces.
 
-        A spreading is a schedule that brings chunks to all NPUs; its variants differ by the window
-        rule (limit of messages in flight). True if none of them has a recorded time yet, or if one
-        of them is promising.
+        A spreading is a schedule that brings chunks to all NPUs; its variants differ by the
+        window rule (limit of messages in flight). True if none of its variants has a time with
+        any number of pieces, or if one that has is promising with `pieces` (`is_promising`).
         """
         variants = {variant for times in self._times.values() for variant in times}
         known = [variant for variant in variants if (variant.form, variant.index) == (form, index)]
@@ -257,9 +265,11 @@ def evaluate_form(
 ) -> tuple[int, SynthesisCandidate]:
     """Return the time of a candidate in ns, and the candidate.
 
-    Up to `MAX_SIMULATED_TRANSFERS` transfers, the time is that of `build_timed_algorithm`, and the
-    returned candidate has the algorithm and its time. Above, the time is the planned one, rounded
-    up, and the candidate is unchanged.
+    Up to 1,000,000 transfers (`MAX_SIMULATED_TRANSFERS`), the algorithm is built, and the
+    time is simulated, or planned if simulation does not apply (`build_timed_algorithm`);
+    the result is a copy of the candidate with the algorithm and this time. With more
+    transfers, the time is the planned one, rounded up, and the candidate is returned
+    unchanged.
     """
     if candidate.num_transfers > MAX_SIMULATED_TRANSFERS:
         return round_up_to_ns(candidate.time_ps), candidate

@@ -102,7 +102,11 @@ class _BestCandidate:
         return self._compared is None and not self._by_form
 
     def limit_ps(self) -> int | None:
-        """Return the time of the fastest candidate so far in ps, None if there is none."""
+        """Return the smallest time in ps of all kept candidates, None if there is none.
+
+        For the best compared candidate it is the evaluated time, for the best one of each form
+        the planned time.
+        """
         times = [candidate.time_ps for candidate in self._by_form.values()]
         if self._compared is not None:
             times.append(self._compared[0])
@@ -151,10 +155,11 @@ class _BestCandidate:
         candidate: SynthesisCandidate,
         time_ps: int,
     ) -> bool:
-        """Return whether a candidate with the time `time_ps` improves on the best compared one.
+        """Return whether a candidate with the time `time_ps` replaces the best compared one.
 
-        If it has more transfers, it must be faster by `_MIN_RELATIVE_GAIN`; otherwise any gain is
-        sufficient. True for the first candidate.
+        With more transfers than that one, it must be faster by more than 0.1 % of that one's
+        time (`_MIN_RELATIVE_GAIN`). Otherwise any gain is sufficient; an equal time is not.
+        True if no candidate has been compared yet.
         """
         if self._compared is None:
             return True
@@ -240,16 +245,23 @@ def _has_trees(setting: Setting) -> bool:
 
 
 def _is_promising(setting: Setting) -> bool:
-    """Return whether trees may be faster than two phases; see `fused.is_promising`."""
+    """Return whether packed trees may have a higher rate than two phases.
+
+    They may if the rate of the trees, 2 (NPUs - 1) times the strength of the network,
+    exceeds NPUs times the smallest incoming bandwidth. False for more than 1024 NPUs, and
+    for sizes of less than one byte per chunk (`fused.is_promising`).
+    """
     from collhub_tacos.phases.fused import is_promising
 
     return is_promising(setting)
 
 
 def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
-    """Yield one candidate: the all-reduce on trees packed at the network's strength.
+    """Yield one candidate: the fastest all-reduce on trees packed at the network's strength.
 
-    Raises `InputError` for a network that does not suit trees.
+    The strength is the highest total rate of packed spanning trees. Raises `InputError`
+    when the candidate is requested, if the network does not suit trees or if a chunk would
+    have less than one byte (`build_fused`).
     """
     from collhub_tacos.phases.fused import build_fused
 
@@ -259,10 +271,11 @@ def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCan
 def _search_two_phases(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield candidates of two phases by increasing chunk count.
+    """Yield all-reduces in two phases, reduce-scatter and all-gather, by increasing chunk count.
 
-    Yields nothing if the lower bound by the links into one NPU exceeds the time of the best
-    candidate so far.
+    The search ends as described in `_search_chunk_counts`. Yields nothing if the lower
+    bound `bound_two_phases_ps` exceeds the time of the best candidate so far; without such
+    a candidate, and for equal times, the search runs.
     """
     limit = best.limit_ps()
     if limit is None or bound_two_phases_ps(setting) <= limit:
@@ -272,10 +285,12 @@ def _search_two_phases(
 def _search_latency(
     setting: Setting, best: _BestCandidate | None, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield the all-reduce on one tree as the only candidate.
+    """Yield one candidate: the all-reduce up and down one shallow tree.
 
-    Yields nothing if the fastest link would need more time for all data than the best candidate so
-    far. With `best` None the candidate is always built.
+    Yields nothing if the lower bound `bound_one_tree_ps` (all data on the fastest link)
+    exceeds the time of the best candidate so far. With `best` None, or without a candidate,
+    the bound is not used. Raises `InputError` if the network does not suit trees
+    (`fused.latency`).
     """
     from collhub_tacos.phases.fused import latency
 

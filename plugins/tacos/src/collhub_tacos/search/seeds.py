@@ -37,7 +37,8 @@ def ignore_fraction(fraction: float) -> None:
 def report_part(progress: Progress, part: int, num_parts: int) -> Progress:
     """Return a progress function for part number `part` (from 0) of `num_parts` equal parts.
 
-    The function reports fraction f of the part to `progress` as (part + f) / num_parts.
+    The function reports fraction f of the part to `progress` as (part + f) / num_parts,
+    with the same activity.
     """
 
     def report(fraction: float, activity: str) -> None:
@@ -53,7 +54,10 @@ def drop_activity(report: FractionReport) -> Progress:
 
 
 def report_activity(progress: Progress, activity: str) -> FractionReport:
-    """Return a function that reports a fraction done, 0..1, under the name `activity`."""
+    """Return a function of a fraction done, 0..1, that reports it with the name `activity`.
+
+    Each call is passed to `progress` unchanged.
+    """
 
     def report(fraction: float) -> None:
         progress(fraction, activity)
@@ -89,15 +93,22 @@ def find_best_of_seeds(
     progress: FractionReport,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[T]:
-    """Find the result with the lowest cost over some seeds; of equal results the first.
+    """Find the result with the lowest cost over some seeds; of equal costs, that of the first seed.
 
-    `attempt(seed, report)` must call `report(fraction)` regularly; that call raises an exception if
-    the result is no longer needed. A cost of at most `goal` ends the search. The first seed is
-    tried in isolation, because it often reaches the goal; then `threads` seeds are tried in
-    parallel. `after_trial()` is called for every seed that counts, in their order.
+    The search ends with the first seed, in the order of `seeds`, whose cost is at most
+    `goal`; otherwise all seeds are tried. The first seed is tried in isolation, because it
+    often reaches the goal; then `threads` seeds are tried in parallel. Seeds after the one
+    that reached the goal are ignored, so the result does not depend on `threads`.
 
-    Ctrl-C, or a limit that is exceeded, ends the search and returns the best result so far; without
-    one it is raised again. Other exceptions of an attempt are raised.
+    `attempt(seed, report)` must call `report(fraction)` regularly; that call raises an
+    exception if the result is no longer needed. `progress` gets the fraction of all seeds.
+    `after_trial()` is called once for every seed that is not ignored, in order, after its
+    result is recorded.
+
+    A `KeyboardInterrupt` (Ctrl-C, or a limit that `progress` or `after_trial` raises) ends
+    the search: the best result so far is returned with `is_interrupted`; without a result
+    it is raised again. Other exceptions are raised. `seeds` must not be empty
+    (`ValueError`).
     """
     search = _SeedSearch(attempt, cost, goal, progress, len(seeds), after_trial)
     return search.run(seeds, threads)
@@ -201,14 +212,19 @@ class _SeedSearch(Generic[T]):
     def _report(self, seed: int, fraction: float) -> None:
         """Record the fraction done of a seed's attempt, and report the progress of all seeds.
 
-        Only for the main thread, because the user's function may raise an exception.
+        Only for the main thread, because the user's function may raise an exception, which
+        passes through.
         """
         # This is the main thread, so the user's function may raise an exception.
         self._fractions[seed] = fraction
         self._report_progress()
 
     def _report_progress(self) -> None:
-        """Report the progress of all seeds: the sum of their fractions divided by their number."""
+        """Report the progress of all seeds: the sum of their fractions divided by their number.
+
+        Seeds that have not been started count as 0, finished ones as 1. Exceptions of the
+        user's function pass through.
+        """
         # Copied in one operation because other threads write to the dictionary.
         fractions = list(self._fractions.values())
         self._progress(sum(fractions) / self._total)
@@ -235,7 +251,8 @@ class _SeedSearch(Generic[T]):
 def _split_into_waves(seeds: Sequence[int], threads: int) -> Iterator[Sequence[int]]:
     """Yield the seeds in order: first a wave of one seed, then waves of `threads` seeds.
 
-    The last wave may be shorter.
+    The last wave may be shorter. Without seeds, the only wave is empty. `threads` is at
+    least 1.
     """
     yield seeds[:1]
     for first in range(1, len(seeds), threads):

@@ -122,7 +122,9 @@ class Setting:
     def cut(self, pieces: int) -> tuple[Collective, Chunks]:
         """Return the collective and its chunks, with every part divided into `pieces` equal chunks.
 
-        Raises `UsageError` (`size-too-small`) if a chunk would have less than one byte.
+        A part is the data of one rank, or all data if the collective does not split them. The
+        collective has one unit per chunk; its previous number of units is replaced. Raises
+        `UsageError` (`size-too-small`) if a chunk would have less than one byte.
         """
         collective = replace(self.collective, unit_count=self.count_units(pieces))
         return collective, Chunks.cut(collective, np.ones(pieces, np.int64))
@@ -130,7 +132,8 @@ class Setting:
     def chunk_bytes(self, unit_count: int) -> int:
         """Return the bytes of a message of one unit, if the full buffer has `unit_count` units.
 
-        If the bytes do not divide evenly, it is the size of the largest unit.
+        It is the collective's bytes divided by `unit_count`, rounded up: the size of the
+        largest unit.
         """
         # The largest message, if the bytes do not divide evenly.
         one_unit = np.ones(1, np.int64)
@@ -146,17 +149,19 @@ class Setting:
     def link_times_on(self, network: LinkNetwork, unit_count: int) -> LinkTimes:
         """Return the times of the links of another network, for messages of one unit.
 
-        The network is for example the transposed one. A unit is the collective's bytes divided by
-        `unit_count`. The window rule is `UNCAPPED` if candidates are compared by simulation at this
-        unit count, else `SLOW_START`.
+        The network is for example the transposed one. A unit has `chunk_bytes(unit_count)`
+        bytes. The window rule, which limits the messages in flight, is `UNCAPPED` if
+        `is_compared(unit_count)`, else `SLOW_START`.
         """
         times = network.link_times(self.chunk_bytes(unit_count), self.occupancy)
         return replace(times, rule=UNCAPPED if self.is_compared(unit_count) else SLOW_START)
 
     def is_compared(self, unit_count: int) -> bool:
-        """Return whether candidates with this number of units are compared by simulation.
+        """Return whether `unit_count` units are few enough to compare candidates by simulation.
 
-        They are if the units times the number of other NPUs are at most `MAX_COMPARED_TRANSFERS`.
+        They are if the units times the number of NPUs less one are at most 200,000
+        (`MAX_COMPARED_TRANSFERS`). Whether simulated times decide at all is not considered
+        (`is_simulator_decisive`).
         """
         num_others = self.network.num_npus - 1
         return unit_count * num_others <= MAX_COMPARED_TRANSFERS
@@ -192,10 +197,11 @@ class Setting:
         return self._list_allowed(tried or list(ladder[:1]), parts)
 
     def _list_allowed(self, ladder: Sequence[int], parts: int) -> list[int]:
-        """Return the numbers of pieces in `ladder` that the limits of units allow, in order.
+        """Return the numbers of pieces in `ladder` that the unit limits allow, in the same order.
 
-        The limits apply to the number times the larger of `parts` and the collective's unit count.
-        Without limits all numbers are allowed.
+        Number n is allowed if the buffer may be divided into n times the larger of `parts` and
+        the collective's unit count (`UnitLimits.allows`). Without limits (`units` None) all
+        are.
         """
         shares = max(parts, self.collective.unit_count)
         units = self.units
@@ -253,20 +259,21 @@ _PICOSECONDS = 1e12
 
 
 def bound_one_tree_ps(setting: Setting) -> int:
-    """Return a lower bound in ps for an algorithm on one tree.
+    """Return a lower bound in ps, rounded down, on the time of an algorithm on one tree.
 
-    It is the time in which the fastest link carries all data, because some link of a tree must
-    carry all data.
+    It is the time in which the link with the largest bandwidth carries all data, without
+    latency, because some link of a tree must carry all data. The network must have a link.
     """
     fastest = float(setting.network.topology.bandwidth_bytes_per_s.max())
     return int(setting.collective_bytes / fastest * _PICOSECONDS)
 
 
 def bound_two_phases_ps(setting: Setting) -> int:
-    """Return a lower bound in ps for a reduce-scatter followed by an all-gather.
+    """Return a lower bound in ps, rounded down, on a reduce-scatter followed by an all-gather.
 
-    It follows from the smallest total bandwidth of the links into an NPU. The network must have no
-    switches, and all NPUs must take part.
+    In both phases together, 2 (ranks - 1) / ranks of the data enter every NPU. The bound is
+    the time for this with the smallest total bandwidth of the links into an NPU, without
+    latency. The network must have no switches, and all NPUs must take part.
     """
     topology, ranks = setting.network.topology, setting.collective.num_ranks
     rate = np.bincount(

@@ -65,8 +65,9 @@ def find_exact_all_gather(
 def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
     """Return the numbers of equal parts into which chunks and steps can be divided, ascending.
 
-    They are the common divisors of `steps` and of the chunks per NPU; [1] if NPUs with chunks have
-    different numbers of them.
+    They are the common divisors of `steps` and of the number of chunks per NPU. NPUs
+    without chunks are ignored; if the others have different numbers of chunks, or if there
+    are no chunks, the result is [1]. `origin`: NPU of each chunk.
     """
     count = distinct(np.bincount(origin, minlength=1))
     count = count[count > 0]
@@ -79,12 +80,14 @@ def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
 def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
     """Divide the chunks into `copies` sets that are equal by NPU: int64[copies, chunks / copies].
 
-    Each row contains the numbers of the chunks of one set. `origin`: NPU of each chunk. All rows
-    have equally many chunks of every NPU, and a column contains chunks of the same NPU. A row is
-    ordered by NPU, then by number; with one copy only by number.
+    `origin`: NPU of each chunk. Each row has the numbers of the chunks of one set. Of an
+    NPU with n chunks, row i has the i-th group of n / `copies` consecutive ones, so all
+    chunks of a column start at the same NPU. A row is ordered by NPU, then by number; with
+    one copy only by number.
 
-    The caller ensures that all NPUs with chunks have equally many, divisible by `copies` (see
-    `_list_copy_counts`). Otherwise the rows are wrong, or `reshape` raises `ValueError`.
+    The caller ensures that all NPUs with chunks have equally many, divisible by `copies`
+    (see `_list_copy_counts`). Otherwise the rows are wrong, or `reshape` raises
+    `ValueError`.
     """
     if copies == 1:
         return np.arange(len(origin))[None, :]

@@ -323,11 +323,12 @@ def _prune(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkSc
 def _draw_variant(
     seed: int, shape: tuple[int, int], num_links: int, min_rate: float
 ) -> tuple[npt.NDArray[np.float32], Int64Array]:
-    """Return the random choices of a seed: (supply to add, order of links in ties).
+    """Return the random choices of a seed: (supply to add, tie rank of each link).
 
-    The supply is float32[nodes, chunks] (`shape`), less than half of `min_rate`, so that it only
-    decides between equal rates. The order is int64[links]. Seed 0 adds nothing and uses the order
-    of the links.
+    The supply is float32[NPUs, chunks] (`shape`), random from 0 to half of `min_rate`, so
+    that it only decides between equal rates. The tie rank is int64[links], a permutation:
+    of links with simultaneous deliveries, the one with the smaller rank is first. Seed 0
+    gives supplies of 0, and each link its own number as rank.
     """
     if seed == 0:
         return np.zeros(shape, np.float32), np.arange(num_links)
