@@ -193,7 +193,7 @@ def find_best_all_gather(
 def _choose_seed_count(network: LinkNetwork, num_chunks: int) -> int:
     """Return how many seeds to try: 5 000 000 divided by the pairs of a link and a chunk.
 
-    The quotient (`_PAIRS_FOR_SEEDS` / pairs) is rounded down and limited to 1..20 (`_MAX_SEEDS`).
+    The quotient is rounded down and limited to 1..20 (`_MAX_SEEDS`).
     Every pair is examined once per seed.
     """
     # Every pair is examined once per seed.

@@ -225,8 +225,8 @@ class _MatchedSpread:
         Messages start at multiples of the step length. In every step, the nodes choose chunks in
         random order. A message finishes after the arrival time of the first link; its node can
         forward it in the first step that begins then or later. The limit is compared with these
-        times. If the links have unequal times, the finished schedule is then moved to the earliest
-        times that they allow (`retime`).
+        times. Unless all links have equal times and are busy until the arrival, the finished
+        schedule is then moved to the earliest times that they allow (`retime`).
 
         Messages are in the order of sending; none reduces. `progress` gets the fraction of the
         needed deliveries that have been sent, about every 2^20 examined chunks; an exception that
@@ -266,8 +266,9 @@ class _MatchedSpread:
     ) -> LinkSchedule:
         """Return the schedule of the messages `chunk`, `link`, `step`, int64[messages] each.
 
-        A step lasts `_step_ps`, and a message arrives `_arrival_ps` after its start. If links have
-        different times, messages are moved to the earliest possible times.
+        A step lasts `_step_ps`, and a message arrives `_arrival_ps` after its start. Unless all
+        links have equal times and are busy until the arrival, messages are then moved to the
+        earliest possible times, in the same order on every link (`retime`).
         """
         start = step * self._step_ps
         schedule = LinkSchedule.without_reduction(

@@ -235,10 +235,13 @@ def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]
 def spread_freely(task: SpreadTask) -> list[SpreadResult]:
     """Return spreadings without a fixed order on links, whose time only a simulator can determine.
 
-    Their planned times ignore contention. The result is empty without switches, if some NPUs only
-    relay, if only some ranks are requested, and if the schedule is too large for repeated
-    simulation. It is also empty if the task is no all-gather or all arcs have equal times, unless
-    switches multicast or reduce.
+    Their planned times ignore contention (`build_free_all_gathers`). The result is empty if any
+    of these holds:
+
+    - The network has no switches, or rank r is not on NPU r for all NPUs.
+    - Only some ranks are requested, or the schedule is too large for repeated simulation.
+    - No switch multicasts or reduces, and the task is no all-gather of all NPUs or all arcs
+      have equal times.
     """
     is_small = task.setting.is_compared(len(task.origin)) and task.setting.requested_ranks is None
     has_stages = isinstance(task.network, PathNetwork) and not task.setting.has_relays
@@ -561,9 +564,10 @@ def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
 
 
 def _check_memory(task: SpreadTask) -> None:
-    """Raise `InputError` (`memory`) if the log would exceed the memory limit.
+    """Raise `InputError` (`memory`) if a log of the all-gather would exceed the memory limit.
 
-    The estimated size of the log, in bytes, may equal the limit of the option `memory`.
+    The estimated size of one log, in bytes, may equal the limit of the option `memory`. Logs
+    of several seeds that are built at the same time are not added up.
     """
     from collhub_tacos.spreading.homogeneous import estimate_memory_bytes
 

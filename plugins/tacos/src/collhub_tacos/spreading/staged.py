@@ -146,7 +146,8 @@ class _Growth:
         """Return the growth without transfers that bring a chunk back to its origin.
 
         `origin`: NPU of each chunk. A removed transfer must not be the parent of another one, which
-        is not checked. The order is kept, and parents are renumbered.
+        is not checked. The order is kept, and parents are renumbered. The columns of the holders
+        are not changed, so the result can only be converted to a plan.
         """
         kept_rows = np.flatnonzero(self.target != origin[self.chunk])
         new_row = positions_in(kept_rows, len(self.chunk) + 1)
@@ -193,10 +194,12 @@ def generate_staged_all_gathers(
 def build_all_gather_plans(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array
 ) -> list[RoutePlan]:
-    """Return the plans in which every chunk reaches all NPUs and all needed arcs exist.
+    """Return the plans by which every chunk reaches all NPUs, without those that lack an arc.
 
-    The order is: sending directly to all NPUs, sending around all NPUs, and then, for every grid of
-    groups, the plans outwards, around the groups, and inwards. The list may be empty.
+    First come two plans for all NPUs: each NPU sends its chunks directly to all NPUs, or each
+    chunk passes from NPU to NPU. Then, for every grid of `find_group_grids`: from the origin to
+    one member of every group and then within the groups; from group to group and then within
+    the groups; within the group and then to all other groups. The list may be empty.
     """
     start, all_npus = _Growth.at(origin), _Grid(network.num_npus, 1)
     methods = [
@@ -217,9 +220,11 @@ def build_free_all_gathers(
     """Return schedules with a low maximum load in which a message waits only for its data.
 
     They have no fixed order on links, which would add delays if messages of many senders share
-    links. Of several available messages, an NPU sends those of first pieces first. At most
-    `_MAX_FREE_PLANS` plans with the lowest loads are used; all plans if switches multicast or
-    reduce, because a link then carries less than its messages.
+    links. Of the plans of `build_all_gather_plans`, those with the lowest maximum load of a
+    link are used, by ascending load, ties in their order: at most 3 (`_MAX_FREE_PLANS`), but
+    all of them if switches multicast or reduce, because a link then carries less than its
+    messages. Start times ignore contention. Of messages that are available at the same time, an
+    NPU sends first those with the lowest number among the chunks of their origin.
     """
     plans = build_all_gather_plans(network, times, origin)
     max_loads = [plan.max_load_ps(times) for plan in plans]
@@ -408,8 +413,9 @@ def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
 def _find_near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:
     """Return the sizes of possible groups of NPU 0, by the arrival times of its messages.
 
-    A group consists of all NPUs that NPU 0 reaches within some time, and must be the first NPUs by
-    number. The largest time is not used.
+    A group has NPU 0 and all NPUs that it reaches over one arc within some time. It must
+    consist of NPUs 0 to size - 1. The largest arrival time is not used, so the set is empty if
+    all arcs from NPU 0 have equal times.
     """
     from_first = np.flatnonzero(network.source == 0)
     arrival = times.arrival[from_first]
