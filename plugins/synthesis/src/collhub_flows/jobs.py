@@ -255,14 +255,14 @@ class FlowJobs:
         )
 
     def order_by_progress(self, has_switches: bool) -> Int64Array:
-        """Return the start times of all jobs if all paths advance in proportion.
+        """Return the start times in ps of all jobs if all paths advance in proportion: int64.
 
-        The result is int64[jobs], in ps. A job is the transfer of a piece over one link of its
-        path. If several pieces are ready on a link, the one with the smallest i / n is sent first:
-        i is the index of the piece in its path, n the number of pieces of the path. With
-        `has_switches`, i is increased by 1 for each link that the piece has passed. Ties: the
-        longest remaining time first, then the pseudo-random order `around`. Links that start at a
-        switch ignore all this and send in the order of arrival.
+        A job is the transfer of a piece over one link of its path. If several pieces are ready on a
+        link, the one with the smallest i / n is sent first: i is the index of the piece in its
+        path, from 0, and n the number of pieces of the path. With `has_switches`, i is increased by
+        1 for each link that the piece has passed. Ties: the longest remaining time first (from the
+        start of the job to the arrival at the target without waiting), then the pseudo-random order
+        `around`. Links that start at a switch ignore all this and send in the order of arrival.
         """
         count = np.bincount(self.path)[self.path][self.piece]
         number = self.number[self.piece]

@@ -112,9 +112,10 @@ def pack_arborescences(
 ) -> list[SpanningTree]:
     """Pack trees from one root to all nodes, with the total weight `total`; the widest tree first.
 
-    `total` must not exceed `broadcast_rate`. `seeds` random orders are tried, from `first_seed` on,
-    and the best packing is returned (`pack_rooted_trees`). Raises `InputError` if the weight does
-    not fit (`no-room`), and for networks with switches (`switches`).
+    `total` must not exceed `broadcast_rate`; 0 gives no trees. Trees of equal weight are sorted
+    by lower depth, then by arcs. `seeds` random orders are tried, from `first_seed` on, and the
+    best packing is returned (`pack_rooted_trees`). Raise `InputError` for networks with
+    switches (`switches`), and if the weight does not fit (`no-room`).
     """
     sent = sent_from(graph, root, total)
     return pack_rooted_trees(graph, sent, seeds=seeds, first_seed=first_seed)

@@ -162,10 +162,13 @@ class Pipelining:
         """Compute a pipelined schedule with the data of tree t in `chunk_counts[t]` equal chunks.
 
         In a scatter or gather, the data of every rank on the tree are divided into that number of
-        chunks. `slack_ps`: delay before received data are sent on, so that late arrivals delay no
-        further message. If `units` limits the units, the numbers of chunks are approximate
-        (`_divide_evenly`). Raises `InputError` for chunks below one byte, for too many units, and
-        if no number of units is allowed.
+        chunks. Numbers must be at least 1. `slack_ps`: delay before received data are sent on, so
+        that late arrivals delay no further message. If `units` limits the units, the numbers of
+        chunks are approximate (`_divide_evenly`).
+
+        Raise `InputError` if a chunk has less than one byte (`size-too-small`), for more than 2^62
+        units (`too-many-units`), if all messages together have 2^63 bytes or more (`size-range`),
+        and if `units` allows no suitable number (`size-not-served`).
         """
         counts = [chunk_counts[stream.tree] for stream in self.streams]
         if self.units is not None:

@@ -163,8 +163,9 @@ class _PipelinedTrees:
     ) -> _PipelinedTrees:
         """Prepare schedules on trees; `details` gets the number of trees and the maximum depth.
 
-        `details` is copied; "trees" and "depth" replace equal keys. There must be at least one
-        tree.
+        `details` is copied; "trees" and "depth" replace equal keys. Raise `InputError` as
+        `Pipelining.of`: `tree-root` without a tree, `tree-does-not-span` if a tree does not reach a
+        member.
         """
         pipelining = Pipelining.of(
             setting.network.topology,

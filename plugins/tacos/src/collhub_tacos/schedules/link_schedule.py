@@ -42,10 +42,10 @@ def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
     """Return how many messages of a link may wait for the same message; 0 for any number.
 
     Simulators start messages that become free at the same instant in an internal order, in
-    ASTRA-sim in that of a hash set. In a set of two this is the planned order. In a set of four it
-    is the planned order if each NPU has only one link, because its steps then have adjacent
-    numbers. So the result is 0 if the rule has no slow start; otherwise 4 on networks with switches
-    and at most one link per NPU, else 2.
+    ASTRA-sim in that of a hash set. In a set of two this is the planned order. In a set of four
+    it is the planned order if each NPU has only one link, because its steps then have adjacent
+    numbers. So the result is 0 if the rule has no slow start. Otherwise it is 4 on networks
+    with switches in which arcs begin with no more different links than there are NPUs, else 2.
     """
     if not rule.begins_slowly:
         return 0

@@ -155,8 +155,9 @@ def _build_initial_holdings(log: ArrivalLog, origin: Int64Array) -> ChunkBits:
     """Return one bit per node and chunk for the chunks that nodes have at the start.
 
     `origin`: node at which each chunk starts. The first `initial_count` entries of the log of
-    each node are its chunks at the start, in any order. Raises `InputError` unless every chunk
-    is among those of exactly its node, once, and the log has as many chunks as `origin`.
+    each node are its chunks at the start, in any order. Raise `InputError`
+    (`invalid-schedule`) unless every chunk is among the entries of exactly its node, once, and
+    the log has as many chunks as `origin`.
     """
     num_nodes, num_chunks = log.log.shape
     node = np.repeat(np.arange(num_nodes), log.initial_count)

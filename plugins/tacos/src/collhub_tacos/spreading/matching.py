@@ -184,8 +184,8 @@ def _count_hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> 
     """Return the number of links on a shortest path between all nodes: int16[from, to].
 
     Distances of 32766 or more, and missing paths, have the value 32766. `origin`: node of each
-    chunk; `needed`: bool[nodes]. Raises `InputError` for the first origin, in ascending order,
-    from which a node of `needed` is not reached within 32766 links.
+    chunk; `needed`: bool[nodes]. Raise `InputError` (`disconnected`) for the first origin, in
+    ascending order, from which a node of `needed` is not reached within 32766 links.
     """
     unit_length = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, unit_length)
