@@ -112,8 +112,8 @@ def _subtract(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> I
 def _generate_candidate_shapes(network: LinkNetwork) -> Iterator[tuple[int, ...]]:
     """Yield the shapes to try: sizes of dimensions whose product is the number of NPUs.
 
-    First the declared dimensions, if they fit, then all possible shapes; the declared one may occur
-    twice.
+    The declared dimensions of the topology come first, if their product is this number;
+    then all shapes of `_generate_shapes`. So the declared shape may occur twice.
     """
     declared = tuple(dimension.size for dimension in network.topology.dimensions)
     for shape in (declared, *_generate_shapes(network.num_npus)):
@@ -124,7 +124,10 @@ def _generate_candidate_shapes(network: LinkNetwork) -> Iterator[tuple[int, ...]
 def _generate_shapes(num_nodes: int) -> Iterator[tuple[int, ...]]:
     """Yield all shapes with dimensions of at least 2 whose product is `num_nodes`.
 
-    Among shapes with the same beginning, those with fewer dimensions come first.
+    The shape with one dimension comes first. All further ones are ordered by their first
+    dimension, ascending; those with the same first dimension are ordered like the shapes of
+    the remaining product. So 12 gives (12), (2, 6), (2, 2, 3), (2, 3, 2), (3, 4) and so on.
+    One node has no shapes.
     """
     if num_nodes > 1:
         yield (num_nodes,)
@@ -164,8 +167,10 @@ def _find_translations(
 def _fails_at_probed_nodes(source: Int64Array, moduli: tuple[int, ...]) -> bool:
     """Return whether a shape is excluded because a few examined nodes have different in-links.
 
-    `source`: int64[nodes, in-links], the sources of the incoming links. False does not mean that
-    the shape is suitable.
+    `source`: int64[nodes, in-links], the source of each incoming link. `moduli`: the shape.
+    Five evenly spaced nodes (`_PROBED_NODES`), the first and last included, must have the
+    same differences of node and source, dimension by dimension, in any order. False does
+    not mean that the shape is suitable.
     """
     last = len(source) - 1
     few = np.unique(np.linspace(0, last, _PROBED_NODES, dtype=np.int64))
@@ -232,10 +237,10 @@ def _transpose_topology(topology: Topology) -> Topology:
 
 
 def is_duplex(network: LinkNetwork, times: LinkTimes) -> bool:
-    """Return whether every link has an opposite link with equal times.
+    """Return whether every link has an opposite link with equal `busy` and `arrival` times.
 
-    If so, the network is equal to its transpose. False for networks with switches, where the two
-    directions may share other links.
+    If so, the network is equal to its transpose. True without links. False for networks
+    with switches, where the two directions may share other links.
     """
     opposite = find_opposite_links(network, network)
     if isinstance(network, PathNetwork) or np.any(opposite < 0):
@@ -245,9 +250,9 @@ def is_duplex(network: LinkNetwork, times: LinkTimes) -> bool:
 
 
 def find_opposite_links(network: LinkNetwork, other_network: LinkNetwork) -> Int64Array:
-    """Return for every link u -> v of `network` its opposite v -> u in `other_network`.
+    """Return the link v -> u of `other_network` for every link u -> v of `network`: int64[links].
 
-    int64[links], -1 if there is no opposite link.
+    It is -1 if there is no such link, and the first one if there are several.
     """
     # Links are sorted by destination, then by source, so these keys ascend.
     key = other_network.destination * other_network.num_nodes + other_network.source
@@ -400,9 +405,11 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
 
 
 def unreachable_error(network: LinkNetwork, source: int, destination: int) -> InputError:
-    """Return the error (`disconnected`) of `hub_core.network` for nodes of a network.
+    """Return the error (`disconnected`) that `destination` cannot be reached from `source`.
 
-    Data of transposed and contracted networks take other links than those of the topology.
+    The message names both nodes and all nodes that `source` reaches over links of
+    `network`. These can differ from the links of its topology, for example if the network
+    is transposed.
     """
     reached = hops_from(network, source) >= 0
     return network_error(network.topology, source, destination, reached)

@@ -59,11 +59,14 @@ _ANY_SIZE = "fluid"
 
 
 def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
-    """Synthesize the fastest algorithm for a request.
+    """Synthesize the fastest algorithm for a request, with its time and lower bounds in ns.
 
-    Raises `UsageError` for invalid options and sizes and for a single rank. Raises `InputError` for
-    a network that does not connect all participating NPUs, and for a schedule that exceeds the
-    memory limit.
+    If only some ranks are requested (`request.wanted`), the algorithm has only their steps.
+    Kernels are compiled if necessary, which is reported to `request.progress`. Raises
+    `UsageError` for invalid options, for a single rank (`one-rank`) and for chunks of less
+    than one byte (`size-too-small`). Raises `InputError` for a network that does not
+    connect all participating NPUs (`disconnected`), and for a schedule that exceeds the
+    memory limit (`memory`).
     """
     # Imports numba, which takes a second.
     from collhub_packing.compiling import COMPILING, compilations
@@ -166,11 +169,12 @@ def _build_answer(
 
 
 def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
-    """Verify the entire schedule; return whether that was possible.
+    """Verify the entire schedule of a candidate; return whether that was possible.
 
-    If `transfers` are given, the core verifies the algorithm; otherwise the candidate is replayed,
-    which is not always possible. Raises `InputError` for an invalid schedule (`invalid-schedule`
-    from the core).
+    `transfers`: all transfers, from which the algorithm is built and verified by the core;
+    then the result is True. With None the candidate is replayed on its own arrays, and the
+    result is False if it does not support that. Raises `InputError` (`invalid-schedule`)
+    for an invalid schedule.
     """
     if transfers is None:
         return best.replay(setting.progress)
@@ -220,9 +224,12 @@ def _collect_statistics(
 def _build_extension(
     setting: Setting, statistics: Mapping[str, JsonValue], time_ns: int, bounds: Mapping[str, int]
 ) -> dict[str, JsonValue]:
-    """Return the data that are stored in the algorithm's extension: statistics, time and bounds.
+    """Return the data that are stored in the algorithm's extension.
 
-    `ratio_to_bound`: time divided by the largest bound for messages of any size, None without one.
+    They are the `statistics`, then the topology's name, occupancy, bytes, time and bounds
+    (ns), and `ratio_to_bound`: `time_ns` divided by the largest bound that holds for
+    messages of any size. Bounds whose name ends with `ONE_SIZE` do not count for it. It is
+    None if no other bound exists or the largest is 0.
     """
     any_size_bounds = (time for name, time in bounds.items() if not name.endswith(ONE_SIZE))
     bound = max(any_size_bounds, default=None)
@@ -359,9 +366,10 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
 
 
 def _bound_by_core(setting: Setting) -> dict[str, int]:
-    """Return the core's lower bound in ns, rounded down, under the name "ports and distances".
+    """Return the core's lower bound in ns, rounded down: {"ports and distances": bound}.
 
-    Empty if the ranks are not all NPUs in order, and for collectives without such a bound.
+    Empty unless rank r is on NPU r for all NPUs, and for a custom collective, which has no
+    such bound. The network must connect all NPUs.
     """
     topology = setting.network.topology
     if not np.array_equal(setting.members, np.arange(topology.num_npus)):
@@ -373,9 +381,11 @@ def _bound_by_core(setting: Setting) -> dict[str, int]:
 def _find_cut(
     setting: Setting, best: SynthesisCandidate, network: LinkNetwork, times: LinkTimes
 ) -> TimeCut | None:
-    """Return the cut in time with the largest bound for the collective of `best`.
+    """Return the cut in time with the latest bound that `find_tightest_cut` finds, or None.
 
-    None if the network is too large for the search, or if messages take no time.
+    A cut in time gives each node a time; the largest is a lower bound of the collective of
+    `best`. None if the network has no links or more than 65,536 nodes times links
+    (`MAX_CUT_CELLS`), or if a message occupies some link for less than 1 ps.
     """
     if not supports_time_cuts(network, times):
         return None

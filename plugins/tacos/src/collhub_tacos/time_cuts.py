@@ -79,11 +79,11 @@ class TimeCut:
         return TimeCut(since)
 
     def count_possible(self, network: LinkNetwork, times: LinkTimes) -> int:
-        """Return how many messages can cross the cut at most.
+        """Return the largest number of messages that can cross the cut.
 
-        From its time `since_ps` on, a node is on the far side. A message crosses if it starts when
-        its source is on the far side, and arrives before its destination is. A link starts one
-        message per busy time.
+        A message crosses if it starts at or after the time `since_ps` of its source, and
+        arrives before that of its destination. Link l from u to v adds (since[v] - since[u] -
+        arrival[l]) / busy[l], rounded up, or 0 if this is negative. `busy` must be above 0.
         """
         begin, end = self.since_ps[network.source], self.since_ps[network.destination]
         crossing = -((begin + times.arrival - end) // times.busy)
@@ -108,10 +108,12 @@ class TimeCuts:
     def list_of_sets(self, sets: Sequence[BoolArray]) -> list[TimeCut]:
         """Return, for each node set (bool[nodes]), the cut in time for the data that must leave it.
 
-        A cut gives each node the time from which it is on the far side. It is 0 for the nodes of
-        the set. Each other node gets the time at which the last message can have crossed a link out
-        of the set. If every member needs the data, its distance from the nearest end of such a link
-        is added, up to the time of the last member. There must be a set.
+        A cut gives each node the time from which it is on the far side. It is 0 for the nodes
+        of the set. Each other node gets the time at which the last message can have crossed a
+        link out of the set; it is 0 if no link leads out or if no data must leave the set. If
+        every member needs the data and this time is not 0, the distance of the node from the
+        nearest end of such a link is added, up to the time of the last member. There must be a
+        set.
         """
         exits = build_exits(self._demand, self._network, sets)
         heads = np.split(self._network.destination[exits.links], exits.indptr[1:-1])
@@ -143,9 +145,10 @@ class TimeCuts:
     def of_distance(self) -> TimeCut:
         """Return the cut in time for the longest shortest path from a sender to a receiver.
 
-        A cut gives each node the time from which it is on the far side: the time at which data of
-        this sender can reach it first, but at most that of this receiver. Pairs without a path are
-        ignored.
+        Of equal paths, that of the lowest sender, then of the lowest receiver is used; pairs
+        without a path are ignored. A cut gives each node the time from which it is on the far
+        side: here its distance in ps from this sender, at most the distance of this receiver.
+        Without any path all times are 0.
         """
         senders, receivers = self._demand.get_senders_and_receivers()
         between = np.where(np.outer(senders, receivers), self._far, -1)
@@ -154,10 +157,13 @@ class TimeCuts:
         return TimeCut(np.minimum(self._far[start], max(0, between[start, last])))
 
     def raise_one_node(self, cut: TimeCut) -> TimeCut:
-        """Return the latest valid cut that differs from `cut` by a later time of one node.
+        """Return the latest valid cut found that differs from `cut` by a later time of one node.
 
-        It is valid because, after the last message has reached the neighbours of the node, some
-        data must still come from them. The given cut is returned if there is none, and for
+        A cut is valid if fewer messages can cross it than must: after the last message has
+        reached the neighbours of the node, some data must still come from them. Every member
+        whose time in `cut` is above 0 is tried, in ascending order. A member is used only if
+        its time can be above the time of the best cut so far; then its latest valid time is
+        searched, at most 2 * `cut.time_ps`. `cut` is returned if no such cut exists, and for
         collectives whose data need not reach every member.
         """
         best = cut
@@ -173,9 +179,10 @@ class TimeCuts:
     def _find_latest(self, cut: TimeCut, node: int, max_ps: int) -> TimeCut:
         """Return the valid cut in which `node` has the latest time, at most `max_ps`.
 
-        A cut is valid if fewer messages can cross it than must. `cut` must be valid; it is returned
-        if no later time of the node is. The search is a bisection between the node's time in `cut`
-        and `max_ps`; it assumes that all times before a valid one are valid.
+        A cut is valid if fewer messages can cross it than must. `cut` must be valid, and no
+        node may have a later time in it than `node`; it is returned if no later time of `node`
+        is valid. The search is a bisection between `cut.time_ps` and `max_ps`; it assumes that
+        all times before a valid one are valid.
         """
         best, high = cut, max_ps
         while best.time_ps < high:
@@ -199,8 +206,8 @@ class TimeCuts:
 def supports_time_cuts(network: LinkNetwork, times: LinkTimes) -> bool:
     """Return whether `find_tightest_cut` supports a network and times.
 
-    The network must have links and at most `MAX_CUT_CELLS` nodes times links, and every message
-    must occupy its link for at least 1 ps.
+    The network must have links and at most 65,536 nodes times links (`MAX_CUT_CELLS`), and
+    every message must occupy its link for at least 1 ps.
     """
     cells = network.num_nodes * network.num_links
     return 0 < cells <= MAX_CUT_CELLS and int(times.busy.min()) > 0
@@ -295,9 +302,12 @@ class _MessageFlows:
         self._flows = FlowNetwork.fed(network.num_nodes, *ends, members)
 
     def find_limiting_cut(self, time_ps: int, sinks: Int64Array) -> Cut | None:
-        """Return a minimum cut that keeps one of `sinks` from receiving all chunks by `time_ps`.
+        """Return a cut that keeps one of `sinks` from receiving all chunks by `time_ps`, or None.
 
-        None if every sink can receive everything by then.
+        It is the smallest minimum cut over all sinks, of equal ones that of the first sink.
+        Capacities are the numbers of messages that can arrive over each link by `time_ps`. None
+        if every sink can receive everything by then. Raises `InputError` (`capacities`) if the
+        capacities add up to 2^60 or more.
         """
         total = self._share * len(self._members)
         arrived = (time_ps - self._times.arrival) // self._times.busy + 1
@@ -310,7 +320,8 @@ class _MessageFlows:
     def time_ps(self, nodes: BoolArray) -> int:
         """Return the earliest time in ps by which all chunks that start in a set can have left it.
 
-        `nodes`: bool[nodes], the set.
+        `nodes`: bool[nodes], the set. All chunks of its members cross the links out of the set;
+        0 if it has no such links or no members.
         """
         network = self._network
         leaves = nodes[network.source] & ~nodes[network.destination]
@@ -401,11 +412,13 @@ def compute_evacuation_bound(
     chunks: Chunks,
     at_least_ps: int,
 ) -> EvacuationBound | None:
-    """Return the bound from the chunks that must leave each set of nodes; None if none applies.
+    """Return the bound from the chunks that must leave each set of nodes, None without one.
 
-    It exists for an all-gather. It also exists for a reduce-scatter, which is an all-gather
-    reversed in time, if all links have equal times. All NPUs must take part. `at_least_ps`: the
-    search starts at this bound.
+    It exists for an all-gather, and to a reduce-scatter, which is an all-gather reversed in
+    time. All links must have equal times, the network must have links and no switches, and
+    must not be too large for the search (`evacuation_bound`). All NPUs must take part, rank
+    r on NPU r, which is not checked. `at_least_ps`: a known bound in ps at which the search
+    starts; the result is not below it.
     """
     if collective.kind is CollectiveKind.ALL_GATHER:
         return evacuation_bound(network, times, chunks.origin, at_least_ps)

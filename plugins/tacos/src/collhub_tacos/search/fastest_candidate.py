@@ -247,7 +247,7 @@ def _has_trees(setting: Setting) -> bool:
 def _is_promising(setting: Setting) -> bool:
     """Return whether packed trees may have a higher rate than two phases.
 
-    They may if the rate of the trees, 2 (NPUs - 1) times the strength of the network,
+    They may if 2 (NPUs - 1) times the strength of the network, the rate of packed trees,
     exceeds NPUs times the smallest incoming bandwidth. False for more than 1024 NPUs, and
     for sizes of less than one byte per chunk (`fused.is_promising`).
     """

@@ -66,8 +66,8 @@ def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
     """Return the numbers of equal parts into which chunks and steps can be divided, ascending.
 
     They are the common divisors of `steps` and of the number of chunks per NPU. NPUs
-    without chunks are ignored; if the others have different numbers of chunks, or if there
-    are no chunks, the result is [1]. `origin`: NPU of each chunk.
+    without chunks are ignored; if the remaining NPUs have different numbers of chunks, or
+    if there are no chunks, the result is [1]. `origin`: NPU of each chunk.
     """
     count = distinct(np.bincount(origin, minlength=1))
     count = count[count > 0]

@@ -160,10 +160,11 @@ class _Growth:
         )
 
     def plan(self, network: LinkNetwork) -> RoutePlan | None:
-        """Return the transfers as a plan of routes over arcs of a network, None if one is missing.
+        """Return the transfers as a plan of routes over arcs, None if the network lacks an arc.
 
-        An arc connects two NPUs. Transfers keep their order and their parents. The network must
-        have at least one arc.
+        An arc connects two NPUs. A transfer uses the first arc from its source to its target;
+        if one has no such arc, the result is None. Transfers keep their order and their
+        parents. The network must have at least one arc.
         """
         # Arcs are sorted by destination, then by source, so these keys ascend.
         key = network.destination * network.num_nodes + network.source
@@ -181,9 +182,14 @@ _LANE_METHODS = (_Growth.send_directly, _Growth.send_around)
 def generate_staged_all_gathers(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, trials: Trials
 ) -> Iterator[LinkSchedule]:
-    """Yield schedules in which every chunk reaches all NPUs, one per supported plan.
+    """Yield schedules in which every chunk reaches all NPUs, one per plan that is scheduled.
 
-    Only plans that `trials` considers promising are scheduled; their times are recorded there.
+    The plans are those of `build_all_gather_plans`: each sends the chunks directly or
+    around, among all NPUs or in stages over groups of near NPUs. Plans that `trials` does
+    not consider promising are omitted. The remaining ones are scheduled by ascending lower
+    bound, farthest chunk first, and their times (ps) are recorded in `trials`. The search
+    ends at the first plan whose lower bound exceeds the best time so far. Yields nothing if
+    the network lacks an arc for every plan.
     """
     plans = dict(enumerate(build_all_gather_plans(network, times, origin)))
     yield from _schedule_promising(
@@ -300,10 +306,12 @@ def _schedule_promising(
 
 
 def _schedule_in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
-    """Schedule a broadcast from `root` over lanes in rounds of one chunk per lane.
+    """Schedule a broadcast from `root`, whose chunks are sent over `grid.lanes` lanes in turn.
 
-    If the grid has a single group (all NPUs at one switch), links send strictly in this order.
-    Otherwise they choose among the available messages.
+    A lane is a member of the root's group that forwards one chunk of each round to other
+    NPUs. Transfers have priority in the order of `_rank_by_rounds`. If the grid has a
+    single group (all NPUs), links send strictly in this order; otherwise a free link
+    chooses among its available messages (`schedule_by_rank`).
     """
     rank = _rank_by_rounds(plan, grid, root)
     return plan.schedule_by_rank(times, rank, is_fixed=grid.groups == 1)
