@@ -104,7 +104,7 @@ def test_odd_nanoseconds_are_exact(tmp_path: Path) -> None:
     assert times(again).rank_finish_ns == (1239, 7000)
 
 
-@pytest.mark.parametrize("groups", [("1", "7"), ("data", "model")])
+@pytest.mark.parametrize("groups", [("1", "7"), ("data", "model"), ("01", "model")])
 def test_groups_are_numbered_and_beside_them_all_ranks_are_one(
     tmp_path: Path, groups: tuple[str, str]
 ) -> None:
@@ -117,6 +117,7 @@ def test_groups_are_numbered_and_beside_them_all_ranks_are_one(
     again = written(workload, tmp_path / "folder", topology="ring:4")
     assert times(again).time_ns is not None
     assert all(group.name.isdecimal() for group in again.groups)
+    assert len({int(group.name) for group in again.groups}) == 3
 
 
 def test_single_collectives_run_the_algorithms_that_they_name(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from astra_calls import write_folder
+from collhub_astra_sim.folders.configurations import FolderFiles
 
 import hub_core
 from hub_core.cli.main import main
 from hub_core.model import InputError, StepKind, StepTableBuilder, placement_of
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing import ring_all_reduce
 
 MIB = 1 << 20
@@ -254,3 +256,21 @@ def test_sizes_in_chunks_are_a_loss_unless_their_reader_is_named(tmp_path, collh
     assert collhub(*command, *symbolic, *asked)[0] == 0
     absolute = ("-O", "dialect=absolute", "--force")
     assert collhub(*command, *absolute, *asked)[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("x/b/c", "y/b/c", "c"), None),
+        (("x/b/c", "y/b/c", "b/c"), "b/c"),
+        (("x/b/c", "y/c", "c"), "x/b/c"),
+        (("y/c", "c"), "c"),
+        (("y/c", "z/c"), None),
+    ],
+)
+def test_a_path_that_several_files_match_best_names_none(
+    names: tuple[str, ...], expected: str | None
+) -> None:
+    parts = tuple(SourcePart(f"f/{name}", lambda: b"") for name in (*names, "other"))
+    part = FolderFiles.of(Source("f", parts)).part_at("a/b/c")
+    assert (part and part.name) == (expected and f"f/{expected}")

@@ -92,9 +92,8 @@ class FolderFiles:
         """Return the file of the folder that `path` in a configuration means; None if unclear.
 
         It is the file whose path has the same last parts as `path`, as many as possible. If
-        several files have them, a file whose name is exactly these parts is used; without one,
-        fewer parts are compared. None if no number of parts, down to the file name, gives one
-        file.
+        several files have them, the file whose name is exactly these parts is used; without one,
+        the result is None. None also if no file has the same name.
         """
         name = _find_match(path, list(self.files))
         return self.files[name] if name is not None else None
@@ -159,10 +158,10 @@ def _find_match(path: str, names: list[str]) -> str | None:
 
     Paths in configurations are relative to the simulator's working directory, which is
     unknown. So tails of the path (its last parts) are tried, from the full path down to the
-    file name. A name matches if its last parts are those of the tail. A tail decides if
-    exactly one name matches, or if one of several matching names equals the tail. None
-    means that no name matches the file name, or that several match and none of them equals
-    a tail.
+    file name. A name matches if its last parts are those of the tail. The first tail with a
+    match decides. If several names match it, the result is the one that equals the tail.
+    None means that no name matches the file name, or that several match the deciding tail and
+    none of them equals it.
     """
     parts = PurePath(os.path.normpath(path)).parts
     for first in range(len(parts)):
@@ -170,8 +169,9 @@ def _find_match(path: str, names: list[str]) -> str | None:
         fitting = [name for name in names if PurePath(name).parts[-len(tail) :] == tail]
         if len(fitting) == 1:
             return fitting[0]
-        if PurePath(*tail).as_posix() in fitting:
-            return PurePath(*tail).as_posix()
+        if fitting:
+            exact = PurePath(*tail).as_posix()
+            return exact if exact in fitting else None
     return None
 
 

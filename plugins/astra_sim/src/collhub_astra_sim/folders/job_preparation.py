@@ -148,13 +148,13 @@ def _assign_numbers(workload: Workload) -> Workload:
     """Rename process groups whose names are no numbers to unused numbers.
 
     A number is a name of ASCII digits with a value from 1 to 10^12 - 1; such names are
-    kept. In the order of the groups, each other group gets the smallest number, from 1 on,
-    whose text is not yet a name. Return the same object if all names are numbers, otherwise
-    a copy.
+    kept. In the order of the groups, each remaining group gets the smallest number, from 1
+    on, that is not yet the value of a name; `01` has the value 1, as ASTRA-sim reads it.
+    Return the same object if all names are numbers, otherwise a copy.
     """
-    used_names = {group.name for group in workload.groups if _is_number(group.name)}
-    free = (str(number) for number in count(1) if str(number) not in used_names)
-    if len(used_names) == len(workload.groups):
+    used_numbers = {int(group.name) for group in workload.groups if _is_number(group.name)}
+    free = (str(number) for number in count(1) if number not in used_numbers)
+    if all(_is_number(group.name) for group in workload.groups):
         return workload
     groups = [
         group if _is_number(group.name) else ProcessGroup(next(free), group.ranks)

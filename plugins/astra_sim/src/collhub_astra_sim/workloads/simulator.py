@@ -347,6 +347,7 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
     """Simulate a job with default options; yield its findings by rank, at most `MAX_FINDINGS`.
 
+    Findings of one rank are in the order of the simulation.
     Findings with equal messages count once. If there are more, one further finding has the
     number of the remaining ones. A finding without a rank counts as one of rank 0. If the
     simulation raises a `HubError`, its diagnostics are yielded instead.
@@ -356,7 +357,9 @@ def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
     except HubError as error:
         yield from error.diagnostics
         return
-    first = {finding.message: finding for finding in reversed(times.diagnostics)}
+    first: dict[str, Diagnostic] = {}
+    for finding in times.diagnostics:
+        first.setdefault(finding.message, finding)
     different = sorted(first.values(), key=lambda finding: finding.location.rank or 0)
     yield from different[:MAX_FINDINGS]
     if len(different) > MAX_FINDINGS:
