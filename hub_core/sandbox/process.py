@@ -342,13 +342,13 @@ def _parse_report(output: bytes) -> Report | None:
     """Parse the output of a process, which must be exactly one JSON object, its report.
 
     Return None if the output is empty, is no valid JSON, does not begin with `{`, has more
-    text than white space after the object, or exceeds `MAX_REPORT_BYTES` (256 MiB).
+    text than white space after the object, exceeds `MAX_REPORT_BYTES` (256 MiB), or is too deep.
     """
     if not output.startswith(b"{") or len(output) > MAX_REPORT_BYTES:
         return None
     try:
         report = json.loads(output)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return report if isinstance(report, dict) else None
 

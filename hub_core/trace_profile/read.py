@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -301,15 +302,16 @@ def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, Jso
     """Return by name the metadata, except `known`, that are numbers, booleans or short texts.
 
     Texts of more than `_MAX_KEPT_TEXT` (256) characters are omitted, because converters
-    store source files in the metadata. Lists, bytes and attributes without a value are
-    omitted too. If `known` is empty and the file has a version, the version is added as
-    `version` and replaces an attribute of this name.
+    store source files in the metadata. Lists, bytes, attributes without a value, and numbers
+    that JSON lacks (NaN and infinite ones) are omitted too. If `known` is empty and the file has
+    a version, the version is added as `version` and replaces an attribute of this name.
     """
     selected: dict[str, JsonValue] = {}
     for name, value in metadata.attributes.items():
         # Converters store complete source files in an attribute.
         is_long = isinstance(value, str) and len(value) > _MAX_KEPT_TEXT
-        if name not in known and isinstance(value, str | int | float) and not is_long:
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if name not in known and isinstance(value, str | int | float) and is_finite and not is_long:
             selected[name] = value
     if metadata.version and not known:
         selected["version"] = metadata.version

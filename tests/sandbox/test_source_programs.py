@@ -276,6 +276,13 @@ def test_a_forged_answer_is_an_error(tmp_path: Path) -> None:
     assert {found.code for found in caught.value.diagnostics} == {"program-answer"}
 
 
+def test_a_report_that_is_nested_too_deep_is_an_error(tmp_path: Path) -> None:
+    text = FIND_REPORT + "os.write(report_pipe(), b'{\"a\":' * 10000)\nos._exit(0)\n"
+    with pytest.raises(InputError) as caught:
+        run(tmp_path, text)
+    assert {found.code for found in caught.value.diagnostics} == {"program-failed"}
+
+
 @needs_landlock
 def test_a_process_that_ignores_signals_ends_with_the_program(tmp_path: Path) -> None:
     text = (

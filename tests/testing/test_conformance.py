@@ -216,6 +216,24 @@ def simulate(request, options):
     assert any(problem in line for line in result.details), result.details
 
 
+@pytest.mark.parametrize(("exposed", "verdict"), [("()", Verdict.PASSED), ("(0,)", Verdict.FAILED)])
+def test_simulators_of_workloads_may_have_no_exposed_times(
+    make_plugin: MakePlugin, exposed: str, verdict: Verdict
+) -> None:
+    code = f"""
+@hookimpl
+def collhub_consumers():
+    return [WorkloadSimulator("sim", "counts", f"{{__name__}}:simulate")]
+
+def simulate(request, options):
+    from hub_core.plugin_api import WorkloadTimes
+    return WorkloadTimes((0,) * request.workload.num_ranks, rank_exposed_ns={exposed})
+"""
+    make_plugin("subject", code)
+    result = _result("subject", "workload-simulators-simulate")
+    assert result.verdict is verdict, result.details
+
+
 def test_simulator_without_its_program_is_skipped(make_plugin: MakePlugin) -> None:
     code = """
 @hookimpl

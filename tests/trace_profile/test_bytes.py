@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hypothesis import given, settings
@@ -53,6 +54,22 @@ def test_the_example_records_are_read() -> None:
     assert steps.count.tolist() == [131072, 131072, 0]
     assert steps.duration_ns.tolist() == [-1, -1, 7000]
     assert (steps.data_indices.tolist(), steps.control_indices.tolist()) == ([0, 1], [0])
+
+
+def test_numbers_of_metadata_that_json_lacks_are_left_out() -> None:
+    metadata = message_class("GlobalMetadata")(version="0.0.4")
+    for name, value in (("bad", math.nan), ("huge", -math.inf), ("good", 2.5)):
+        metadata.attr.add(name=name, double_val=value)
+    records = b"".join(
+        varint(len(body)) + body
+        for body in (
+            metadata.SerializeToString(),
+            SEND.replace(b"\x38\x01", b"\x38\x00"),
+            RECV.replace(b"\x38\x07", b"\x38\x00"),
+        )
+    )
+    algorithm = chakra_algorithm(Source.of_bytes("x.0.et", records), ChakraReadOptions())
+    assert algorithm.extensions["chakra-source"] == {"metadata": {"good": 2.5, "version": "0.0.4"}}
 
 
 @given(algorithms())
