@@ -85,6 +85,20 @@ _STRUCTURAL = frozenset((
 _SLICE = re.compile(r"\[\s*(\d{1,18})\s*:\s*(\d{1,18})\s*(?::\s*(\d{1,18})\s*)?\]")
 
 
+# Numbers of operands: exact ones, and minimum ones.
+_OPERAND_COUNTS = {
+    **dict.fromkeys(_BINARY, 2), "compare": 2, "select": 3, "clamp": 3, "dot": 2,
+}  # fmt: skip
+_MIN_OPERAND_COUNTS = {
+    **dict.fromkeys(_UNARY, 1), **dict.fromkeys(_STRUCTURAL, 1), "convert": 1, "broadcast": 1,
+    "dynamic-update-slice": 2, "get-tuple-element": 1, "while": 1,
+}  # fmt: skip
+
+
+class _MisfitError(Exception):
+    """An instruction does not fit its operands, its shape or its attributes."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Spread:
     """A tensor of the graph that is broadcast: dimension i of it is dimension `places[i]`."""
@@ -342,7 +356,7 @@ class _GraphBuilder:
             shapes = [computation.instructions[name].shape for name in instruction.operands]
             try:
                 values[instruction.name] = self._convert(instruction, operands, shapes)
-            except (LookupError, ValueError):
+            except _MisfitError:
                 message = "does not fit its operands, its shape or its attributes"
                 self._refuse(instruction, message, "dump the module again")
         self._depth -= 1
@@ -371,7 +385,8 @@ class _GraphBuilder:
         6. All others become a node `hlo.OPCODE` without assumptions about it.
 
         Raises `InputError` for instructions that a graph cannot contain, and more than
-        `MAX_NODES` nodes. A missing operand or attribute raises `LookupError` or `ValueError`.
+        `MAX_NODES` nodes, and `_MisfitError` for an instruction that lacks an operand or attribute
+        or that names dimensions which do not exist.
         """
         opcode = instruction.opcode
         if collective_of(opcode) is not None:
@@ -380,6 +395,7 @@ class _GraphBuilder:
             return operands[0] if operands else None
         if opcode == "tuple":
             return tuple(operands)
+        _require(len(operands) >= _MIN_OPERAND_COUNTS.get(opcode, 0))
         if opcode == "get-tuple-element":
             return self._get_element(instruction, operands[0])
         if opcode in ("call", "fusion", "async-start", "while", "conditional"):
@@ -390,6 +406,7 @@ class _GraphBuilder:
             return None
         if instruction.shape.is_tuple or len(instruction.shape.leaves) != 1:
             return self._add_unknown(instruction, operands)
+        _require(len(operands) == _OPERAND_COUNTS.get(opcode, len(operands)))
         simple = self._add_pointwise(instruction, operands, shapes)
         if simple is not None:
             return simple
@@ -397,7 +414,9 @@ class _GraphBuilder:
         return self._add_unknown(instruction, operands) if other is None else other
 
     def _get_element(self, instruction: Instruction, operand: Value) -> Value:
-        index = int(instruction.attributes.get("index", "0"))
+        indices = _read_integers(instruction, "index", "0")
+        _require(len(indices) == 1)
+        index = indices[0]
         if not isinstance(operand, tuple) or not 0 <= index < len(operand):
             self._refuse(instruction, f"has no part {index}", "dump the module again")
         return operand[index]
@@ -412,8 +431,8 @@ class _GraphBuilder:
 
         A conditional, and any other loop, becomes one node `hlo.OPCODE` without assumptions
         about it. Raises `InputError` if a branch of this conditional, or the body of this loop,
-        contains collectives. Also raises the errors of `_evaluate`, and `IndexError` for a call
-        that names no computation.
+        contains collectives. Also raises the errors of `_evaluate`. The module was checked: a
+        call, fusion, `async-start` or loop names a computation.
         """
         bodies = [self._module.computations[name] for name in called_names(instruction)]
         if instruction.opcode == "conditional":
@@ -490,14 +509,19 @@ class _GraphBuilder:
         for names and errors.
 
         Raises `InputError` for a tuple or a missing value (None), for an element type that
-        PyTorch lacks, and for more than `MAX_NODES` nodes.
+        PyTorch lacks, and for more than `MAX_NODES` nodes. Raises `_MisfitError` if `shape` has no
+        array, or fewer dimensions than a broadcast.
         """
         if isinstance(value, str):
             return value
+        if value is None or isinstance(value, tuple):
+            self._refuse(instruction, "reads a tuple", "dump the module again")
+        _require(len(shape.leaves) > 0)
         dtype, sizes = shape.leaves[0]
         template = replace(instruction, shape=Shape(((dtype, sizes),)))
         if isinstance(value, _Spread):
             source = self._tensors[value.source]
+            _require(max(value.places, default=-1) < len(sizes))
             ones = [1] * len(sizes)
             for place, size in zip(value.places, source.shape, strict=True):
                 ones[place] = size
@@ -506,8 +530,6 @@ class _GraphBuilder:
                 name = self._reshape(name, tuple(ones), template)
             arguments: dict[str, ArgumentValue] = {"self": Reference(name), "size": tuple(sizes)}
             return self._append("aten.expand.default", arguments, template)
-        if value is None or isinstance(value, tuple):
-            self._refuse(instruction, "reads a tuple", "dump the module again")
         arguments = {
             "size": tuple(sizes),
             "fill_value": value,
@@ -525,6 +547,7 @@ class _GraphBuilder:
         if list(order) == list(range(len(order))):
             return name
         shape = self._tensors[name].shape
+        _require(sorted(order) == list(range(len(shape))))
         arguments: dict[str, ArgumentValue] = {"self": Reference(name), "dims": tuple(order)}
         result = tuple(shape[place] for place in order)
         return self._append("aten.permute.default", arguments, instruction, result)
@@ -723,6 +746,7 @@ class _GraphBuilder:
         if order is None or result is None:
             return None
         result = result or tuple(range(len(sizes)))
+        _require(sorted(result) == list(range(len(sizes))))
         name = self._permute(name, order or range(len(self._tensors[name].shape)), instruction)
         name = self._reshape(name, tuple(sizes[place] for place in result), instruction)
         return self._permute(
@@ -767,7 +791,7 @@ class _GraphBuilder:
         if opcode == "bitcast":
             return self._reinterpret(name, shapes[0].order, instruction)
         if opcode == "transpose":
-            order = parse_integers(attributes.get("dimensions", ""))
+            order = _read_integers(instruction, "dimensions")
             return self._permute(name, order, instruction) if len(order) == len(sizes) else None
         if opcode == "slice":
             return self._slice(name, attributes.get("slice", ""), instruction)
@@ -797,7 +821,7 @@ class _GraphBuilder:
         if isinstance(operand, int | float):
             return operand
         name = self._to_tensor(operand, shape, instruction)
-        places = parse_integers(instruction.attributes.get("dimensions", "{}"))
+        places = _read_integers(instruction, "dimensions")
         sizes = instruction.shape.leaves[0][1]
         if len(places) != len(self._tensors[name].shape) or not all(
             0 <= place < len(sizes) for place in places
@@ -814,7 +838,8 @@ class _GraphBuilder:
         type that PyTorch lacks.
         """
         dtype, sizes = instruction.shape.leaves[0]
-        places = parse_integers(instruction.attributes.get("iota_dimension", "0"))
+        places = _read_integers(instruction, "iota_dimension", "0")
+        _require(len(places) == 1)
         if not sizes or not 0 <= places[0] < len(sizes):
             return None
         length = sizes[places[0]]
@@ -832,8 +857,9 @@ class _GraphBuilder:
             Reference(self._to_tensor(operand, shape, instruction))
             for operand, shape in zip(operands, shapes, strict=True)
         )
-        (dimension,) = parse_integers(instruction.attributes.get("dimensions", "0"))
-        arguments: dict[str, ArgumentValue] = {"tensors": parts, "dim": dimension}
+        dimensions = _read_integers(instruction, "dimensions", "0")
+        _require(len(dimensions) == 1)
+        arguments: dict[str, ArgumentValue] = {"tensors": parts, "dim": dimensions[0]}
         return self._append("aten.cat.default", arguments, instruction)
 
     def _slice(self, name: str, text: str, instruction: Instruction) -> str | None:
@@ -864,12 +890,13 @@ class _GraphBuilder:
         `instruction`. A start beyond the limits is moved so that the slice is inside, as HLO
         requires. A dimension that remains complete gets no node; without nodes the result is
         `name`. Returns None, without nodes, if a start is no known integer, or if there is not
-        one start per dimension. Raises `ValueError` if the result has another number of
+        one start per dimension. Raises `_MisfitError` if the result has another number of
         dimensions than the tensor.
         """
         sizes, shape = instruction.shape.leaves[0][1], self._tensors[name].shape
         if len(starts) != len(shape) or not all(isinstance(one, int) for one in starts):
             return None
+        _require(len(sizes) == len(shape))
         for dimension, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             assert isinstance(start, int)
             # A start beyond the end is moved back, so that the slice is inside.
@@ -889,6 +916,7 @@ class _GraphBuilder:
         smaller in several dimensions, and if the start that is read is no known integer.
         """
         shape, sizes = self._tensors[name].shape, self._tensors[part].shape
+        _require(len(sizes) == len(shape))
         smaller = [place for place, size in enumerate(sizes) if size != shape[place]]
         if len(starts) != len(shape) or len(smaller) > 1:
             return None
@@ -913,6 +941,7 @@ class _GraphBuilder:
         shape = list(self._tensors[name].shape)
         if (start, end, step) == (0, shape[dimension], 1):
             return name
+        _require(step > 0)
         shape[dimension] = -(-(end - start) // step)
         arguments: dict[str, ArgumentValue] = {
             "self": Reference(name), "dim": dimension, "start": start, "end": end, "step": step,
@@ -934,7 +963,7 @@ class _GraphBuilder:
         reducer = self._module.find_reducer(instruction)
         if len(operands) != 2 or reducer not in _REDUCERS or operands[1] != _NEUTRAL[reducer]:
             return None
-        dimensions = parse_integers(instruction.attributes.get("dimensions", ""))
+        dimensions = _read_integers(instruction, "dimensions")
         arguments: dict[str, ArgumentValue] = {"self": Reference(name)}
         operator = f"aten.{_REDUCERS[reducer]}"
         if len(dimensions) == len(self._tensors[name].shape):
@@ -958,16 +987,12 @@ class _GraphBuilder:
         result is reshaped to the shape of the instruction. Shapes of the operands are not
         compared.
         """
-        attributes = instruction.attributes
-        contracted = [
-            list(parse_integers(attributes.get(f"{side}_contracting_dims", "")))
-            for side in ("lhs", "rhs")
-        ]
-        batch = [
-            list(parse_integers(attributes.get(f"{side}_batch_dims", "")))
-            for side in ("lhs", "rhs")
-        ]
+        sides = ("lhs", "rhs")
+        contracted = [_read_integers(instruction, f"{side}_contracting_dims") for side in sides]
+        batch = [_read_integers(instruction, f"{side}_batch_dims") for side in sides]
         shapes = [self._tensors[left].shape, self._tensors[right].shape]
+        for shape, *named in zip(shapes, contracted, batch, strict=True):
+            _require(all(0 <= place < len(shape) for places in named for place in places))
         free = [
             [place for place in range(len(shape)) if place not in (*batch[side], *contracted[side])]
             for side, shape in enumerate(shapes)
@@ -1020,6 +1045,7 @@ class _GraphBuilder:
             self._refuse(instruction, "is a message between devices, not a collective", cure)
         reducer = self._module.find_reducer(instruction)
         call = read_call(instruction, opcode, shapes, reducer, self._module.devices, self._file)
+        _require(all(call.groups) and len(call.groups) > 0)
         group = self._name_group(call.groups, instruction)
         names = [
             self._to_tensor(operand, shape, instruction)
@@ -1031,7 +1057,7 @@ class _GraphBuilder:
         if opcode == "all-to-all" and len(names) > 1:
             return self._exchange_parts(names, group, instruction)
         size = len(self._groups[group])
-        dimension = next(iter(parse_integers(instruction.attributes.get("dimensions", "0"))), 0)
+        dimension = next(iter(_read_integers(instruction, "dimensions", "0")), 0)
         results = [
             self._communicate(opcode, name, dimension, group, size, reducer, instruction)
             for name in names
@@ -1127,8 +1153,7 @@ class _GraphBuilder:
 
         Recorded under the name is the first group of the first such partition. If the groups
         are not shifted copies of each other, such as `0,1|2,4`, the partition is also recorded
-        as irregular, with the instruction that used it first. Raises `IndexError` without
-        groups.
+        as irregular, with the instruction that used it first. There is at least one group.
         """
         first = groups[0]
         offsets = {tuple(rank - one[0] for rank in one) for one in groups if one}
@@ -1140,6 +1165,23 @@ class _GraphBuilder:
         if len(offsets) > 1:
             self._irregular.setdefault(name, instruction)
         return name
+
+
+def _require(is_fitting: bool) -> None:
+    """Raise `_MisfitError` if a condition of an instruction is not met."""
+    if not is_fitting:
+        raise _MisfitError
+
+
+def _read_integers(instruction: Instruction, name: str, default: str = "") -> tuple[int, ...]:
+    """Return the integers in an attribute; raises `_MisfitError` for other text.
+
+    `default`: text of the attribute if it is missing.
+    """
+    try:
+        return parse_integers(instruction.attributes.get(name, default))
+    except ValueError:
+        raise _MisfitError from None
 
 
 def _flatten(value: Value) -> tuple[Value, ...]:

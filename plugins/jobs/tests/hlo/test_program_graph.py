@@ -6,6 +6,7 @@ import pytest
 from collhub_captured_graphs.graph import CapturedGraph, Reference
 from collhub_hlo.mlir_text import parse_operation
 from collhub_hlo.samples import source_of
+from collhub_hlo_modules import program_graph
 from collhub_hlo_modules.module import read_module
 from collhub_hlo_modules.program_graph import build_graph
 from collhub_hlo_modules.text import StatementReader
@@ -108,6 +109,8 @@ def test_the_colon_of_an_argument_does_not_begin_the_types() -> None:
         "%r = s32[4] select(%p, %p)",
         "%r = s32[4] reduce()",
         "%r = s32[4] transpose(%p), dimensions={7}",
+        "%r = s32[2] slice(%p), slice={[0:4:0]}",
+        "%r = s32[4] broadcast(%p), dimensions={x}",
         "%r = s32[4] transpose(%p), dimensions={x}",
         "%r = s32[4] get-tuple-element(%p), index=x",
         "%r = s32[4] concatenate(%p, %p), dimensions={0,1}",
@@ -124,3 +127,12 @@ def test_an_instruction_that_does_not_fit_its_operands_is_one_line(instruction: 
 def test_a_token_is_no_input_of_a_program() -> None:
     graph = graph_of("%t = token[] parameter(1)", "%r = s32[4] negate(%p)")
     assert [entry.tensor.name for entry in graph.inputs] == ["p"]
+
+
+def test_an_error_of_the_converter_is_not_taken_for_a_damaged_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A table of the converter without its entries is a programming error.
+    monkeypatch.setattr(program_graph, "_WHERE", {})
+    with pytest.raises(KeyError):
+        graph_of("%c = pred[4] compare(%p, %p), direction=LT", "%r = s32[4] select(%c, %p, %p)")
