@@ -177,24 +177,24 @@ def below_network(
     has_bandwidths: bool = True,
     has_latencies: bool = True,
 ) -> Topology:
-    """Build the machines of a topology with `network` in place of the switches between them.
+    """Return a topology in which `network` replaces the switches between machines.
 
-    Machines are the groups of `machines`. A port is a node with a link to a switch between
-    machines, which is a switch without a group by `group_of_nodes`. These switches and their
-    links are removed. Port i takes the place of NPU i of `network`. Ports are numbered in
-    ascending order of nodes or, with `by_rail`, the first port of every machine, then the
-    second one, and so on. Machines must have equally many ports (see `_ports`). Surplus NPUs of
-    `network` are removed with their links.
+    Machines are the groups of `machines`. Switches outside of machines are removed with their
+    links. A port is a node that had a link to such a switch. Port i takes the position of NPU
+    i of `network`. Ports are numbered by node; with `by_rail`, the first ports of all
+    machines come first, then the second ones, and so on. Each machine must have equally many
+    ports (not checked). NPUs of `network` without a port are removed.
 
-    Other links of `machines` are unchanged. Links of `network` keep their bandwidth and
-    latency. Without `has_bandwidths`, they all get the minimum bandwidth of the removed links
-    from ports; without `has_latencies`, the maximum latency of these.
+    Links of `network` keep bandwidth and latency. Without `has_bandwidths`, all get the
+    minimum of the removed links from ports; without `has_latencies`, the maximum of these.
 
-    The nodes are the remaining nodes of `machines`, then the switches of `network`, all with
-    names; links are sorted by source, and there is one plane. Groups and measured switches are
-    those of `machines`; multicast, reduction and dimensions are dropped. Raises `UsageError` if
-    there are no ports (also for fewer than two groups), then if `network` has several planes, a
-    link between two NPUs or several links from one NPU, then for fewer NPUs than ports.
+    The result has the remaining nodes of `machines`, then the switches of `network`. Links
+    are sorted by source. Groups and measured switches are those of `machines`. There is one
+    plane, without multicast, reduction and dimensions.
+
+    Raises `UsageError` in the first of these cases: no ports, as with fewer than two
+    machines; a `network` with several planes, a link between NPUs or several links from an
+    NPU; fewer NPUs than ports.
     """
     between = _switches_between(machines)
     ports, machine_of_port, rows = _ports(machines, between)

@@ -73,21 +73,24 @@ def find_communicator(
     topology: Topology | None = None,
     machine: str = "",
 ) -> Communicator:
-    """Return the communicator with which NCCL would run on a machine with this GPU.
+    """Return the communicator (GPU, ranks, nodes, network) that NCCL would use on a machine.
 
-    Ranks and nodes, where P is the number of ranks of a full node (of the topology, else the GPU):
+    P is the number of ranks of a full node: that of `topology` if given, otherwise that of
+    the GPU.
 
-    - Only `ranks`: the minimum number of nodes that they fill. Only `nodes`: P ranks on each.
-    - Neither: all of the topology; without a topology one full node.
+    - `ranks` and `nodes`: both are used.
+    - Only `ranks`: as few nodes of P ranks as possible.
+    - Only `nodes`: P ranks on each.
+    - Neither: all nodes of the topology; without a topology one node of P ranks.
 
-    The network cards are None on one node. On several nodes the first available ones are taken:
-    those of the links that leave the first node of the topology; the usual ones of the shipped
-    profile `machine`; those of the GPU. `version` is not checked.
+    The network is None on one node. On several nodes it is taken from the first source that
+    has it: the links that leave the first node of the topology, the known network of the
+    profile `machine`, that of the GPU. `version` is copied without a check.
 
-    Raises `UsageError`, in this order: the channels that NCCL finds on this GPU are unknown; a node
-    of the topology has more ranks than the GPU permits; fewer than 2 ranks, unequally filled nodes,
-    or more than P ranks on a node; more nodes than the topology has; several nodes without known
-    network.
+    Raises `UsageError` in the first of these cases: the channels that NCCL finds on the GPU
+    are unknown; P exceeds the ranks that the GPU permits on a node; there are fewer than 2
+    ranks, nodes of different numbers of ranks, or more than P ranks on a node; the topology
+    has fewer nodes; several nodes have no known network.
     """
     if not gpu.search_channels:
         message = f"the channels that NCCL finds on {gpu.name} are unknown"

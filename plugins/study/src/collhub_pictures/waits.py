@@ -95,13 +95,16 @@ def draw(request: WaitForGraph) -> bytes:
 
 
 def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Arrow]]:
-    """Return groups of ranks with equal waits (boxes), and the waits between them (arrows).
+    """Group ranks with equal waits into boxes, and return (boxes, arrows between the boxes).
 
-    Ranks are in one box if they wait in the same waits of the request and are awaited in the
-    same ones, and if all or none of them are culprits. A rank that neither waits nor is awaited
-    has a box only if it is a culprit. Ranks in a box are ascending; boxes are ordered by their
-    first rank. There is one arrow per pair (waiting box, awaited box), sorted by it, with each
-    operation once, in the order of the waits; waits within a box have no arrow.
+    Two ranks are in one box if three conditions hold: they wait in the same waits of the
+    request, the same waits are for them, and both or neither are culprits. Ranks without any
+    wait have a box only if they are culprits. The ranks of a box are ascending. Boxes are
+    sorted by their first rank, and arrows refer to boxes by their position.
+
+    There is one arrow for each pair of a waiting box and an awaited box, sorted by this pair.
+    An arrow lists each operation once, in the order of the waits. Waits within a box have no
+    arrow.
     """
     signs: dict[int, list[tuple[int, bool]]] = {rank: [] for rank in request.culprits}
     for number, wait in enumerate(request.waits):

@@ -115,20 +115,21 @@ def _index_steps_until(
     lines: ColumnLines,
     max_steps: int,
 ) -> IndexedRun:
-    """Describe the steps of a run that begin first for the page, and add their columns to `lines`.
+    """Describe the steps of a run in the excerpt for the page, and add their columns to `lines`.
 
-    At most `max_steps` steps of the excerpt are described; a step that waits before it begins
-    counts as two. The index has the name of the run (without folder), facts, ranks, lanes, kinds,
-    steps, critical path and times of ranks. These entries are None unless the condition holds:
+    At most `max_steps` steps are described; steps that begin last are omitted first. A step
+    before which its lane waits counts as two. Most entries of the index are always set;
+    `name` is the title without its folder. `rank_names` is always None here. The following
+    entries depend on the run, and are None otherwise:
 
-    - `chunks`: an algorithm whose chunks are known
-    - `collectives`: a job
-    - `blocks`: an algorithm whose lanes are thread blocks, because most of its steps have one
-    - `topology`: the topology is known; `links`: there is also a simulation result
+    - `chunks`: for an algorithm whose chunks are known
+    - `collectives`: for a job
+    - `blocks`: for an algorithm in which more than half of the steps have a thread block
+    - `topology`: if the topology is known; `links` if there is also a simulation result
 
-    `rank_names` is always None. The notes have one text if only an excerpt is shown, and one with
-    the number of omitted steps if there are any. Raises `UsageError` (`nothing-to-show`) for an
-    invalid or empty excerpt.
+    The result has at most two notes. The first names the excerpt, unless it is the full run.
+    The second has the number of omitted steps, unless it is 0. Raises `UsageError`
+    (`nothing-to-show`) for an excerpt that is invalid or contains no step.
     """
     sort, sort_names = _sort_rows(subject)
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)

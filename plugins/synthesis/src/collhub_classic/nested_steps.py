@@ -30,27 +30,25 @@ _Key = tuple[int | None, ...]
 
 
 def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
-    """Build the steps of an all-gather, a reduce-scatter, or an all-reduce (one after the other).
+    """Build the steps of an all-gather, reduce-scatter, or all-reduce over nested levels.
 
-    The data have parts and chunks as in `shape`; each (part, chunk) is a stream, numbered by
-    part, then by chunk. It has one unit per rank; with `is_one_shot`, one for all ranks that
-    differ only in the level gathered first. In an all-reduce, and with `is_moved`, the units of
-    a stream are consecutive, ordered by rank in an order in which every message is one range.
-    Otherwise unit `rank * streams + stream` is the rank's unit of a stream. Every level must
-    have at least two ranks.
+    An all-reduce is a reduction followed by a gathering. The gathering of a part uses its
+    levels in their order, the reduction in reverse order. Each level needs at least two
+    ranks. Each (part, chunk) of the data is a stream, numbered by part, then by chunk.
 
-    - An all-gather begins with a copy of each rank's own units from INPUT to OUTPUT. With
-      `is_moved`, units are moved to the ranks that start with them instead, and a
-      reduce-scatter finally moves the results to their ranks.
-    - A reduction uses the levels from the last to the first in the order of the part, a
-      gathering from the first to the last. Partial sums are in SCRATCH in a reduce-scatter, in
-      OUTPUT in an all-reduce.
-    - With `is_one_shot`, the ranks of the level gathered first exchange their partial sums
-      instead; these are in SCRATCH until then.
-    - If any level is a ring, the messages of all streams are interleaved; otherwise all
-      messages of one stream in a level come before those of the next.
-    - Each send of a gathering waits for the level before in all streams, if there are several
-      parts, and units are moved or an all-reduce has levels of different sizes.
+    - Units: a stream has one unit per rank. In an all-reduce, or with `is_moved`, the units
+      of a stream are consecutive. Otherwise stream s of rank r has the unit
+      `r * streams + s`.
+    - All-gather: first, each rank copies its units to OUTPUT. With `is_moved`, units are
+      instead sent to the ranks from which their gathering starts; a reduce-scatter sends
+      results back last.
+    - Partial sums are in OUTPUT in an all-reduce, and in SCRATCH in a reduce-scatter.
+    - `is_one_shot` (all-reduce only): in the level that is gathered first, the ranks exchange
+      complete partial sums from SCRATCH. Ranks that differ only in this level share one unit.
+    - Order: if any level is a ring, the messages of all streams alternate. Otherwise, in each
+      level, the messages of a stream precede those of the next.
+    - With several parts, each send of a gathering also waits for the previous level of all
+      streams if `is_moved`, or in an all-reduce whose levels differ in size.
     """
     columns = StepColumns(prod(shape.sizes))
     streams = [

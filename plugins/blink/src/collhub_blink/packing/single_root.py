@@ -84,19 +84,22 @@ def _generate_switched_packings(
     network: RankNetwork,
     bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    """Yield packings in a network with switches, which are replaced by direct arcs first.
+    """Yield packings of spanning trees in a network with switches, one at a time, in this order.
 
-    The order is:
+    1. One chain through all ranks, if a chain reaches the rate of `bound` (an upper limit of
+       the rate).
+    2. Trees at the best rate, with data of the root only. Traffic at a switch is concentrated
+       on few pairs of neighbours, which gives fewer trees.
+    3. The same with the traffic spread evenly over all pairs of neighbours, which gives
+       flatter trees.
+    4. One packing for each division of the ranks into equal hosts. There is none without a
+       division.
 
-    1. The chain of `find_chain_packing`, if there is one.
-    2. Trees at the best rate (`all_gather_trees`, with data of the root only), with traffic
-       concentrated at switches.
-    3. The same with traffic that switches spread evenly, unless this gives equal trees.
-    4. One packing for each division of the ranks into equal hosts
-       (`build_rooted_machine_packings`).
+    In cases 2 and 3, each switch is first replaced by direct arcs between its neighbours.
+    Each packing gets `bound` as its bound. Two packings can have equal trees.
 
-    All have the given `bound`. Raises `InputError` at the first request: `depth` if the task limits
-    the depth, and otherwise the errors of these functions, such as `unbalanced-switch`.
+    Raises `InputError` (`depth`) at the first packing if the task limits the depth of trees.
+    Errors of a method, such as `unbalanced-switch`, are raised when its packing is requested.
     """
     graph = network.graph
     if task.depth is not None:

@@ -296,22 +296,24 @@ class _Groups:
 
 
 def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
-    """Divide the operations into sets that exchange no values except scalars.
+    """Divide the operations into sets that exchange only scalars; return (sets, shared scalars).
 
-    A scalar here is a value without dimensions that is no result of a communication. Three steps:
+    A scalar here is a value without dimensions, such as a norm, that is not the result of a
+    communication. The rules, in this order:
 
-    - An operation is united with the operations whose results it reads, except if it is pointwise
-      and the value has no dimensions. All readers of a state are united, except for a state that
-      must be complete after the step (`whole_after`).
-    - For each scalar, the sets that read it are determined, and for a pointwise one the sets from
-      which it is computed; both directly or through other scalars. If exactly one set reads it, it
-      joins this set. If it is pointwise and computed from exactly one set, it joins that set too,
-      which unites both.
-    - The remaining pointwise scalars are shared: none or several sets read them, and they are
-      computed from none or several. Shared scalars that read each other are united.
+    1. An operation joins the set of each operation whose result it reads. Exception: a
+       pointwise operation that reads a value without dimensions.
+    2. All readers of a state join one set, unless the state must be complete after the step.
+    3. A scalar that exactly one set reads joins this set. Reading through other scalars
+       counts too.
+    4. A pointwise scalar that is computed from exactly one set, directly or through other
+       scalars, joins this set too. The sets of rules 3 and 4 thus become one.
+    5. A pointwise scalar that neither rule 3 nor rule 4 assigns is shared. Shared scalars
+       that read each other are one set.
 
-    Returns all sets, those of shared scalars included, as lists of names in the order of the
-    program, and the names of the shared scalars.
+    The sets include those of shared scalars. Each set lists names of operations in program
+    order, and the sets are in the order of their first operation. The shared scalars are
+    returned as a set of names.
     """
     scalars = {
         operation.name

@@ -67,23 +67,24 @@ def emit(
     memory: Memory,
     has_fused_steps: bool,
 ) -> ThreadBlockProgram:
-    """Convert the rows of a draft to the steps of a file, in order within each thread block.
+    """Convert the rows of a draft to the steps of a file, sorted by thread block and execution.
 
-    Steps are sorted by thread block (`blocks`), then by position in `arrangement`, which is an
-    order of execution. Types:
+    `arrangement` gives the order within a thread block, and the rows that are fused into an
+    earlier row. A row that is not fused has the step type of its kind, except:
 
-    - A receive with a fused send is `rcs`; a reducing receive with one is `rrcs`. It is `rrs` if
-      only the send uses the sum, which is then not stored (`find_forwarded_sums`).
-    - A reducing receive without a send is `rrc`. Without `has_fused_steps` it becomes `r` and `re`,
-      if necessary with `cpy`, through additional scratch (`unfuse_reducing_receives`); `rrcs` and
-      `rrs` are not replaced.
-    - Reductions that are fused into an earlier one follow it directly as separate `re` steps.
-    - All other rows have the plain type of their kind.
+    - receive with a fused send: `rcs`
+    - reducing receive with a fused send: `rrs` if only this send uses the sum, which then is
+      not stored; otherwise `rrcs`
+    - reducing receive without a send: `rrc`, or with `has_fused_steps` False `r` and `re`,
+      which may need a `cpy` and additional scratch
 
-    A step waits for at most one step of another thread block; for each further wait, a nop precedes
-    it. Waits that others imply are left out. With `memory.is_compact`, SCRATCH is allocated again.
-    Otherwise each rank has the maximum of its declared SCRATCH and of the end of its accesses. The
-    arguments are not changed, and the limits of the runtime are not checked.
+    Reductions that are fused into an earlier reduction follow it directly as `re` steps. A
+    step waits for at most one step of another thread block. A nop before it holds each
+    further wait. Waits that follow from other waits are omitted.
+
+    If `memory.is_compact`, SCRATCH is allocated again. Otherwise the SCRATCH of a rank is the
+    larger of its declared size and the end of its last access. The arguments are not changed.
+    The limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.
@@ -197,15 +198,18 @@ def _append_reductions(
 
 
 def _append_waits(steps: Steps, knowledge: Knowledge) -> Steps:
-    """Return the steps with a column `wait`, and with a nop for each further wait of a step.
+    """Return the steps with a new column `wait`, and with additional nops for further waits.
 
-    `wait` is the number, in `knowledge`, of the original step for which a step waits, or -1. A step
-    of the file can wait for one step only. A step with several waits has the one with the highest
-    number; the other waits are on nops directly before it, by ascending number. If an original step
-    became several steps (keys 1, 2, ...), only the one with key 1 waits.
+    `steps.row` is the number of an original step. An original step can consist of several
+    steps of the file, with the keys 1, 2, and so on. `knowledge` lists the pairs (awaited,
+    waiting) of original steps. A step of the file can wait for one step only:
 
-    Nops have key 0 and the values of `_NOP`. The result is sorted by original step (`row`), then by
-    key. The arguments are not changed.
+    - The step with key 1 waits for the last awaited step, which has the highest number.
+    - Each other awaited step gets a nop directly before it, in ascending order. Nops have key
+      0 and fixed values in all other columns.
+    - `wait` is -1 for steps that do not wait, and for all keys above 1.
+
+    The result is sorted by `row`, then by key. The arguments are not changed.
     """
     parents, children = knowledge.parents, knowledge.children
     # The last wait of a step precedes the first wait of the next step.

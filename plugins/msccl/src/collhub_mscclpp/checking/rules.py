@@ -112,13 +112,16 @@ def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
 def check_operations(plan: Plan, findings: PlanFindings) -> bool:
     """Report operations that cannot be simulated; return True if there are none.
 
-    All are reported as refusals of their operations:
+    Each of the five checks runs for all operations, also after an earlier check failed. Each
+    defect is added to `findings` as an error at its operation, so that an operation can have
+    several. Codes, in the order of the checks:
 
-    - `unknown-operation`: a name that the executor does not have
-    - `size-mismatch`: ranges that belong together have different sizes
-    - `switch-group`: a rank uses a switch channel of whose group it is not a member
-    - `port-channels`: more destinations than channels on port channels
-    - `range`: a range outside its buffer
+    - `unknown-operation`: the executor has no operation of this name.
+    - `size-mismatch`: the ranges of an operation differ in size. If the operation pairs
+      source k with destination k, only the ranges of a pair must be equal.
+    - `switch-group`: the rank is not a member of the group of its switch channel.
+    - `port-channels`: an operation on port channels has more destinations than channels.
+    - `range`: a range exceeds the buffer of the rank that owns it.
     """
     for row, name in plan.unknown_names.items():
         message = f"the executor has no operation {name!r}"

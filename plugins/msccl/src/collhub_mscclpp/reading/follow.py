@@ -164,22 +164,21 @@ class PlanFollower:
         cells: int,
         block: int,
     ) -> None:
-        """Add the steps of a sum of `sources` into `target`, a range of the local rank.
+        """Add the steps that sum `sources` into `target`, a range on the rank of the thread block.
 
-        `cells`: cells of each range; `block`: thread block that executes the steps. Local sources
-        are those on the rank of `target`. The steps in their order:
+        `cells`: length of each range. `block`: thread block that executes the steps. Sources on
+        the rank of `target` are local, all other sources remote. The steps, in this order:
 
-        1. The sum starts with the first local source that begins at the cell of the target; no step
-           is needed. Otherwise it starts with the first local source, which is copied to the
-           target. If that is the only local source and there are remote ones, there is no copy;
-           then the first message reads it in place as its operand.
-        2. One reduction per remaining local source: those that begin at the cell of the target
-           first, then in the given order.
-        3. One message per remote source in the given order, whose receive adds the data and stores
-           the sum in the target. Without any local source, the first receive only stores its data.
+        1. The first operand. A local source that is the target itself needs no step. Otherwise
+           the first local source is copied to the target. If it is the only local source and
+           there are remote ones, it is not copied; the first message reads it in place.
+        2. One reduction for each further local source. Copies of the target range come first, the
+           rest are in the given order.
+        3. One message for each remote source, in the given order. Its receive adds the data and
+           stores the sum in the target. Without a local source, the first receive only stores.
 
-        Without sources, or if the target is the only source, no step is added. All steps of the
-        local rank follow the earlier steps of the block.
+        If there is no source, or only the target, no step is added. On the local rank, each step
+        follows the earlier steps of the block.
         """
         lane = self._plan.blocks[block].position
         local = [source for source in sources if source.rank == target.rank]

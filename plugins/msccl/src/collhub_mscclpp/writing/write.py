@@ -58,21 +58,24 @@ def list_losses(draft: Draft) -> Iterator[Loss]:
 
 
 def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
-    """Yield the properties that are lost when a collective is written as `custom`.
+    """Yield the properties that are lost when a plan names its collective `custom`.
 
-    The caller has checked that the collective has no name in plans. The losses, in this order:
+    The caller has checked that plans have no name for the collective. Each loss is yielded if
+    its condition holds, in this order:
 
-    - `kind`: unless the kind is CUSTOM
-    - `in_place`: if only in-place calls are supported and the kind is in `UNSTATED_IN_PLACE`,
-      for which a plan does not define which part of the larger buffer the smaller one is
-    - `root`: if the collective has a root
-    - `contract`: unless there is a contract without an expected result, with all inputs
-      defined, and with the sizes of the plan
-    - `unit_count`: unless it is the largest input or output of any rank in the plan, which a
-      reader assumes
+    - `kind`: the kind is not CUSTOM.
+    - `in_place`: the collective is a gather or scatter that supports in-place calls only. A
+      plan cannot define which part of the larger buffer is the smaller one.
+    - `root`: the collective has a root.
+    - `contract`: the buffer sizes do not describe the collective completely. They do only if
+      there is a contract (sizes and result of a custom collective) without an expected
+      result, in which all inputs are defined and the units of each input and output equal the
+      plan's chunks.
+    - `unit_count`: it differs from the largest input or output of a rank in the plan's
+      chunks. A reader of the plan assumes this maximum.
 
-    Sizes of the plan are input and output chunks of each rank (at least 1), multiplied by the
-    option `tbg`.
+    The plan's chunks of a buffer are at least 1, also for an empty buffer. They are
+    multiplied by the option `tbg` before the comparison.
     """
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"

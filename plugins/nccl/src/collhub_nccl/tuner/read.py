@@ -391,13 +391,18 @@ def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterato
 
 
 def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
-    """Yield the faults of nodes, ranks and the optional conditions of a line; all `out-of-range`.
+    """Yield a defect `out-of-range` for each invalid nNodes, nRanks, numPipeOps and regBuff.
 
-    - Nodes, then ranks: -1 (any) or from 1 to 2^31 - 1. The first invalid one is the only
-      fault; later numbers are not checked.
-    - If both are given, there are no fewer ranks than nodes.
-    - numPipeOps is -1 or a number of up to 9 digits. regBuff is -1, 0 or 1. Each is checked
-      if the line has its field, and each gives a fault of its own.
+    -1 is valid in every field and means any. The checks, in this order:
+
+    - nNodes, then nRanks: from 1 to 2^31 - 1. After the first invalid one, no further field
+      is checked.
+    - nRanks is not below nNodes, if both are given.
+    - numPipeOps, if the line has this field: at most 9 digits.
+    - regBuff, if the line has this field: 0 or 1. It is checked even if numPipeOps is
+      invalid.
+
+    Numbers consist of ASCII digits only, without sign or blank.
     """
     numbers = [-1, -1]
     for position, field in enumerate(fields[6:8]):
