@@ -80,20 +80,19 @@ def build_startup_steps(
 
 
 def build_copies(message_ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns, RowPairs]:
-    """Build COPY steps from INPUT to OUTPUT for chunks whose only contributor also needs them.
+    """Build COPY steps from INPUT to OUTPUT for chunks that stay at their only contributor.
 
-    A chunk that several ranks contribute to (a reduction) has no copy, except in a system of one
-    rank. If `message_ends.wanted` is not None, only copies on these NPUs are built. Chunks that are
-    adjacent in INPUT and in OUTPUT of an NPU have one step with the sum of their counts. The steps
-    are sorted by NPU, then by offset in INPUT. A chunk with equal offsets in INPUT and OUTPUT is
-    copied too.
+    A chunk gets a copy if exactly one NPU contributes to it and this NPU also needs it,
+    even at equal offsets. If `message_ends.wanted` is not None, only these NPUs get copies.
+    Chunks that are adjacent both in INPUT and in OUTPUT of an NPU share one step. The steps
+    are sorted by NPU, then by offset in INPUT.
 
-    Returns (columns, control edges). The columns are those of `build_columns`, with offsets and
-    counts in units; without local chunks they are empty. The edges are (rows of sends, rows of
-    copies), in the order of the sends. Every send of a copied chunk that precedes the first arrival
-    of the chunk at its NPU has an edge to the copy. Such a send reads INPUT, which a copy in place
-    may overwrite. Row r of `message_ends` has row r in the edges, and copy k has row
-    `len(message_ends) + k`.
+    Returns (columns, edges). The columns are those of `build_columns`, in units. They are
+    empty without such chunks. The edges are (rows of sends, rows of copies), in the order
+    of the sends. A send of a copied chunk that precedes the first arrival of the chunk at
+    its NPU reads INPUT. It gets an edge, so that a copy in place does not overwrite INPUT
+    too early. In the edges row r of `message_ends` is r, and copy k is `len(message_ends) +
+    k`.
     """
     chunks = holders.chunks
     npu, chunk = _find_local_chunks(message_ends, holders)

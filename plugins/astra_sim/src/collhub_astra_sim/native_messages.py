@@ -149,27 +149,26 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 def direct(task: NativeTask) -> NativePlan:
     """Return ASTRA-sim's direct algorithm: every rank sends to all other ranks.
 
-    The full buffer has n units, one per rank. Rank r sends to r + 1 first, then to r + 2, and
-    so on (mod n). The first `task.width` messages (0: all n - 1) start after `task.delay_ns`.
-    The message to r + d with d > `task.width` starts when the one from r - (d - `task.width`)
-    was received and the delay after it has finished. So at most `task.width` messages of a rank
-    are in flight.
+    The full buffer has n units, one per rank. Rank r sends to r + 1, then r + 2, ... (mod
+    n). Up to `task.width` messages per rank (0: no limit) start together after the first
+    delay. The message to r + d with a larger d starts when the one from r - (d -
+    `task.width`) has been received and the delay after this receive is over.
 
-    - All-gather: the own part is copied from INPUT to OUTPUT before the first delay. The delay
-      is `task.delay_ns`.
-    - All-to-all: part d of INPUT is sent to rank d and stored in OUTPUT at the number of the
-      sender. The own part is copied. The delay is `task.delay_ns`; the plan is not valid in
-      place.
-    - Reduce-scatter: received parts are stored in SCRATCH of n units. The delay is longer by
-      the time of a reduction of `task.size` // n bytes. After all these delays the own part is
-      copied from INPUT to unit 0 of OUTPUT. Then the parts of r - 1, r - 2, ... are added in
-      this order, in no time.
-    - All-reduce: as a reduce-scatter, with the sum at unit r of OUTPUT, then an all-gather in
-      OUTPUT, whose first messages start at once. Its delay is `task.delay_ns`; with
-      `task.is_small` it is the longer one, as in ASTRA-sim.
+    - All-gather: the own part is copied from INPUT to unit r of OUTPUT, then the first
+      delay starts.
+    - All-to-all: part d of INPUT is sent to rank d and stored at the sender's number. The
+      own part is copied, too. The plan is not valid in place.
+    - Reduce-scatter: parts are collected in SCRATCH. After all delays the own part is
+      copied from INPUT to unit 0 of OUTPUT, then the parts of r - 1, r - 2, ... are added
+      in no time.
+    - All-reduce: the sum is at unit r of OUTPUT; then an all-gather in OUTPUT starts at
+      once.
+    - Any other kind is treated like an all-reduce.
 
-    Other collectives than these four are not refused and get the steps of an all-reduce. With
-    one rank there are copies but no messages.
+    The first delay is `task.delay_ns`, and the delays after receives are too. Exceptions:
+    those of a reduction phase are longer by the time to reduce `task.size` // n bytes, and
+    with `task.is_small` those of the all-gather phase, too. With one rank there are only
+    copies.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)

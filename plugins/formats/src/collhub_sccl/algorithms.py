@@ -200,14 +200,17 @@ class _StepReader:
         self._kind, self._root, self._parts = self._recognize_collective()
 
     def build_algorithm(self) -> Algorithm:
-        """Build the algorithm of the document; each send becomes a message of one unit.
+        """Build the algorithm of the document; each send becomes one message of one unit.
 
-        The collective has the parts of its kind (such as one per rank for an all-gather), each
-        divided into the number of parts from `_recognize_collective`; each of those is one
-        unit. The size in bytes is unknown. Name, dialect ("taccl" or "sccl"), rounds and this
-        number (`divisions`) are stored in the extension `EXTENSION`. Raises `InputError`
-        (`sccl-algorithm`, with the step of the first one) for a send of an address that the
-        collective does not have, and that of `_build_transfers`.
+        The collective was recognized from the chunks of the document. Every address is divided
+        into `divisions` units (`self._parts`, 1 if undivided). The number of units is the parts
+        of the kind, such as one per rank for an all-gather, times `divisions`. The size in
+        bytes is unknown. The extension `EXTENSION` has name, dialect ("taccl" or "sccl"),
+        rounds and `divisions`.
+
+        Raises `InputError` (`sccl-algorithm`) for the first send of an address that the
+        collective does not have, with its step. Raises it also if a rank sends an address and,
+        with the same start, receives a reduction into it.
         """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts

@@ -268,15 +268,18 @@ class _Tables:
         self._tag = np.array([*(tag & 0x7FFFFFFF for tag in tags), 0], np.int64)
 
     def columns(self, program: Program, options: HloOptions) -> dict[str, Int64Array]:
-        """Build the columns of all ranks: the rows of rank 0, of rank 1, and so on.
+        """Build the columns of all ranks: all rows of rank 0, then of rank 1, and so on.
 
-        Every rank has the rows of `program`, in the same order; columns are int64[ranks * rows]:
-        `rank`, `kind`, `name`, `operations`, `bytes`, `duration_ns`, `collective`, `group`, `root`,
-        `peer`, `tag`. A collective without this rank, and a SEND or RECV without a peer for this
-        rank, become markers. Operations and duration are set for computations only; bytes for
-        computations, collectives and messages; collective, group and root for collectives; peer and
-        tag for messages. The tag of other rows is 0, all other unset values are NONE. Durations are
-        estimates in ns from the rates in `options`: NONE without rates, at most 2^62 - 1.
+        Every rank has all rows of `program` in their order. Returns int64[ranks * rows] by
+        name. `rank`, `kind` and `name` are set in all rows, the other ones only here:
+
+        - computation: `operations`, `bytes`, `duration_ns`
+        - collective: `bytes`, `collective`, `group`, `root`
+        - SEND or RECV: `bytes`, `peer`, `tag`
+
+        A collective without this rank, and a SEND or RECV without a peer for it, become MARKER.
+        Unset values are NONE, but tags 0. Durations in ns are estimated from the rates in
+        `options`: NONE without rates, at most 2^62 - 1.
         """
         count, rows = self.group.shape[1], len(program.kind)
         kind = np.tile(np.array(program.kind, np.int64), count)

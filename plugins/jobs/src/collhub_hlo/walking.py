@@ -213,16 +213,22 @@ class _Evaluation:
         self._open_row = row if is_blocking and not frame.is_async else NONE
 
     def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
-        """Append the row of a collective or message; a permutation has two: a send and a receive.
+        """Append the row of a collective or message, and store it as the value of the instruction.
 
-        The rows have the bytes of the operands, and become the value of the instruction: the rows
-        that its users wait for. An instruction with `-start`, a send and a receive run concurrently
-        with the following rows, unless the configuration has `is_sync`; other instructions delay
-        the following rows if the module is run in the order of its schedule. An instruction that is
-        executed again (in a loop) gets new rows of the same call, whose number of executions
-        increases. No later computation is merged with a row before it. Unpaired messages and ragged
-        all-to-alls are counted as losses. Raises `InputError` for invalid attributes, and for too
-        many rows.
+        A send has one SEND row, a receive one RECV row, a permutation both, and a collective
+        one COLLECTIVE row. Each row has the bytes of the operands. Users of the instruction
+        wait for its rows.
+
+        If the module runs in the order of its schedule, the new rows wait for the last blocking
+        rows, not for the operands. They become blocking themselves, unless the instruction is
+        asynchronous: an opcode with `-start`, a send or a receive, in each case without
+        `is_sync` in the configuration. In any other order only data dependencies count.
+
+        The first execution adds a call to the program. Each execution, such as an iteration of
+        a loop, adds new rows of this call and 1 to `calls` of the call. No later computation is
+        merged with an earlier row. Losses are counted at the first execution: ragged
+        all-to-alls, and sends and receives without pairs. Raises `InputError` for invalid
+        attributes and for too many rows.
         """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)

@@ -292,12 +292,17 @@ def _device_ids(text: str, count: int) -> Int64Array:
 def _split_axes(axes: Mapping[str, int], named: str, text: str) -> tuple[list[int], list[int]]:
     """Split the axes of a mesh into factors, and find the factors that are named.
 
-    `axes`: size by name, in order; `named`: axes or sub-axes, separated by commas; `text`: for
-    errors. A sub-axis `(before)size` splits an axis into before x size x rest, and names the middle
-    factor. Returns the sizes of all factors, in the order of the axes and within them, and the
-    positions of the named ones in the order of `named`. Factors of size 1 are left out. Raises
-    `ValueError` for unknown axes, sub-axes that do not divide the axis or overlap, and a factor
-    that is named twice.
+    `axes`: size by name, in order. `named`: axes or sub-axes, separated by commas. A
+    sub-axis `x:(before)size` divides axis x into before, size and the rest, and names the
+    middle factor. `text` is used in messages.
+
+    Returns (sizes, positions): the sizes of all factors, in the order of the axes, the
+    slowest first, and the positions of the named ones, in the order of `named`. Factors of
+    size 1 are left out. A named axis that another sub-axis divides gives all of its
+    factors. Example: axes x=8, `named` `x:(2)2` give ([2, 2, 2], [1]).
+
+    Raises `ValueError` for an unknown axis, a sub-axis that does not divide it, sub-axes
+    that overlap, and a factor that is named twice.
     """
     cuts: dict[str, set[int]] = {name: {1, size} for name, size in axes.items()}
     parts = []

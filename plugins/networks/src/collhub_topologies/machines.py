@@ -141,15 +141,21 @@ def build_dgx2(text: TopologyText) -> Topology:
 
 
 def build_dgx_a100(text: TopologyText) -> Topology:
-    """Build `dgx-a100:N`: N machines of eight A100 with one NVSwitch each, and a NIC per GPU.
+    """Build `dgx-a100:N`: N machines of eight A100 GPUs, with one NVSwitch per machine.
 
-    A single machine (`dgx-a100`) equals `switch:8`: it has no NICs and no groups, and only the
-    class of links GPU to NVSwitch (default 300 GB/s). With several, the NICs of even GPUs are
-    linked to one network switch, and the NICs of odd GPUs to another one. Switch ids:
-    NVSwitches, NICs, network. Second class of links: GPU to NIC and NIC to network (25 GB/s).
-    Each machine is then a group. Raises `UsageError` for a number of machines that is not
-    positive or too large, and if the text states neither one bandwidth (or latency) nor one per
-    class.
+    For N = 1 or without N the result equals `switch:8`: one class of links (default 300
+    GB/s) and no NICs or groups. For N of at least 2:
+
+    - Each GPU has a NIC. NICs of even GPUs are linked to network switch 0, of odd GPUs to
+      1.
+    - Ids: GPUs, NVSwitches, NICs by GPU, then the two network switches.
+    - There are two classes of links: GPU to NVSwitch (default 300 GB/s), and GPU to NIC
+      together with NIC to network switch (default 25 GB/s).
+    - Each machine is a group.
+
+    Raises `UsageError` if N is not a positive number or too large. Raises it also if the
+    number of bandwidths (or of latencies) in the text is neither one nor the number of
+    classes.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:

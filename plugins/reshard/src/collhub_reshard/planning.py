@@ -170,25 +170,25 @@ def plan_reshard(
     choices: ReshardChoices | None = None,
     simulate: SimulateSeconds | None = None,
 ) -> ReshardPlan:
-    """Plan how tensors move between meshes, on a topology or between hosts with equal cards.
+    """Plan how tensors move between meshes of devices, on a topology or between hosts with
+    equal cards.
 
-    With `topology`, `host_bandwidth`, `latency_s` and `cards` are ignored. Without it,
-    `host_bandwidth` is required: bytes/s of each of the `cards` network cards of a host;
-    `latency_s` is in seconds. `choices`: None for the defaults.
+    With `topology`, `host_bandwidth`, `latency_s` and `cards` are ignored. Otherwise
+    `host_bandwidth` is required: bytes/s of each of the `cards` network cards of a host.
+    `choices` None means the defaults. There are two kinds of plans:
 
-    On a topology, streams over its links are planned if `_can_stream` permits it. Their number
-    of chunks is that of `choices`. If there is none, `simulate` (returns seconds, or None)
-    selects it; without `simulate` it is `MAX_CHUNKS` (64).
+    - Streams over the links of the topology, if `choices` has no strategy and no splitting,
+      no move has times, and the topology has one plane and few devices (`_can_stream`). All
+      boxes have the same number of chunks: that of `choices`, otherwise the one for which
+      `simulate` returns the shortest seconds, otherwise 64.
+    - Otherwise a schedule of the hosts' cards. Each box (a block of a tensor) that some
+      host must receive from another one gets a strategy and a number of chunks: those of
+      `choices`, otherwise the cheapest strategy and the best number by formula. Other
+      boxes, and empty ones, get neither. Without `topology`, the result has an ideal one.
 
-    Otherwise the hosts' cards are scheduled (`find_best_schedule`). Each box that must cross
-    between hosts gets the strategy of `choices`, or else the cheapest one, and the number of
-    chunks of `choices`, or else the best one by formula. Boxes without bytes, and those that
-    every receiving host has, get neither. `topology` of the result is then the given one, or an
-    ideal one.
-
-    Raises `InputError` without topology and bandwidth, and for the strategy tree without a
-    topology. Also for meshes that do not fit each other or the topology, and for too many
-    boxes. Raises `ValueError` without moves.
+    Raises `InputError` if both topology and bandwidth are missing, for the strategy tree
+    without a topology, for meshes that do not fit each other or the topology, and for too
+    many boxes. Raises `ValueError` without moves.
     """
     choices = choices or ReshardChoices()
     units = unit_tasks(moves)

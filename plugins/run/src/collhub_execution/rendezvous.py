@@ -28,19 +28,25 @@ class RunOrder:
 
 
 def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
-    """Return an order in which one process can run all records (operations), divided into batches.
+    """Return an order in which one process can run all records, divided into batches.
 
-    Batch k is `records[batches[k]:batches[k + 1]]`; its records are independent and can run at
-    once. SENDs are left out, because the RECV moves the data. Without records, `batches` is [0].
+    A record is one operation of one rank. Batch k is `records[batches[k]:batches[k + 1]]`;
+    its records do not depend on each other. SENDs are left out, because the RECV moves the
+    data. Without records, `batches` is [0].
 
-    A well levelled program (`is_well_levelled`) runs level by level. The batches of a level are all
-    RECVs, then the first local record of every rank, then the second ones, and so on. Of each of
-    these, COPY records are a batch before REDUCE records. The order in a batch is that of the
-    records.
+    A well levelled program (`is_well_levelled`) is sorted by these keys, in this order:
 
-    Any other program is simulated (`simulate_rendezvous`), and each batch has one record. Only then
-    `InputError` is raised: for ranks that are blocked forever (`deadlock`), with their positions,
-    and for a message whose two ends differ in size (`count-mismatch`).
+    1. level
+    2. in a level: RECVs before local records
+    3. local records: by their position among the local records of their rank and level
+    4. local records: COPY before REDUCE
+    5. the row of the record
+
+    All records that are equal in keys 1 to 4 are one batch.
+
+    For any other program the ranks are simulated, and each batch has one record. Only then
+    `InputError` is raised: for ranks that are blocked forever (`deadlock`), and for a
+    message that is sent and received with different sizes (`count-mismatch`).
     """
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)

@@ -328,19 +328,18 @@ def _plan_run(
 ) -> _RunPlan:
     """Compute the message sizes, the number of rounds and the constants of a run.
 
-    1. The size of a message is its bytes in the algorithm divided by the instances of the variant.
-    2. The chunk is that of the kernel, or `chunk_bytes` if that is given and smaller. The number of
-       rounds is the largest message divided by the chunk, at least 1 and at least the pieces of the
-       variant. It may be a fraction.
-    3. At most 2 rounds are to be simulated (`_SIMULATED_ROUNDS`), with several pieces 4
-       (`_SIMULATED_PIECES`). A number of rounds below this limit is rounded up; `simulated` is then
-       this number, otherwise the limit. Example: 1.5 rounds become 2, and 7.5 rounds remain, of
-       which 2 are simulated.
-    4. A round sends an equal part of every message: `row_bytes` is the size / rounds.
+    - Message size: bytes of the message in the algorithm / instances of the variant.
+    - Chunk: that of the kernel; `chunk_bytes` if it is given and smaller.
+    - Rounds: largest message / chunk, at least 1, and at least the pieces of the variant.
+      It can be a fraction.
+    - Limit of simulated rounds: 2 with one piece, otherwise 4. `simulated` is the number of
+      rounds, rounded up, at most the limit. Rounds below `simulated` become `simulated`.
+      Example: 1.5 rounds become 2; of 7.5 rounds, 2 are simulated.
+    - `row_bytes`: message size / rounds.
 
-    The constants are those of `kernel_timing` for this variant. Thread blocks get their share of
-    the processors. Link efficiencies are multiplied by nominal rate / rate of the topology. For
-    nvls the efficiency is limited to the measured rate of its switches, if it has one.
+    The constants are those of the kernel for this variant. Thread blocks share the
+    processors. Link efficiencies are multiplied by nominal rate / rate of the topology. For
+    nvls, the efficiency is limited to the measured rate of the switches, if it is known.
     """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)

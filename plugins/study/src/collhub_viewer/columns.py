@@ -286,21 +286,22 @@ class StepColumns:
     ) -> Reference | None:
         """Add a column with one value per step, without the values that the page can infer.
 
-        `values` are in the order of the steps. The returned description is that of
-        `ColumnLines.add` for the remaining values, and states the values that are left out:
+        These values are left out, and the key is added to the returned description:
 
-        - `waits` is `next`: the values of waits, if each equals the value of the next step. It
-          does not apply if the last step is a wait.
-        - `rest` is their value: the values of steps that are neither waits, sends nor receives, if
-          there are such steps and their values are all equal
-        - `ends` is `first`: of each message, the value of the later step in the table, if for all
-          messages it equals that of the other step. Only with `has_partners`: the page knows the
+        - `waits: "next"`: the values of waits, if each equals the value of the next row. The
+          rule is not used if the last row is a wait.
+        - `rest: VALUE`: the values of steps that are no waits, sends or receives, if there are
+          such steps and all have this value.
+        - `ends: "first"`: the value of the later row of every message, if it equals that of the
+          earlier row for all messages. It is used only with `has_partners`: the page knows the
           matching steps.
 
-        Rules without any step to leave out (no waits, no messages) are stated too, except `rest`.
-        If the column would exceed the budget of the page, nothing is added, `name` is listed as
-        omitted, and None is returned. With `is_required`, the column is added regardless of the
-        budget.
+        `waits` and `ends` are also added if there are no waits or no messages. The remaining
+        values keep their order and are written by `ColumnLines.add`, with `is_delta` as
+        differences.
+
+        If the column exceeds the budget of the page, it is not added, `name` is appended to the
+        omitted columns, and None is returned. With `is_required` the budget is ignored.
         """
         kept = np.ones(len(values), bool)
         waits = np.flatnonzero(self.is_wait)

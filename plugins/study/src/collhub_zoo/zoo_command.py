@@ -184,11 +184,12 @@ def get(
     out: str,
     output: OutputRequest,
 ) -> int:
-    """Create the algorithm NAME, verify it and write it to OUT.
+    """Create the algorithm NAME of the catalogue, verify it and write it to OUT.
 
-    It is an error if the card excludes the collective or the network, or needs a file that
-    --fetched does not give. An algorithm that is not correct is not written, unless --verify
-    permits it. The written files and the losses of the format are reported.
+    Reports the written files and the losses of the format. Fails without writing if the
+    catalogue has no entry NAME, or its card does not list the collective or the number of
+    ranks of the network. Fails also if the card needs a file that --fetched does not give,
+    and for an incorrect algorithm unless --verify permits it.
     """
     from collhub_zoo.catalogue import AlgorithmSource
 

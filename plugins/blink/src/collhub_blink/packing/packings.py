@@ -301,14 +301,18 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield up to `_MAX_TRIALS` (64) orders of the ranks for a chain: int64[ranks], also repeated.
+    """Yield up to 64 orders of the ranks for a chain from `root`: int64[ranks], also repeated.
 
-    The group of a rank is named by the lowest rank, possibly itself, from or to which its route has
-    at most `_HOPS_OVER_ONE_SWITCH` (2) links. This is normally a rank at the same switch. The
-    distance of two groups is the number of links of the route between the ranks that name them. An
-    order visits group by group as in `_find_path`, from the group of the root on, with new random
-    numbers of `seed` for each order. The ranks of a group are in ascending order, except that the
-    root is the very first. An order is left out if a rank has no route to the next one.
+    Ranks at the same switch form a group. A rank belongs to the lowest rank, possibly
+    itself, from or to which its route has at most 2 links. An order visits one group after
+    the other:
+
+    - It begins with the group of the root. The next group is the nearest unvisited one;
+      ties are decided by the fewest near neighbours, then by random numbers of `seed`, new
+      for each order. The distance of groups is that of their lowest ranks, in links.
+    - In a group, ranks are ascending, but the root is the very first rank.
+
+    An order is left out if some rank has no route to the next one.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute

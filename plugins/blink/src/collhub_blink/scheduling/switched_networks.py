@@ -179,17 +179,19 @@ def _is_slower_than_best(
 def _generate_coarse_schedules(
     task: PackingTask, packings: Sequence[PlacedPacking], candidates: Sequence[TimedSchedule]
 ) -> Iterator[tuple[PlacedPacking, PackingSchedule]]:
-    """Yield a coarse schedule of each packing, without duplicates, in order of planned time.
+    """Yield a coarse schedule per packing, with its packing, by ascending planned time.
 
-    Of equal planned times, the packing with the lower index is first. Schedules are duplicates if
-    they have the same planned time, and the same sorted starts and sorted finishes of all
-    messages; only the first is yielded. A packing is omitted if it has no schedule
-    (`build_coarse_schedule`).
+    Of equal planned times the packing with the lower index is first. A packing is left out
+    in these cases:
 
-    The caller adds evaluated schedules to `candidates` during the iteration. Before a schedule is
-    built, 0.98 times the bandwidth time of the packing is a lower bound of its planned time. If
-    `candidates` is not empty, the packing is omitted if `_is_slower_than_best` holds for this
-    bound.
+    - It has no coarse schedule.
+    - Its schedule equals a yielded one: planned time, sorted starts and sorted finishes of
+      all messages.
+    - `candidates` is not empty, and the packing is slower than the best of them
+      (`_is_slower_than_best`) even at its lower bound, 0.98 times its bandwidth time.
+
+    The caller adds the evaluated schedules to `candidates` during the iteration. Packings
+    are tested and scheduled only when their turn comes.
     """
     # By time and packing: schedules by their planned times, and packings without one yet by lower
     # bounds, so that a schedule is taken when all that may be planned earlier are built.

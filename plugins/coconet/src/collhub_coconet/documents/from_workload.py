@@ -325,16 +325,20 @@ def create_error(
 
 
 def parse_statement(workload: Workload, row: int, text: str) -> Fields:
-    """Return the fields of the statement of a node from its text, a JSON object.
+    """Parse the text of a node's statement; check the fields that are read before the typing.
 
-    `row`: the node, for messages. Each of three fields may be missing: `operations` and
-    `arguments` must be lists of objects, `program` an object. Each object in the lists must
-    have a text as `name`, and a list as `operands` if it has this field. Of these objects, and of
-    the program, the other checked fields are those of `_find_flaw`. Nothing else is checked, and
-    no default is added.
+    Returns the JSON object unchanged. `row`: the node, for messages. All fields may be
+    missing. These are checked:
 
-    Raises `InputError` (`tensor-attributes`) with the node for an empty text and for a
-    malformed field. For a text that is no JSON object, raises the error of `parse_json_object`.
+    - `operations` and `arguments`: lists of objects, each with a text `name`
+    - `program`: an object
+    - `operands` of an operation: a list of names and numbers
+    - `place`: an integer; `history`: a list of objects
+    - `result`: an object or null; `arguments` of the program: a list of names or null
+
+    The last two lines apply to every object in the lists and to the program. Raises
+    `InputError` (`tensor-attributes`) for an empty text or a malformed field. For a text
+    that is no JSON object, raises the error of `parse_json_object`.
     """
     if not text:
         lacks = "operation, operands, element type, shape and layout"

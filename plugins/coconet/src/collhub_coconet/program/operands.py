@@ -326,12 +326,16 @@ class Operands:
     ) -> Layout:
         """Look up the layout of the result on one axis of the mesh.
 
-        `layouts`, `roles`: layout and roles of the dimensions of each operand (dimensions with
-        equal roles correspond); `result`: roles of the result's dimensions. Three and more operands
-        are combined from the left: the layout of the first two, which has the roles `result`, with
-        the third one, and so on. Without a mesh, the result of a contraction that would be partial
-        is LOCAL if no operand is partial. Raises `TypingMistakeError` if the table has no rule;
-        `where` precedes its message.
+        `layouts`: of each operand. `roles`: per operand, the role of each of its dimensions;
+        equal roles correspond. `result`: roles of the result's dimensions.
+
+        - One or two operands: the rule of the table for kind, reduction, dimension and root.
+        - More operands: the first two give a layout with the roles `result`. This and the third
+          give the next one, and so on.
+
+        Exception: without a mesh, a contraction whose result would be partial is LOCAL, unless
+        an operand is partial. Raises `TypingMistakeError` if the table has no rule; the message
+        begins with `where`.
         """
         operation = self.operation
         key = operation.kind, operation.reduction, operation.dimension, operation.root

@@ -244,19 +244,23 @@ class _Search:
         self._enqueue(Candidate(program, (), *evaluation), SEARCHED)
 
     def expand_round(self, workers: Executor | None) -> None:
-        """Expand the 8 most promising states of the queue, and enqueue the new programs.
+        """Expand up to 8 of the most promising states of the queue, and enqueue the new programs.
 
-        The most promising state has the lowest time relative to the original program, as a mean
-        over the sizes; of equal ones, the state that was discovered first. States that are
-        dominated (`_is_dominated`) are removed, count as pruned, and do not count toward the 8
-        (`_STATES_PER_ROUND`). If no other state is left, the queue is empty afterwards.
+        The states with the lowest time relative to the original program, as a mean over the
+        sizes, are taken; of equal ones, the first discovered. A dominated state (no descendant
+        can be better than known programs) is removed and counted as pruned, and does not count
+        toward the 8. If only dominated states are left, the queue is empty afterwards.
 
-        A rewrite is dropped if its program is known (by hash), or if `max_states` programs are
-        known, which marks the result as incomplete. New programs are evaluated at every size,
-        and added to the candidates of the result and to the queue, parent by parent. A new
-        program may be rewritten only by the kind of transformation that created it and by later
-        kinds of `SEARCHED`. `workers` compute in parallel, with the same results as without.
-        Raises `InputError` if a worker died.
+        The programs of each state are those of one further transformation. They are filtered in
+        this order:
+
+        1. A program that is known, by hash, is dropped.
+        2. If `max_states` programs are known, it is dropped, and the result becomes incomplete.
+
+        The remaining ones are evaluated at every size, and added to the candidates of the
+        result and to the queue, state by state. A program may later be rewritten only by the
+        kind of transformation that created it and the kinds after it in `SEARCHED`. `workers`
+        compute in parallel with equal results. Raises `InputError` if a worker died.
         """
         parents = self._take_parents()
         tasks = [(candidate.program, kinds) for candidate, kinds in parents]

@@ -325,13 +325,19 @@ class _GraphTyper:
         return False
 
     def _add_kind(self, node: GraphNode, base: str) -> bool:
-        """Add a node as operations of the language; return whether this succeeded.
+        """Add a node of the graph as operations of the language; return whether this succeeded.
 
-        It is tried with the operands as they are; then with local values (each rank has its own)
-        converted to blocks of a larger tensor, like other operands of the same shape; then with all
-        sliced or partial values converted to local ones. The last two are tried only if some
-        operand is sliced, partial or on a root, and the operator is in the table of layouts. After
-        a failure no operation is added. It fails at once if the operator has no expansion.
+        Three attempts are made, each with other operands:
+
+        1. The operands unchanged.
+        2. Local operands (each rank has its own value) converted to blocks of a larger tensor,
+           if another operand of the same shape is sliced.
+        3. All sliced or partial operands, and those on a root, converted to local ones.
+
+        Attempts 2 and 3 are made only if some operand is sliced, partial or on a root, and the
+        operator is in the table of layouts. After a failure no operation remains. The result is
+        False at once if the operator `base` has no expansion; `_foreach_` operators have that
+        of their name without it.
         """
         # A list operator (`_foreach_add`) applies the operator of its name to every entry.
         expansion = EXPANSIONS.get(base.replace("aten._foreach_", "aten."))

@@ -146,24 +146,29 @@ def infer_dependencies(
     is_communication: BoolArray,
     launches: Launches,
 ) -> Pairs:
-    """Infer which earlier activity of another stream each activity waited for: (earlier, later).
+    """Infer which activity each activity waited for: two int64 arrays, (earlier, later) rows.
 
-    Activities (kernels, copies) are sorted by start; times are in ns. Returns two int64 arrays of
-    rows. The pairs of communications come first (`_link_to_last_launch`): a communication depends
-    on the last other activity that its thread launched before it. The other pairs follow, sorted by
-    the later activity.
+    Activities are kernels and copies, sorted by start; times are in ns. An activity has at
+    most one pair.
 
-    An activity that is no communication has at most one pair, and only in one of these cases:
+    A communication depends on the last other activity that its thread launched before it.
+    It has no pair if that activity ends after the start of the communication. Streams do
+    not matter.
 
-    1. Its thread called for a wait before launching it (`_mask_awaiting_launches`).
-    2. It starts more than 20 us after the time at which it was free to start. This is the later one
-       of its launch and the end of its predecessor on the stream, if it has one.
+    Any other activity can have a pair in two cases:
 
-    The earlier activity is searched among the last 64 activities, of any stream, that end at or
-    before the start of the later one. It is the one with the latest end (of equal ends the highest
-    row) that is on another stream and was launched before the later one. In case 2 alone, it must
-    also end after that time. Without such an activity there is no pair. An activity without a known
-    launch counts as launched at its start.
+    - Waiting: its thread called for a wait before launching it.
+    - Gap: it starts more than 20 us after it was free. It is free at its launch or at the
+      end of the previous activity on its stream, whichever is later.
+
+    Its candidates are the 64 latest ends at or before its start. The one with the latest
+    end is used that is on another stream and was launched earlier; of equal ends, the
+    highest row. In the case of a gap without waiting it must also end after the activity
+    was free. Without a candidate there is no pair. An unknown launch counts as the start of
+    the activity.
+
+    The pairs of communications come first, in the order of launches; the other ones by
+    later row.
     """
     issued_at = launches.issue_times(start)
     before = find_previous_on_stream(stream)

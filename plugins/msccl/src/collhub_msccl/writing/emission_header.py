@@ -97,15 +97,27 @@ class Target:
 
 
 def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
-    """Choose the header of the file: runtime, modes, collective name, sizes, protocol and name.
+    """Choose the values of the header: runtime, modes, collective, sizes, protocol and name.
 
-    Each value comes from the options, otherwise from the imported file (the `<algo>` attributes in
-    the extension `msccl`), otherwise from a default. The runtime is never imported: without the
-    option it is `msccl` for a custom collective whose name `executor` does not know, otherwise
-    `executor`. A protocol that is missing or unknown becomes Simple. Raises `UsageError` for
-    options that the runtime or the collective does not support and for contradictory sizes, and
-    `InputError` for algorithms that the runtime does not support (`unknown-collective`,
-    `runtime-limit`).
+    Imported attributes are those of `<algo>` in the extension `msccl`, which the reader
+    stored.
+
+    - Runtime: the option. Otherwise `msccl` for a custom collective whose name (option,
+      else imported) `executor` does not know, else `executor`.
+    - Protocol: the option, else the imported one, else Simple. An unknown one becomes
+      Simple.
+    - Sizes: the option, else the imported one, else 0 and no maximum; both are inclusive.
+    - Name: the option, else the imported one, else that of the source file, else
+      `coll_ranks`. It is shortened and gets `_` for special characters.
+    - Collective: the option. The imported name counts only for a custom collective and if
+      the runtime knows it. Otherwise it is the runtime's name of the kind, else of custom
+      collectives.
+    - Modes: the option, else those of the algorithm; `msccl` gets one mode.
+
+    Raises `UsageError` for a collective or mode that the runtime or the algorithm does not
+    support, and for a maximum below the minimum. Raises `InputError` if the runtime has no
+    such collective (`unknown-collective`) or a buffer is larger than it supports
+    (`runtime-limit`).
     """
     # Attributes of `<algo>` stored by the reader of this plugin.
     extension = algorithm.extensions.get("msccl")

@@ -54,9 +54,16 @@ class KnownFits:
 
 
 def _compute_digest(algorithm: Algorithm) -> bytes | None:
-    """Return a digest of everything on which the programs of an algorithm depend.
+    """Return a SHA-256 digest of everything that the resources of an algorithm depend on.
 
-    None for an algorithm that is not remembered.
+    Equal digests mean equal programs. The digest covers:
+
+    - the collective: kind, ranks, units, root, modes and reduction
+    - the name of the source file, and the units of SCRATCH of each rank
+    - all columns and dependencies of the steps, without the durations
+
+    Returns None for an algorithm that must not be remembered: with a custom contract, with
+    counts per rank, or with an extension `msccl`.
     """
     collective, steps = algorithm.collective, algorithm.steps
     is_custom = collective.contract is not None or collective.counts is not None

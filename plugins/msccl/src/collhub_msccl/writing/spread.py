@@ -75,26 +75,23 @@ class Fusing(Enum):
 
 
 def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
-    """Find the pairs (row, later row) that may be fused into one step of the file, as two arrays.
+    """Find the pairs of rows that may be fused into one step: arrays of rows and later rows.
 
-    First come the reductions, then the forwarded messages:
+    First come the pairs of reduction chains, then the pairs of forwarding:
 
-    - Reductions, for any `fusing`: (first row of a chain, each later row of the chain), as
-      `find_reduction_chains` finds them among the dependencies of `draft`.
-    - Forwarding, unless `fusing` is NONE: (receive, send). The send depends directly on the
-      receive, is on the same channel, and sends exactly the received region. Each row is in at
-      most one pair (`match_one_to_one`). The pairs ascend by receive.
+    - Reduction: (first row of a chain, each later row). It is independent of `fusing`.
+    - Forwarding, unless `fusing` is NONE: (receive, send), ascending by receive. The send
+      depends directly on the receive, has the same channel, and sends exactly the received
+      region. Each row is in at most one pair.
 
-    With ALL, these pairs are the result. PROMPT omits fusions that delay another step, if the
-    steps have an order of execution without fusions:
+    ALL gives all of these. PROMPT is for the execution without fusions, and drops fusions
+    that delay another step: a pair of forwarding if a step other than the send depends on
+    the receive and begins before the send has finished; and the rest of a chain from a
+    reduction whose operands are ready later than those of the first reduction. If the steps
+    have no order of execution, PROMPT equals ALL.
 
-    - A forwarding pair is omitted if another step depends on the receive, and would begin before
-      the receive and the send have finished. Begins are those of `compute_ideal_begins`.
-    - A chain ends before a reduction whose operands are ready later than those of the chain's
-      first one.
-
-    If there is no such order, PROMPT gives the pairs of ALL. `is_free`: channels are not assigned
-    yet. `latency`: latency of a link, in units of time. Both arrays are empty without pairs.
+    `is_free`: channels are not assigned yet. `latency`: of a link, in units of time. Both
+    arrays may be empty.
     """
     first, second = draft.parents, draft.children
     runs = find_reduction_chains(draft, first, second)

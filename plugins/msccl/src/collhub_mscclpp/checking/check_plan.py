@@ -145,20 +145,27 @@ def prepare_plan(
 ) -> PreparedPlan:
     """Check the rules of a plan that need its memory layout, and prepare its simulation.
 
-    The names and references of the plan must be valid (`check_operations`). The plan is not
-    simulated, and its violations raise no exception. They are added to `findings` in this order:
-    counters that a launch leaves unbalanced, wrong offsets in place, barriers, pipelines, packets
-    in scratch, overlaps within an operation, unusual members, relaxed signals, missing block
-    barriers. The codes are in the functions `check_counters` to `check_block_barriers`. A plan with
-    violations is prepared, too.
+    Memory is divided into cells: the largest parts of chunks of which all ranges consist. A
+    counter is a semaphore or the signals of a channel. Violations are added to `findings`,
+    by rule in this order, and raise no exception:
 
-    Memory is divided into cells, the largest parts of chunks of which all ranges consist. A counter
-    is a semaphore or the signals of a channel.
+    1. counters that a launch leaves unbalanced
+    2. wrong offsets in place
+    3. barriers
+    4. pipelines
+    5. packets in scratch
+    6. overlaps within an operation
+    7. unusual members
+    8. relaxed signals
+    9. missing block barriers
 
-    Raises `InputError` (`plan-size`), with nothing added to `findings`, if the buffers of all ranks
-    have more than 2^24 cells, or if all ranges of operations together have more than 2^22 cells.
-    Raises it after the findings above were added if the plan has more than 8 192 actors. Actors are
-    thread blocks, ranks, and port channels whose puts may be late.
+    A plan with violations is prepared, too. Names and references must be valid
+    (`check_operations`).
+
+    Raises `InputError` (`plan-size`) if the buffers have more than 2^24 cells, or the
+    ranges of all operations together more than 2^22 cells; `findings` is then unchanged.
+    Raises it after all checks for more than 8 192 actors: thread blocks, ranks and port
+    channels whose puts may be late.
     """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)

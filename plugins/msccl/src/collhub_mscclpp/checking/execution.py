@@ -338,13 +338,15 @@ def _new_state(
     proxies: int,
     launches: int,
 ) -> State:
-    """Create the state before the first launch, with room for `launches` launches.
+    """Create the state of a simulation before the first of `launches` launches.
 
     Actors, which have a clock each, are the thread blocks, then one host per rank, then the
-    proxies. All clocks are 0, all contents undefined, and every block is at its first operation.
-    The queue of a counter has room for its initial value and all signals of all launches; the
-    initial value is limited to the number of waits in all launches. The pools of clocks and reads
-    have 64 entries and grow later. At most 256 races are recorded.
+    proxies. Clocks are 0, contents undefined, and blocks are at their first operation.
+
+    The queue of a counter has room for its initial value and for the signals of all
+    launches. The initial value is limited to the number of waits in all launches. A counter
+    with an initial value gets 0 in `raised`, the number of its signals in a launch. The
+    pools of clocks and reads start with 64 entries. At most 256 races are stored.
     """
     blocks = len(plan.blocks)
     actors = blocks + plan.num_ranks + proxies

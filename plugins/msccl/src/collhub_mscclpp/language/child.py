@@ -195,18 +195,19 @@ def find_defects(
     program: CollectiveProgram,
     earlier: Sequence[CollectiveProgram] = (),
 ) -> Iterator[str]:
-    """Yield a text for each defect that the package's plan of a program would have.
+    """Yield a text for each defect of the plan that the package mscclpp makes of a program.
 
-    In this order:
+    The order is:
 
-    - The replication policy is `none`.
-    - The program has barriers, and so have `earlier` programs of the same process: the package
-      numbers the barriers on from theirs.
-    - For each rank: one text per kind of defect (`_find_block_defects`), that of the first
-      thread block with this kind. The texts of a rank are in the order in which the kinds
-      occur, by thread blocks ascending, and begin with the rank and the thread block.
+    1. the replication policy `none`
+    2. barriers, if both the program and the `earlier` programs of the process have some:
+       the package continues the numbers
+    3. defects of thread blocks, by rank, then thread block. Each kind of defect gives one
+       text per rank, for the first thread block with it. The text begins with rank and
+       thread block.
 
-    Yields nothing for a program without defects.
+    Without defects the iterator is empty. `earlier`: programs of the same process that were
+    built before.
     """
     if program.replication_policy is ReplicationPolicy.none:
         yield "replication_policy none always fails with a TypeError there: leave it out"

@@ -188,15 +188,16 @@ class StepList:
         return StepTable.from_columns(self._num_ranks, columns, data, self._control, file)
 
     def _find_dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
-        """Find the pairs of steps that access the same memory, at least one of them writing.
+        """Find the pairs of steps that access the same memory cell, at least one of them writing.
 
-        Returns two int64 arrays of equal length: the rows of earlier steps and of later steps,
-        sorted by later step. For each cell, a step that reads or writes it depends on the last
-        earlier step that writes it. A step that writes it also depends on all steps that read it
-        since then. Pairs may occur repeatedly; a step does not depend on itself.
+        Returns two int64 arrays of equal length, the rows of earlier and of later steps, sorted
+        by later step. For each cell:
 
-        `columns`: the step columns, of which `count` is used. The arrays first have room for 4
-        pairs per step; if that does not suffice, the search is repeated.
+        - A step that reads or writes it depends on the last earlier step that wrote it.
+        - A step that writes it also depends on all steps that read it since that write.
+
+        Pairs can occur repeatedly. A step does not depend on itself. `columns`: only `count`,
+        the cells of each step, is used.
         """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies

@@ -25,29 +25,27 @@ def ring_algorithm(
     num_npus: int | None = None,
     collective_bytes: int | None = None,
 ) -> Algorithm:
-    """Return the algorithm of a collective over rings: ring number i sends on channel i.
+    """Return the algorithm of a collective over rings; ring i sends on channel i.
 
-    Every ring must contain each rank once; there must be at least one. Each ring carries an
-    equal share of the data, as `chunks` equal parts.
+    Each ring contains every rank once and carries an equal share of the data, as `chunks`
+    parts.
 
-    - Reduce-scatter and all-gather: the block of each rank passes once along the ring.
-    - All-reduce: the block of each rank is reduced along the ring up to that rank, then sent
-      along the same ring (Patarasuk and Yuan, JPDC 2009).
+    - All-gather, reduce-scatter: the block of each rank passes once along the ring.
+    - All-reduce: the block of rank r is reduced along the ring up to r, then sent along it
+      again.
     - Broadcast: a chain from `root` along the ring. Reduce: a chain that ends at `root`.
 
-    Without a root, a part begins when the previous one is complete. In a chain, a part begins
-    one round after the previous one. Unit numbers are (block * number of rings + ring) *
-    `chunks` + part; the block of rank r is r, or 0 with a root.
+    A part starts when the previous one is complete; in a chain it starts one round later. A
+    unit is numbered (block * rings + ring) * `chunks` + part. Block r is that of rank r;
+    with a root there is only block 0.
 
-    `npus[r]` is the NPU of rank r, by default r, among `num_npus` NPUs (by default the highest
-    + 1). The collective becomes custom unless `npus` are 0 to `num_npus` - 1. The result is for
-    calls in place and out of place. `collective_bytes`, `provenance` and `extensions` are
-    stored.
+    `npus[r]` is the NPU of rank r (default r); `num_npus` is by default the highest + 1. If
+    `npus` are not 0 to `num_npus` - 1, the collective becomes custom. Both modes are valid.
 
-    Raises `InputError` for a broadcast or reduce if `root` is None or no rank, for the other
-    collectives above with a root, and for gather and scatter. Raises `KeyError` for other kinds
-    without a root, `IndexError` without rings, and `ValueError` for rings of one rank, except
-    for a broadcast or reduce.
+    Raises `InputError` for a broadcast or reduce without a valid `root`, for another
+    collective with one, and for gather and scatter. Raises `KeyError` for other kinds
+    without a root, `IndexError` without rings, and `ValueError` for rings of one rank,
+    except for a broadcast or reduce.
     """
     ranks, count = len(rings[0]), len(rings)
     is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)

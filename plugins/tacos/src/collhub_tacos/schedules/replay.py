@@ -36,30 +36,31 @@ _OFFENCES = ("", "names no chunk", "is sent before it is there", "is there alrea
 def replay(
     schedule: LinkSchedule, times: LinkTimes, origin: Int64Array, needed: Pairs | None = None
 ) -> int:
-    """Verify a schedule and return its time in ps: the last arrival, 0 without transfers.
+    """Verify a schedule; return the last arrival in ps, 0 without transfers.
 
-    Chunk x starts at NPU `origin[x]`; if it is reduced, its sum ends there; in an all-reduce both.
-    `needed`: columns (chunk, node) of the NPUs that need a chunk or, in a reduction, contribute to
-    it. None means all NPUs and all chunks.
+    Chunk x is at NPU `origin[x]` in the beginning. The sum of a reduced chunk is built
+    there; in an all-reduce it is then spread from there. `needed`: (chunk, NPU) pairs that
+    must be served, None for all. Raises `InputError` (`invalid-schedule`) for the first
+    violated rule:
 
-    Raises `InputError` (`invalid-schedule`) for the first violation of these rules, checked in this
-    order:
+    1. Chunks and links exist.
+    2. A transfer takes the arrival time of its link (at least 1 ps) and starts at 0 or
+       later.
+    3. No transfer starts while its link is busy with the previous one.
 
-    1. Chunks exist (0 to len(origin) - 1), and links exist.
-    2. A transfer takes the arrival time of its link, at least 1 ps, and does not start before 0.
-    3. A transfer starts only when its link is no longer busy with the previous one.
-    4. No node sends its part of a sum twice, and the origin of a sum does not send a part.
-    5. A part goes to the origin of the sum, or to a node that sends the sum on, not before this
-       arrival.
-    6. All needed NPUs contribute to the sum.
-    7. No node receives a chunk that is not reduced twice, and its origin does not receive it.
-    8. A chunk is sent only after its arrival; from the origin of a sum only after the last part has
-       arrived there.
-    9. All needed NPUs receive the chunk or start with it.
+    For transfers that reduce (if there are any):
 
-    Times may be equal: a chunk can be sent at its arrival. Rules 4 to 6 are for transfers that
-    reduce, and are skipped without any. Rules 7 to 9 are for the other ones, and are skipped if
-    there are transfers and all reduce.
+    4. The origin does not send a part, and no node sends its part of a chunk twice.
+    5. Each part arrives before or when the receiving node sends the sum on.
+    6. Every needed NPU contributes.
+
+    For the other transfers (skipped only if all transfers reduce and there is at least
+    one):
+
+    7. The origin does not receive its chunk, and no node receives a chunk twice.
+    8. A node sends a chunk only after it arrived; the origin only after the last reducing
+       transfer arrived there. Equal times are allowed.
+    9. Every needed NPU receives the chunk or is its origin.
     """
     movements = _Movements.of(schedule)
     num_chunks = len(origin)

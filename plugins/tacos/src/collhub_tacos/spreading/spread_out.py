@@ -260,25 +260,24 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 
 
 def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
-    """Yield the suitable kernels (methods of spreading) in the order in which they are tried.
+    """Yield the suitable methods of spreading chunks (kernels) in the order of the trials.
 
-    A pair is a link (or an arc of a network with switches) and a chunk. With switches
-    (`PathNetwork`), in this order:
+    A pair is a link and a chunk. In a network with switches (`PathNetwork`):
 
-    - stages: one kernel per plan along groups of NPUs that is possible and promising; none if
-      some NPUs only relay
-    - trees of routes: omitted only if there are stages, the network is regular, and there are
-      more than `_MAX_PAIRS_FOR_TREES` (20 000) pairs. It is regular if all arcs have equal
-      times or `find_group_grids` finds a grid.
+    1. stages: one kernel per possible and promising plan along groups of NPUs; none if some
+       NPUs only relay
+    2. trees of routes: always, except if there is a kernel of stages, the network is
+       regular, and there are more than 20 000 pairs. A network is regular if all arcs have
+       equal times or its groups form grids.
 
-    Without switches, in this order:
+    Without switches:
 
-    - equal steps: for an all-gather of all NPUs on links of equal times. If links are also busy
-      until the arrival, no other kernel follows.
-    - the translated part of one node: for an all-gather of all NPUs on a symmetric network with
-      at most `_MAX_PAIRS_FOR_SYMMETRY` (20 million) pairs
-    - deliveries in the order of time: always, except after equal steps for more than
-      `_PAIRS_FOR_SEEDS` (400 000) pairs
+    1. equal steps: if all NPUs gather, on links of equal times. If these links are also
+       busy until the arrival, no other kernel follows.
+    2. the translated part of one node: if all NPUs gather, on a symmetric network, for at
+       most 20 million pairs
+    3. deliveries in the order of time: always, except with kernel 1 and more than 400 000
+       pairs
     """
     if isinstance(task.network, PathNetwork):
         # Yield stages if they are possible, and trees for small or irregular networks.
