@@ -47,10 +47,15 @@ def inspect(
     size_text: str | None,
     as_json: bool,
 ) -> None:
-    """Describe IN: collective, steps by kind, channels, traffic by link, critical path, origin.
+    """Describe IN: traffic and critical path of an algorithm, or nodes of a workload or trace.
 
-    For a workload: nodes, process groups, collectives by kind and size. For execution traces that
-    are neither: nodes by type, dependencies, attributes.
+    An algorithm, which is not verified: collective, steps by kind, channels, traffic by
+    link, critical path, origin.
+
+    A workload: nodes, process groups, collectives by kind and size.
+
+    Other execution traces: nodes by type, dependencies, attributes. A workload of traces
+    that cannot be read is described in this way too, with a warning.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.jobs.workloads import print_workload

@@ -118,22 +118,23 @@ def read_inspector(content: bytes, file: str) -> list[str]:
 
 
 def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> NcclEvidence:
-    """Return the evidence of all RAS queries on processes and ranks of the job.
+    """Return the evidence of all queries of NCCL's RAS (its status service) on ranks of the
+    job.
 
-    `reports`: queries in the order of their files. In each query, the rank of a process in the
-    largest communicator is taken as its rank in the job (`_ranks_of_job`). The fields are:
+    `reports`: queries in order. The rank of a process in the largest communicator of a
+    query, the first one of equal size, is taken as its rank in the job. The fields are:
 
-    - `unresponsive`: reason by rank of the job, for each rank that is missing in any query. The
-      first reason counts. Missing processes without a rank of the job are ignored.
-    - `behind`: one entry per communicator (by name) that was listed twice in succession with the
-      same counts of collectives, of which some differ between its ranks. Of several such listings
-      the last one counts, also if the counts are equal later. The order is that of the first such
-      listings.
-    - `notes`: the given `notes`, then by query and communicator: problems of ranks, by rank; fewer
-      listed ranks than the size; counts that differ between ranks, if the previous listing of the
-      communicator had other counts or there is none.
+    - `unresponsive`: reason by rank of the job, for each rank that is missing in any query.
+      The first reason counts. Missing processes without a rank of the job are ignored.
+    - `behind`: one entry for each communicator name that some query lists with unequal
+      counts of collectives, the same as in its previous listing. The last such listing
+      counts, also if the counts are equal later. Entries are in the order of the first such
+      listing.
+    - `notes`: first the given `notes`, then those of each communicator in each query.
 
-    A note gives the rank of the job, or if that is unknown the rank in the communicator.
+    A communicator gets a note for each rank with a problem, by rank, then for fewer listed
+    ranks than its size. It then gets one for unequal counts that differ from its previous
+    listing. Notes name the rank of the job, or if unknown the rank in the communicator.
     """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)

@@ -184,18 +184,25 @@ class WaitGraph:
         )
 
     def _has_lost_incomplete(self, rank: int, row: int) -> bool:
-        """Check whether the ring buffer of a rank may have lost incomplete operations before `row`.
+        """Check whether a rank's buffer of entries may have lost incomplete operations before
+        `row`.
 
-        False if the buffer was not overwritten. If the dump has a status of its groups, the answer
-        does not depend on `row`. It is true if for some group the number after the last completed
-        collective is below that of the oldest collective in the buffer (without one, below the
-        number after the last enqueued one), so that incomplete collectives are lost. It is also
-        true if the records of the job have any message and the oldest entry of the rank is not
-        completed.
+        False if the buffer was not overwritten. `row`: an operation of any rank.
 
-        Without a status it is true if the oldest entry of the rank is not completed, or if the
-        oldest entry of the rank with the group and the kind (collective or message) of `row` is
-        only scheduled.
+        If the dump has the status of its groups (numbers of the last enqueued and completed
+        collective), `row` has no effect. The result is then true in two cases:
+
+        - In some group, the collective after the last completed one is older than all in the
+          buffer. Without a collective of the group in the buffer, this means that not all
+          enqueued ones are completed.
+        - The records of any rank have a message, and the oldest entry of this rank is not
+          completed.
+
+        Without a status, it is true in two cases:
+
+        - The oldest entry of the rank is not completed.
+        - The oldest entry of the rank with the group and kind (collective or message) of `row`
+          is only scheduled, not started.
         """
         dump = self.records.dumps[rank]
         if not dump.is_overwritten:

@@ -236,15 +236,17 @@ class _RankComparison:
     def add(self, part: ExpectedPart) -> None:
         """Compare one part of a rank's output with the expected values, and count wrong elements.
 
-        An element is wrong if its absolute error exceeds its bound or is NaN; in a part without
-        bounds, if its bits differ. Elements with `is_stated` False are ignored in all results.
-        Updates:
+        With bounds, an element is wrong if its absolute error is above its bound or NaN.
+        Without bounds, it is wrong if its bits differ. Elements with `is_stated` False
+        (undefined values) are never wrong. Updates:
         - `count`: increased by the number of wrong elements.
-        - `largest`: maximum of the absolute errors of all elements so far, also of right ones; NaN
-          once an error is NaN. A part without bounds whose bits are all equal does not change it.
-        - `bound`: maximum of the bounds so far; not changed by a part without bounds.
-        - `first`: text for the first wrong element of the rank, set only once: its value, index in
-          OUTPUT, expected value and bound.
+        - `largest`: maximum of the absolute errors of all defined elements so far, also of
+          right ones; NaN once an error is NaN. It stays if all bits are equal and the part has
+          neither bounds nor `is_stated`.
+        - `bound`: maximum of all bounds so far, also of undefined elements. A part without
+          bounds does not change it.
+        - `first`: text for the first wrong element of the rank, set only once: its value, index
+          in OUTPUT, expected value and bound.
         """
         expected = part.expected
         actual = self.output[part.start : part.start + expected.values.size]
@@ -386,19 +388,22 @@ def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[Ex
 def _list_moved_arrays(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Yield for each rank the arrays that form its OUTPUT one after the other, if data only move.
+    """Yield for each rank the arrays that form its OUTPUT one after the other, if data only
+    move.
 
-    A result is (rank, arrays), by ascending rank. n is the number of ranks; a missing root is 0.
+    A result is (rank, arrays), by ascending rank. n is the number of ranks; a missing root
+    is 0.
     - Gather: only the root is yielded, with all inputs.
     - Broadcast: every rank gets the root's input.
     - Scatter: rank r gets part r of n equal parts of the root's input.
     - All-to-all: rank r gets part r of n equal parts of every input.
-    - All-to-all-v: rank r gets part r of every input. Row s of the counts has the sizes of the
-      parts of input s.
+    - All-to-all-v: rank r gets part r of every input. Row s of the counts has the units of
+      the parts of input s. A unit is the length of the input divided by the sum of its row,
+      rounded down; the remaining elements are in no part.
     - Other kinds: every rank gets all inputs.
 
-    Inputs are listed in the order of the ranks. Raises `ValueError` if n equal parts are not
-    possible. Arrays are views of the inputs.
+    Inputs are listed in the order of the ranks. Raises `ValueError` if n equal parts are
+    not possible. Arrays are views of the inputs.
     """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.

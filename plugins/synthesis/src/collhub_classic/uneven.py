@@ -336,12 +336,17 @@ class _Exchange:
         )
 
     def _pieces(self, rows: Int64Array, relay: Int64Array) -> tuple[_Messages, _Messages]:
-        """Return the messages into the relay's SCRATCH, and those out of it.
+        """Return two messages per pair of ranks: into the SCRATCH of its relay, and out of it.
 
-        Both have one message per pair in `rows`, in this order, also for a relay that is the sender
-        or receiver. `relay`: relay of each pair; pairs of a relay must be adjacent. The data of a
-        relay are consecutive in its SCRATCH, from unit 0. The first messages come from INPUT of the
-        sender, on channel `_FIRST_HOP`; the second go to OUTPUT of the receiver, on `_SECOND_HOP`.
+        The result is (messages in, messages out), each with one row per pair in `rows`, in this
+        order. A relay that is the sender or receiver of the pair gets its messages too.
+
+        - In: from INPUT of the sender to SCRATCH of the relay, on channel `_FIRST_HOP`.
+        - Out: from SCRATCH of the relay to OUTPUT of the receiver, on channel `_SECOND_HOP`.
+
+        `relay`: the rank that relays each pair of `rows`. Pairs with the same relay must be
+        adjacent. Their data are consecutive in its SCRATCH, from unit 0, in the order of
+        `rows`.
         """
         count = self._count[rows]
         before = first_positions(count)

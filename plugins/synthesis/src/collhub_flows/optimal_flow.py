@@ -78,14 +78,16 @@ class FlowDemand:
     def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:
         """Build the demand of a collective: the shares that each NPU must send to each other NPU.
 
-        Rank r runs on `npus[r]`. An all-to-all has a share from every rank to every other one, a
-        scatter from the root (rank 0 if it has none) to every other rank, a gather from every other
-        rank to the root. For these, `wants` is bool, `scale` is 1, and `parts` is the number of
-        ranks.
+        Rank r runs on `npus[r]`. There is no share from a rank to itself.
+        - All-to-all: from every rank to every other rank.
+        - Scatter: from the root to every other rank. A missing root is rank 0.
+        - Gather: from every other rank to the root.
+        - With counts (all-to-all-v): the counts divided by `scale`. This is the mean of all
+          positive counts between different ranks, or 1 if there are none. `wants` is float64,
+          and `parts` is the number of units.
 
-        The shares of an all-to-all-v are its counts divided by `scale`, their mean without zeros (1
-        without counts); `parts` is the number of units. There is no share from a rank to itself.
-        The table has one row per NPU that sends, ascending, and a column for every NPU. Raises
+        Without counts, `wants` is bool, `scale` is 1, and `parts` is the number of ranks. The
+        table has one row per NPU that sends, ascending, and a column for every NPU. Raises
         `InputError` (`collective-unsupported`) for all other collectives.
         """
         if collective.kind not in KINDS:

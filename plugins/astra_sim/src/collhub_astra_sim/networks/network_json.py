@@ -216,7 +216,16 @@ def _build_dimension(index: int, row: _Row, root: Value, findings: NetworkFindin
 def _parallel_links(row: _Row, findings: NetworkFindings) -> int:
     """Return the number of parallel links between two neighbours, from the links of an NPU.
 
-    Raises `InputError` if there is not one link per neighbour.
+    It is the number of links divided by the number of neighbours, rounded down. In a
+    dimension of n units, an NPU has this number of neighbours:
+    - switch: 1
+    - ring: 2, or 1 if n is 2
+    - other kinds: n - 1
+
+    If links do not divide evenly, the rest is left out, and the warning `links-count` is
+    added to `findings`. Returns 1 if the file has no number of links or n is 1. Raises
+    `InputError` for fewer links than neighbours, and for a number of links that is no
+    integer up to 10^6.
     """
     if row.links is None or row.units == 1:
         return 1

@@ -355,13 +355,15 @@ def _find_reached_ranks(network: RankNetwork) -> BoolArray:
 def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
     """Find a path through all positions from `first` that always continues to a nearest one.
 
-    Returns all positions, each once, in the order of the path. `hops`: distances, int64[from, to],
-    0 on the diagonal. The next position is the unvisited one with, in this order:
+    Returns all positions, each once, in the order of the path. `hops`: distances,
+    int64[from, to], 0 on the diagonal. The next position is chosen among the unvisited
+    ones, by these rules in order:
 
-    - the lowest distance from the current position
-    - the fewest unvisited positions that are as near to it as the nearest pair of all positions
-      (Warnsdorff's rule), so that positions with few neighbours are not left over
-    - the lowest `noise` (int64[positions]), then the lowest number
+    1. the lowest distance from the current position
+    2. the fewest unvisited neighbours (Warnsdorff's rule): neighbours are positions at the
+       smallest positive distance of the entire table
+    3. the lowest `noise` (int64[positions])
+    4. the lowest number
     """
     largest = hops.max(initial=0)
     minimum_hops = np.where(hops > 0, hops, largest).min(initial=largest)

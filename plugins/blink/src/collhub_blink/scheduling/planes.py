@@ -200,20 +200,22 @@ class Share:
 
 
 def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
-    """Return one schedule that joins the schedules of several planes in common units.
+    """Join the schedules of several planes (separate networks of a topology) to one schedule.
 
-    - Units: a share of `collective` is the data of one rank, or all data of a rooted
-      collective. Each share is divided among the planes in the order of `shares`, in proportion
-      to `part`. It has the smallest number of units for which the units of every plane's
-      schedule are whole numbers. The result has `collective` with this number of units. The
-      parts must add up to 1; this is not checked.
+    `shares`: for each plane its fraction `part` of the data and its schedule. The parts
+    must add up to 1, which is not checked. A block is the data of one rank, or all data of
+    a rooted collective.
+
+    - Units: each block is divided among the planes in the order of `shares`, in proportion
+      to `part`. A block of the result has as few units as possible, so that one unit of
+      each plane's schedule is an integer number of them. `collective` gets the new number
+      of units.
     - Chunks and transfers: those of the first plane, then those of the next one. Chunks are
-      renumbered. Start and finish are delayed by the start-up time of the plane.
-    - Links and channels: those of different planes get different numbers, see
-      `_place_on_plane`.
-    - Time in ps: that of the plane that finishes last, with its start-up.
+      renumbered. Starts and finishes are later by the start-up time of the plane.
+    - Links and channels: those of different planes get different numbers.
+    - Time in ps: that of the plane that finishes last, with its start-up time.
 
-    Raises `IndexError` without `shares`.
+    Raises `IndexError` if there are no shares.
     """
     ratios = [share.part / share.units for share in shares]
     # Least number of units that makes the units of all planes whole numbers.

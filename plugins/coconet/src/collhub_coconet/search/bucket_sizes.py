@@ -99,25 +99,26 @@ class _BucketChoice:
         self.sizes: set[int] = set()
 
     def find_fastest(self, size_index: int) -> list[Candidate]:
-        """Return the fastest program with buckets at one size, in a list; empty if there is none.
+        """Return the fastest program with buckets at one problem size, in a list; [] if there is
+        none.
 
-        `size_index`: index of the data size. All base programs (`_list_bases`) are tried. For each,
-        at most `MAX_BUCKET_SIZES` bucket sizes are tried; for more than `_LARGE` operations fewer
-        in proportion, but at least 2. Sizes that give no buckets, or those of an earlier size, are
-        skipped. Tried sizes are added to `self.sizes`. The programs that are timed for a bucket
-        size are:
+        A bucket is several collectives in one call. For each base program, at most
+        `MAX_BUCKET_SIZES` bucket sizes are tried, and added to `self.sizes`. Above `_LARGE`
+        (300) operations there are fewer in proportion, but at least 2. Sizes without buckets,
+        or with the buckets of an earlier size, are skipped. These programs are timed for a
+        bucket size:
 
-        - the program with buckets; for more than `_LARGE` operations only if the next one does not
-          exist
-        - this program with equal computations of parts fused, if there are any
-        - the program with buckets and all computations in one kernel, if `_fuse_all` permits
+        1. the program with buckets; above `_LARGE` operations only if 2 does not exist
+        2. this program with equal computations of parts fused, if there are any
+        3. the program with buckets and all computations in one kernel, if that is permitted
 
-        After the sizes of a base program, two fusions of it without buckets are timed if
-        `_fuse_all` permits: all computations, and all computations with the last collective. The
-        first of equally fast programs is the result, with the chunk counts of `_choose_chunks`. If
-        the budget is used up before a bucket size, the best program so far is returned at once
-        without them, and the cut is reported to the budget; used up later, the fusions without
-        buckets are not timed.
+        Then the base program is timed without buckets, with all computations fused, and with
+        the last collective fused too. The first of equally fast programs is the result, with
+        its fastest chunk counts.
+
+        If the budget is used up before a bucket size, the best program so far is returned at
+        once, without a choice of chunk counts. The cut is recorded in the budget. If it is used
+        up later, the rest of the fusions without buckets is left out.
         """
         best: Candidate | None = None
         for steps, base in self._list_bases(size_index):

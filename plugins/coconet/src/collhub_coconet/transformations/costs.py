@@ -167,20 +167,21 @@ def count_memory_bytes(
 ) -> int:
     """Count the bytes of memory that operations of one kernel read and write on a rank.
 
-    A value has the bytes of its part on a rank, for blocks of unequal length the longest. If the
-    kernel has opaque operations, only they count: for each, its declared traffic (None is 0)
-    divided by the ranks that slice its result, rounded up. Otherwise the result is the sum of:
-    - Reads: each distinct operand that is not computed in the kernel, once, also if collectives
-      read it. A view (Slice, Reshape, Part) in the kernel counts as an operand from memory.
-    - Gathers: each reads as many bytes as its result has, and its indices; its first operand does
-      not count. The first operand of an Index does not count either. Both count if another
-      operation of the kernel reads them.
-    - Writes: each result that is an output, the new value of a state (Update), or read outside the
-      kernel, once. All other results stay in registers.
+    Each value has the bytes of its part on a rank; if parts differ, those of the longest.
+    If the kernel has opaque operations, the result is the sum of their declared traffic
+    only (None is 0). Each traffic is divided by the ranks that slice the result, rounded
+    up. Otherwise:
+    - A distinct operand counts once, if it is from outside the kernel or from a view in it.
+    - The first operand of a Gather or Index does not count, unless another operation reads
+      it.
+    - Each Gather also adds the bytes of its result, for the rows that it reads.
+    - A result counts once if it is an output, of an Update, or read outside the kernel. It
+      counts once in all if it is also such an operand.
+    - Views (Slice, Reshape, Part) do not count themselves. An empty kernel gives 0.
 
-    Views read and write no memory themselves. An empty kernel gives 0. `same_kernel`: names of
-    further operations of the kernel. Their own traffic is not counted; values exchanged with them
-    stay in registers. Raises `InputError` (`symbol`) for a symbol without a number.
+    `same_kernel`: further operations of the kernel, without their own traffic. Values
+    exchanged with them do not count. Raises `InputError` (`symbol`) for a symbol without a
+    number.
     """
     opaque = [operation for operation in kernel if operation.kind is Kind.OPAQUE]
     if opaque:

@@ -203,12 +203,18 @@ def _build_queues(
     rank: Int64Array,
     is_fixed: bool,
 ) -> tuple[SenderQueues, int]:
-    """Return the state of all links before the first event, and the number of links that may send.
+    """Return the state of all links before the first event, and the number of links that may
+    send.
 
-    A transfer belongs to the first link of its arc. With `is_fixed`, a link sends its transfers by
-    ascending `rank`, and all are listed as available. Otherwise transfers are grouped by arc and
-    sorted by `rank` within it, and only those without `unmet` dependencies are available. All links
-    are idle. Links with an available transfer are listed in `touched`, ascending.
+    An arc is a connection over one or more links; a transfer waits at the first link of its
+    arc.
+    - With `is_fixed`, the transfers of a link are sorted by ascending `rank`, and all of
+      them count as available, also with unmet dependencies.
+    - Otherwise the transfers of an arc are sorted by ascending `rank`. Only those with 0 in
+      `unmet` (number of transfers to wait for) are available.
+
+    All links are idle. A link may send if it has an available transfer. These links begin
+    the column `touched`, in ascending order.
     """
     from collhub_tacos.schedules.retiming import sort_by_group
 
