@@ -93,7 +93,8 @@ def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
             header = re.split(r"\s{2,}|\t", line.lstrip("\\# "))
             header_line, previous_row = number, ""
         elif line and line[0].isdigit():
-            if number == len(lines) and text[-1] not in "\r\n" and _is_cut(line, previous_row):
+            is_last = number == len(lines) and text[-1] not in "\r\n"
+            if is_last and _is_cut(line, previous_row, header):
                 cure = "repeat the run if this size is missing"
                 skipped.append(note(file, number, "the file ends within this line", cure))
                 continue
@@ -109,17 +110,20 @@ def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     return _finish(points, skipped, file)
 
 
-def _is_cut(line: str, previous_row: str) -> bool:
-    """Whether the last row of a file lacks fields or decimals that the row before it has.
+def _is_cut(line: str, previous_row: str, header: list[str]) -> bool:
+    """Whether the last row of a file lacks fields or decimals.
 
-    OSU prints the times of all rows with the same number of decimals. A row that is cut between
-    two fields, or after all decimals of its last one, is not recognized if it is the only row.
+    `previous_row`: the row before it in its table, "" for the first one. OSU prints the times of
+    all rows with the same number of decimals, 2 if the table has no other row. A row that is cut
+    after all decimals of its last field is complete.
     """
     fields, complete = line.split(), previous_row.split()
-    if len(fields) < len(complete):
+    if len(fields) < max(len(complete), len(header)):
         return True
-    decimals = [len(one[-1].partition(".")[2]) for one in (fields, complete) if one]
-    return len(decimals) == 2 and decimals[0] < decimals[1]
+    expected = 2 if "Lat" in header[-1] else 0
+    if complete:
+        expected = len(complete[-1].partition(".")[2])
+    return len(fields[-1].partition(".")[2]) < expected
 
 
 def _osu_point(
@@ -206,7 +210,7 @@ def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     Points are in the order of the rows. Empty rows, and rows whose first field begins with `#`, are
     ignored. A row without a known collective, a size, a time or a number of ranks becomes a note.
     So does a row beyond the limits of `Measurement.defect`, for example with less than two ranks,
-    and a last row without a line end whose bandwidth (`bandwidth_gbps`) contradicts its time.
+    and a last row without a line end whose time is cut (`_is_cut_time`).
 
     Raises `InputError`: `measurements` for an empty file, for bytes that are not UTF-8, for a line
     that is not CSV, and at the line of the names if a required column is missing; `no-results`,
@@ -218,6 +222,7 @@ def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     skipped: list[Diagnostic] = []
     try:
         header: list[str] = []
+        has_decimals = False
         for fields in rows:
             number = rows.line_num
             if not fields or fields[0].lstrip().startswith("#"):
@@ -231,10 +236,11 @@ def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
             reason = point if isinstance(point, str) else point.defect()
             is_last = number == text.count("\n") + 1
             if reason is None and isinstance(point, Measurement):
-                if is_last and _is_cut_time(row, point):
-                    reason = "the file ends within this line: its bandwidth contradicts its time"
+                if is_last and _is_cut_time(row, point, has_decimals):
+                    reason = "the file ends within this line"
                 else:
                     points.append(point)
+            has_decimals |= "." in row.get("latency_us", "")
             if reason is not None:
                 skipped.append(note(file, number, str(reason)))
     except csv.Error as error:
@@ -251,13 +257,18 @@ def _check_sweep_header(header: list[str], number: int, file: str) -> None:
             raise refuse(file, number, message, cure)
 
 
-def _is_cut_time(row: dict[str, str], point: Measurement) -> bool:
-    """Whether a bandwidth in GB/s differs from size / time of a point by a factor of 4 or more.
+def _is_cut_time(row: dict[str, str], point: Measurement, has_decimals: bool) -> bool:
+    """Whether the time of the last row of a sweep lacks digits.
 
+    That is, if it ends in its decimal point, or has none although earlier times have decimals
+    (`has_decimals`), or if the bandwidth in GB/s differs from size / time by a factor of 4 or more.
     The factor admits bus bandwidths. Bandwidths below 0.1 GB/s are rounded and not checked.
     """
+    whole, point_sign, decimals = row.get("latency_us", "").partition(".")
+    if not decimals and (point_sign or has_decimals):
+        return True
     bandwidth = finite_number(row.get("bandwidth_gbps", ""))
-    if bandwidth is None or bandwidth < 0.1 or not row.get("latency_us"):
+    if bandwidth is None or bandwidth < 0.1 or not whole:
         return False
     return not 0.25 < bandwidth * point.time_us * 1e3 / point.size_bytes < 4
 

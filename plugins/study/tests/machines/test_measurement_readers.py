@@ -847,6 +847,10 @@ def test_the_last_row_of_osu_that_is_cut_is_skipped(cut: str) -> None:
     points, skipped = _read(rows + "2048  12.90  11.90  13.90", ranks=8)
     assert len(points) == 2
     assert skipped == []
+    # Without a complete row, the columns and the decimals of OSU count.
+    for text in (OSU_FULL + "1024  12.31", OSU.format(" Allreduce Latency").rstrip()[:-1]):
+        with pytest.raises(InputError, match="the file ends within this line"):
+            _read(text, ranks=8)
 
 
 SWEEP_HEADER = (
@@ -890,6 +894,7 @@ def test_a_number_of_ranks_that_is_not_whole_is_not_replaced() -> None:
 def test_the_last_row_of_a_sweep_whose_time_is_cut_is_skipped() -> None:
     row = "allreduce,536870912,nvls,simple,16,1,8,254.3,2111.0"
     assert len(_read(SWEEP + row)[0]) == 2
-    points, skipped = _read(SWEEP + row[:-4])
-    assert [point.size_bytes for point in points] == [1048576]
-    assert "run.txt:3: the file ends within this line" in skipped[0]
+    for length in (1, 2, 4):
+        points, skipped = _read(SWEEP + row[:-length])
+        assert [point.size_bytes for point in points] == [1048576]
+        assert "run.txt:3: the file ends within this line" in skipped[0]
