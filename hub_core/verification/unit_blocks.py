@@ -44,11 +44,15 @@ class UnitBlock:
 def is_divisible(algorithm: Algorithm, messages: Messages) -> bool:
     """Return whether the units of an algorithm can be verified independently of each other.
 
-    False for all-to-all, scatter and gather, and for collectives with a contract or counts of their
-    own. Otherwise True if no step moves data to another unit of the full buffer: both operands of
-    a step, and both ends of a message, must begin at the same unit. (A buffer that is only the part
-    of rank r begins at unit r * units per rank.) Also, all messages must be matched with equal
-    counts, and SCRATCH must have no units or those of the full buffer.
+    True if all of these hold:
+
+    - The collective is no all-to-all, scatter or gather, and has neither a contract nor
+      counts.
+    - SCRATCH of each rank has 0 units or those of the full buffer.
+    - No step moves data to another unit of the full buffer: both operands of a step, and
+      both regions of a message, begin at the same unit. A buffer with only the part of rank
+      r begins at unit r * units per rank.
+    - Every send has a receive, and both have equal counts.
     """
     collective = algorithm.collective
     traits = collective.kind.traits

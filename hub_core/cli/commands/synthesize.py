@@ -266,14 +266,14 @@ def _run_synthesizer(
     options: Assignments,
     budget: SearchBudget,
 ) -> SynthesizedAlgorithm:
-    """Run the synthesizer on the topology of the request; measure elapsed and CPU time in seconds.
+    """Run the synthesizer on the topology of the request; measure elapsed and CPU seconds.
 
-    With chosen NPUs and without `relays`, the network is reduced to these. If a machine is known
-    (`--machine`, or recognized for `auto`), candidates are compared by their simulated times on
-    it. A complete result without a fit to a runtime is then simulated. Its algorithm becomes the
-    fastest simulated variant; its time the simulated one, unless that is None or 0. Both measured
-    times include search and simulation. If the machine has measured switches, bounds are those of
-    the network with these. Raises `HubError` if topology, options or search fail.
+    Without `relays` the network is reduced to the chosen NPUs. If a machine is known
+    (`--machine`, or for the portfolio also that of the network), candidates are compared by
+    simulated times on it. A complete result without a fit to a runtime is then simulated.
+    Its algorithm becomes the fastest variant, and its time the simulated one unless that is
+    None or 0. Bounds consider measured switches. Both measured times include search and
+    simulation. Raises `HubError` if topology, options or search fail.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy

@@ -239,21 +239,23 @@ class _Tree(NamedTuple):
 
 
 def double_binary_tree(task: NativeTask) -> NativePlan:
-    """Build the plan of an all-reduce on one of ASTRA-sim's two trees; messages are entire vectors.
+    """Build the plan of an all-reduce on one of ASTRA-sim's two trees, with entire vectors.
 
-    `task.kind` is not checked. The tree is that of `_build_tree`: the root is rank 0 with
-    `task.is_lowest`, else the last rank, and has one child; every other rank is a leaf or has two.
+    The root is rank 0 with `task.is_lowest`, otherwise the last rank. It has one child.
+    Every other rank is a leaf or has two children. INPUT and OUTPUT have one unit, SCRATCH
+    two.
 
-    Up: a leaf sends its INPUT after `task.delay_ns`. Other ranks copy INPUT to OUTPUT, and receive
-    the data of child i in unit i of SCRATCH. After the messages of all children and the waits
-    below, they add child 0, then child 1, to OUTPUT. Inner ranks send the sum to the parent. Down:
-    the root sends its sum to its child. The other ranks receive the result in OUTPUT. Inner ranks
-    forward it to child 0, then to child 1.
+    1. A leaf sends its INPUT after `task.delay_ns`.
+    2. Other ranks copy INPUT to OUTPUT and receive child i in unit i of SCRATCH. Each
+       receive is followed by a long wait: `task.delay_ns` plus the time to reduce
+       `task.size` bytes. After all waits, child 0 and then child 1 are added to OUTPUT.
+    3. Inner ranks send the sum to their parent. The root sends its sum to its child.
+    4. Going down, each rank receives the result in OUTPUT. A leaf then waits for
+       `task.delay_ns`. An inner rank forwards the result to child 0 and child 1 after a
+       long wait.
 
-    After each received message, a leaf waits for `task.delay_ns`. Inner ranks wait for this delay
-    plus the time of a reduction of `task.size` bytes, on the way down too; the root does so on the
-    way up. The full buffer has one unit, SCRATCH two. Raises `InputError` (`no-implementation`)
-    unless the number of ranks is a power of two.
+    `task.kind` is not checked. Raises `InputError` (`no-implementation`) unless the number
+    of ranks is a power of two.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1):

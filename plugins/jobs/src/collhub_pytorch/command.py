@@ -461,13 +461,19 @@ def _print_counts(
 
 
 def _print_report(context: CommandContext, report: _Report) -> None:
-    """Print the report as tables and lines; tables and lines are separated by empty lines.
+    """Print the report on a profile as tables and lines, separated by empty lines.
 
-    In this order: the notes (each as `note: TEXT`), the blocks of findings, and the time with
-    instant communication. Then each of these that is not None: the comparison with a machine,
-    the simulated times with the saving (and the note of the simulator), the changes of the job.
-    For changes that are empty, one line states that no other bucket size and no overlap saves
-    time.
+    The order is:
+
+    1. the notes, each as `note: TEXT`
+    2. the tables of findings, and the line about instant communication
+    3. `report.comparison`: the comparison with a machine
+    4. `report.replay`: the simulated times with the saving; then the simulator's note is
+       output
+    5. `report.changes`: the changes of the job. Without any, a line reports that no other
+       bucket size and no overlap saves time.
+
+    Each of 3 to 5 is left out if it is None.
     """
     from collhub_pytorch.machine import comparison_lines
     from collhub_pytorch.report import build_blocks, instant_line, saving_line, simulated_table

@@ -109,10 +109,14 @@ def workload_of(
 
 
 def _read(file: TraceFile) -> tuple[_Trace, Record]:
-    """Parse the communication calls of a file, and its header.
+    """Parse the communication of a PyTorch execution trace; return it and the file's header.
 
-    Raises `InputError` (`profile-record`) with id and name of the first node that cannot be read,
-    and (`format`) for a file without `schema`, which is checked after all nodes.
+    Nodes are read one by one: calls of process groups (`record_param_comms`), the operators
+    that issue them (`c10d::...`), calls of host libraries, and the number of ranks. Other
+    nodes are only counted. A call that names no communication counts as a wait.
+
+    Raises `InputError` (`profile-record`) with id and name of the first node that cannot be
+    read. After all nodes, raises `InputError` (`format`) for a file without `schema`.
     """
     trace = _Trace(file.name)
     with open_decompressed(file) as content:

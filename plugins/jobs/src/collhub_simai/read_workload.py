@@ -388,26 +388,26 @@ def _number_groups(workload: Workload) -> Workload:
 def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProgram:
     """Build the nodes of one rank for `passes` iterations; all ranks execute the same program.
 
-    `sizes`: ranks of a group by role. A computation of 0 ns and a collective in a group of one rank
-    have no node: nodes that would wait for them wait for their predecessors instead. Nodes are
-    added in the order of execution below; 0 passes give no nodes.
+    `sizes`: ranks of a group by role. A computation of 0 ns and a collective in a group of
+    one rank get no node; followers then wait for the predecessors instead. 0 passes give no
+    nodes.
 
-    Forward pass, from the first layer to the last: the computation, then its collective. Each layer
-    waits for the collective of the previous layer. A layer also waits for its update of the
-    previous iteration; the first layer also for the end of the backward pass of that iteration.
+    An iteration has a forward pass, then a backward pass:
 
-    Backward pass, from the last layer to the first:
+    - Forward, first to last layer: the computation, then its collective. A layer waits for
+      the collective of the previous layer, and for its own update of the previous
+      iteration. The first layer waits for the end of the previous iteration instead of a
+      previous layer.
+    - Backward, last to first layer: computation and collective of the input gradient;
+      computation and collective of the weight gradient, then the update. The weight
+      gradient waits only for the computation of the input gradient. The next layer waits
+      for the collective of the input gradient and for the computation of the weight
+      gradient. A layer without a node for the collective of the weight gradient has no
+      update.
 
-    - The input gradient is computed, then its collective follows.
-    - The weight gradient waits for the computation of the input gradient, not for its collective.
-      Then come the collective of the weight gradient and the update.
-    - The next layer waits for the collective of the input gradient and for the computation of the
-      weight gradient. It does not wait for the collective of the weight gradient.
-    - Without a node for the collective of the weight gradient, the layer has no update.
-
-    The policy `DISTRIBUTED_INFERENCE` has forward passes only. `MICRO` is a benchmark of one
-    collective. Each iteration has only the collective of the weight gradient of the first layer,
-    and waits for no other one.
+    The policy `DISTRIBUTED_INFERENCE` has forward passes only. With `MICRO` (a benchmark),
+    each iteration has only the weight gradient's collective of the first layer, and it
+    waits for no node.
     """
     program = RankProgram(ROLES)
     if text.policy == _MICRO:

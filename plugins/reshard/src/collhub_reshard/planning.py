@@ -170,8 +170,7 @@ def plan_reshard(
     choices: ReshardChoices | None = None,
     simulate: SimulateSeconds | None = None,
 ) -> ReshardPlan:
-    """Plan how tensors move between meshes of devices, on a topology or between hosts with
-    equal cards.
+    """Plan how tensors move between meshes, on a topology or between hosts with equal cards.
 
     With `topology`, `host_bandwidth`, `latency_s` and `cards` are ignored. Otherwise
     `host_bandwidth` is required: bytes/s of each of the `cards` network cards of a host.

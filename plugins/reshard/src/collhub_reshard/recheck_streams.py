@@ -280,12 +280,15 @@ def _read_weights(claim: _StreamClaim) -> dict[int, int]:
 def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
     """Check that the algorithm sends the bytes of the streams, and only between their devices.
 
-    Rank r is device r. For every edge (source, destination), the SENDs from source to
-    destination must have at least the bytes of all streams over this edge; more is allowed. One
-    unit (bytes of the collective / units) less is allowed for every box in each stream's part,
-    because boxes are divided at unit boundaries. Raises `FlawError` (`traffic`), first for a
-    SEND between two devices that no stream has as an edge, then for the first edge with too few
-    bytes.
+    Rank r is device r. A unit has (bytes of the collective / units) bytes. Raises
+    `FlawError` (`traffic`) for the first violation:
+
+    1. No SEND is between two devices that are not an edge (source, destination) of a
+       stream.
+    2. For every edge, in the order of the streams, the SENDs have at least the bytes of all
+       streams over it, minus one unit per box (block of a tensor) in the part of each
+       stream. Boxes are divided at unit boundaries, so this tolerance is needed. More bytes
+       are allowed.
     """
     unit = Fraction(algorithm.collective_bytes or 0, algorithm.collective.unit_count)
     required: dict[tuple[int, int], Fraction] = {}

@@ -76,20 +76,19 @@ def expand_steps(
     scratch: Int64Array,
     block_units: int,
 ) -> SortedRecords:
-    """Create the sends, receives, copies and reductions of all steps, in blocks.
+    """Create the records of all steps: sends, receives, copies and reductions of memory blocks.
 
-    They are the records of the result, which are sorted by rank, then by level. Within a level,
-    messages come first, by message number (the row in `messages`), then local records by
-    `levels.position` of their step. Local records of one step are in the order of execution.
+    They are sorted by rank, then level. In a level, messages come first, by row in
+    `messages`, then local records by `levels.position` of their step. Records of one step
+    are in the order of execution. COMPUTE steps, and copies of units onto themselves, have
+    no records.
 
-    `regions` (memory that each step accesses) and `scratch` (int64[ranks], SCRATCH of the
-    algorithm) are in blocks; `block_units`: units of a block. A step whose data cannot be moved
-    at once gets a slot, which is additional SCRATCH. It is reserved from the level of the
-    step's message (for a local step, its own level) to the level of the step. Slots follow the
-    SCRATCH of the algorithm, and share blocks if they are not used at the same time.
-
-    `SortedRecords.scratch` is the SCRATCH of every rank with slots, in blocks. COMPUTE steps,
-    and copies of units onto themselves, have no records.
+    `regions` (memory of each step) and `scratch` (SCRATCH of the algorithm, int64[ranks])
+    are in blocks of `block_units` units. A step whose data cannot be moved at once gets a
+    slot: additional SCRATCH after that of the algorithm. The slot is reserved from the
+    level of its message, or of the step if it is local, to the level of the step. Slots
+    that are not used at the same time share blocks. `SortedRecords.scratch` is the SCRATCH
+    of every rank with slots, in blocks.
     """
     cases = _group_steps(steps, regions, levels)
     slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)

@@ -349,22 +349,22 @@ def _exchange(
     blocks: int,
     message_bytes: int,
 ) -> KernelTiming:
-    """Return the constants of a group of sends and receives, whose messages no FIFO limits.
+    """Return the timing constants of a group of sends and receives without a limit by FIFOs.
 
-    `timing`: constants of the protocol. `blocks`: number of messages that a rank sends at once; 0
-    counts as 1 for the rate. For n = `ranks`, these constants are replaced:
+    `timing`: constants of the protocol. `blocks`: number of messages that a rank sends at
+    once; 0 counts as 1 for the rate. n is `ranks`; the other letters are fitted values of
+    the profile. Replaced are:
 
-    - Rate of a block (GB/s): with LL a fitted constant. Otherwise (a^-p + b^-p)^(-1/p), the smooth
-      minimum of a fitted constant a and the share b = 32 r (n - 1) / (n `blocks`). r is the fitted
-      rate of each of the 32 channels, p is `timing.power`.
-    - Start (us): s (1 + g (n - 1)) with fitted s and g. Without LL it is multiplied by a fitted
-      factor, and the copy of the last slices is added (`drain_us`, by `blocks` and
-      `message_bytes`).
-    - The link efficiency is a fitted rate divided by the nominal rate of the GPU's links.
-    - `visible_us`, `received_share` and `growth` are 0. A message has one slice. Chunk size and
-      slots are unlimited.
+    - Rate of a block (GB/s), LL: a fitted value. Otherwise (a^-p + b^-p)^(-1/p), a smooth
+      minimum of a and of the share b = 32 r (n - 1) / (n `blocks`), where r is the rate of
+      one of 32 channels and p is `timing.power`.
+    - Start (us), LL: s (1 + g (n - 1)). Otherwise this times a factor, plus the time to
+      copy the last slices (`drain_us`).
+    - Link efficiency: a fitted rate / nominal rate of the GPU's links.
+    - `visible_us`, `received_share`, `growth`: 0. `slices`: 1. Chunk size and slots:
+      unlimited.
 
-    Raises `KeyError` for a fitted constant that the profile lacks.
+    Raises `KeyError` for a fitted value that the profile lacks.
     """
     value = _constant_values(profile)
     share = NVLINK_EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))

@@ -429,23 +429,22 @@ def _set_header(test: _Test, line: str, number: int, file: str) -> None:
 
 
 def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagnostic]) -> None:
-    """Append the times (us) of a line of a table to `test.rows`: one row per group of columns.
+    """Append a row per time (us) of a line of a table to `test.rows`.
 
-    Usually these are a row out of place and one in place, in the order of the header. A line that
-    does not fit the columns, or whose first field is no integer, is skipped with a note in
-    `skipped`; so is one with a defect before its times (`_prefix_defect`). A time "N/A" is skipped
-    without a note. A time is skipped with a note in these cases, and the other time of the line
-    remains:
+    A line has a time out of place, in place or both; rows have the order of the header. A
+    line is skipped with a note in `skipped` if it does not fit the columns, its first field
+    is no integer, or a value before the times is invalid. Each time is then checked by
+    itself:
 
-    - it is not a number
-    - its result was wrong (`#wrong` is a number other than 0) or `#wrong` is unreadable
+    - "N/A": skipped without a note
+    - not a number, a wrong result (`#wrong` is a number other than 0), or an unreadable
+      `#wrong`: skipped with a note
+    - the algorithm bandwidth differs from size / time by a factor of 4 or more: used, with
+      a note; MSCCL++ is not checked
 
-    A time whose algorithm bandwidth belongs to another time (`_contradicts`) is used, and gives a
-    note; this is not checked for MSCCL++.
-
-    Fields from a date (2025-01-31) on are not values; the date becomes the day of the rows, ""
-    without one. `ratio` of a row is bus bandwidth / algorithm bandwidth, None if one is unknown or
-    0. An unknown algorithm bandwidth is 0.
+    A date (2025-01-31) and the fields after it are no values. The date becomes the day of
+    the rows, "" without one. `ratio` is bus bandwidth / algorithm bandwidth, None if one of
+    them is unknown or 0. An unknown algorithm bandwidth becomes 0.
     """
     fields = line.split()
     day = ""

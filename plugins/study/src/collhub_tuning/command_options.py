@@ -165,20 +165,20 @@ def comparison_options(function: Function) -> Function:
 def choose_comparison_timing(
     context: CommandContext, arguments: Mapping[str, Any], topology: Topology
 ) -> TimingSource:
-    """Return the timing of a comparison: that of a machine, or of a simulator with nominal links.
+    """Choose how a comparison times algorithms: on a machine or by a simulator.
 
-    `arguments`: values of the command's options by parameter name. The result is that of
-    `choose_timing`:
+    `arguments`: the values of the options by parameter name. The first case that applies:
 
-    - With `--machine NAME`, it is that machine.
-    - A `--backend` that models machines has the machine of the network, if it is known.
-    - Without `--machine` and with the default backend, it is the known machine of the network too,
-      unless links are varied (`ranges`, `failures` or `slow_links` in `arguments` is not empty).
-    - Otherwise it is the backend with nominal links.
+    1. `--machine` names a profile: this machine.
+    2. The backend models machines: the machine of the network, if it is known.
+    3. `--machine` is missing, the backend is the default one, and links are not varied: the
+       machine of the network, if it is known.
+    4. Otherwise the backend, with the nominal values of the links.
 
-    On a machine, every algorithm is tried with all protocols and numbers of instances. Raises
-    `UsageError` first for varied links together with `--machine` other than `none`; then the
-    `HubError` of `choose_timing`, for example for an unknown machine or simulator.
+    Links are varied if `ranges`, `failures` or `slow_links` is not empty. On a machine, the
+    time of an algorithm is that of its fastest number of instances. Raises `UsageError` for
+    varied links with a `--machine` other than `none`, then the `HubError` of an unknown or
+    unsuitable machine or simulator.
     """
     from hub_core import choose_timing
 

@@ -324,17 +324,19 @@ def compute_rank_totals(
 def list_collectives(
     workload: Workload, run: RunTimes, laned: LanedSteps
 ) -> list[dict[str, object]] | None:
-    """Return the calls of a job's collectives with the longest exposed times; None without calls.
+    """Return the calls of a job's collectives, those with the longest exposed times first.
 
-    At most `_MAX_COLLECTIVES` (1000) are returned, the longest exposed time first, ties by the
-    row of the last member. Members of a call are collectives with the same last member (the one
-    that began last). Members that never ended do not count. A call is a dictionary:
+    Returns at most 1000 calls; ties are ordered by the row of the last member. None if no
+    collective has ended. A call consists of the collectives (members) of all ranks that
+    belong together. Its last member is the one that began last. Members that never ended do
+    not count. A call is a dictionary:
 
-    - `name` and `bytes` (0 if unknown) of the last member
+    - `name`, `bytes` (0 if unknown): of the last member
     - `ranks`: number of members
     - `start`, `duration`: from the first start to the last end of the members, in ns
-    - `exposed`: maximum over the members of the time in ns from its own start to its end in
-      which no computation of its rank runs on the device; waiting for other members is included
+    - `exposed`: in ns, the maximum over the members of the time between start and end in
+      which no computation runs on the device of its rank. It includes waiting for other
+      members.
     - `first_step`: step of the last member, -1 if it is not shown
     """
     nodes = workload.nodes

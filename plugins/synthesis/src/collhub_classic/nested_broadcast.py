@@ -350,20 +350,20 @@ def build_broadcast_steps(
 ) -> StepTable:
     """Build the steps of a broadcast of `chunks` chunks on each tree, with one unit per chunk.
 
-    `parents`: int64[trees, ranks], -1 at the root, which is the same in all trees. Unit t * chunks
-    + c is chunk c of tree t. A message to a rank has `grains[tree, rank]` units, which must be a
-    multiple of those to its parent (not checked); the last message may have fewer. None means one
-    unit per message. All messages have channel 0.
+    `parents`: int64[trees, ranks], -1 at the root, which is the same in all trees. Unit t *
+    chunks + c is chunk c of tree t. `grains[tree, rank]`: units of a message to a rank, a
+    multiple of those to its parent (not checked); the last message may have fewer. None
+    means one unit per message. All messages have channel 0.
 
-    The root copies INPUT to OUTPUT in one step; with one rank this is the only step. All sends read
-    OUTPUT, and all receives write it, at the offset of their units. A send depends on the receives
-    of its units, a send of the root on the copy. With `grains`, for which the order of the chunks
-    matters, sends of the root also wait for earlier ones (`_Messages.find_windows`,
-    `latency_chunks`).
+    The root copies INPUT to OUTPUT in one step, which is the only step for one rank. Sends
+    read OUTPUT and receives write it, at the offset of their units. A send depends on the
+    receives of its units, a send of the root on the copy. With `grains`, message n of a
+    link of the root also waits for message n - 1 - f, where f is `latency_chunks` / grain,
+    rounded up.
 
-    Steps are sorted by rank. The copy is first in its rank. Steps of a rank are sorted by the end
-    of the message's range of chunks, then tree, receives before sends, then `turns` of the receiver
-    in the tree (int64[trees, ranks], None: all equal), then receiver.
+    The steps are sorted by rank, and the copy is first. In a rank the order is: last chunk
+    of the message, tree, receives before sends, `turns` of the receiver (int64[trees,
+    ranks], None: all equal), receiver.
     """
     trees, ranks = parents.shape
     has_windows = grains is not None

@@ -276,16 +276,20 @@ def _split_off(
 ) -> Int64Array:
     """Return how much capacity through a switch becomes a direct link, by pair of neighbours.
 
-    The result is int64[senders, receivers], in the order of both lists; `links` is not changed. A
-    pair takes as much as possible, as long as every compute node can still receive the entire
-    demand from all compute nodes together. The order of pairs is that of `senders`, then
-    `_order_neighbours`, in each round of `_compute_round_limits`: with `is_spread`, the first
-    rounds limit pairs to even shares. Capacity from a node back to itself is taken only in the
-    last round.
+    The result is int64[senders, receivers] in the order of both lists; `links` is not
+    changed. A pair takes as much as possible, on condition that every compute node can
+    still receive the entire demand from all compute nodes together. The pairs are taken in
+    rounds:
 
-    Raises `InputError` (`no-room`) if the network has no room for the demand before the removal,
-    and (`unbalanced-switch`) if afterwards capacity remains both into and out of the switch. If it
-    remains only on one side, it is not in the result.
+    - Without `is_spread`, there are two rounds without limits.
+    - With `is_spread`, two rounds before these limit each pair to its even share, rounded
+      down in the first one and up in the second.
+    - Capacity from a node back to itself is taken only in the last round.
+    - In a round, senders are in their order, and receivers in that of `_order_neighbours`.
+
+    Raises `InputError` (`no-room`) if the demand does not fit before the removal. Raises
+    `InputError` (`unbalanced-switch`) if capacity remains afterwards both into and out of
+    the switch. Capacity that remains only on one side is dropped.
     """
     # numba takes a second to import.
     from collhub_packing import kernels

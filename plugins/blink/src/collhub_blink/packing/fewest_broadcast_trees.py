@@ -210,17 +210,17 @@ def _build_parent_search(
 ) -> _ParentSearch | None:
     """Build the search that chooses the parents of every node in all trees, or return None.
 
-    `weights`: one integer per tree, descending. `depth`: maximum number of arcs from the root. A
-    pattern of a node is one choice of its parents in all trees. The weights of the trees with the
-    same parent must fit on the capacity of its arc to the node. The rules in order:
+    `weights`: one integer per tree, descending. `depth`: maximum number of arcs from the
+    root. A pattern of a node is one choice of its parents, one per tree. The weights of
+    trees with the same parent must fit on the capacity of its arc. The first rule that
+    applies:
 
-    - If a node is more than `depth` arcs from the root, or unreachable: None.
-    - If a node other than the root has more than 65536 (`_MAX_PATTERNS`) choices, counted as
-      (its in-arcs) ** (number of trees): `OverflowError`. It is raised before a later node is
-      examined.
-    - If such a node has no pattern: None.
-    - Otherwise the search, at its start. It decides nodes with few patterns first; of equal
-      numbers, those with fewer arcs from the root, then low numbers.
+    1. A node is unreachable or more than `depth` arcs from the root: None.
+    2. A node other than the root has (its in-arcs) ** (number of trees) above 65536:
+       `OverflowError`.
+    3. A node other than the root has no pattern: None.
+    4. Otherwise the search, before its first step. It decides nodes with few patterns
+       first; of equal ones, those with fewer arcs from the root, then low numbers.
     """
     distance = _count_hops(graph, np.ones(graph.num_arcs, np.bool_), root)
     if int(distance.max()) > depth:

@@ -272,20 +272,18 @@ def _generate_refinements(
 ) -> Iterator[TimedSchedule]:
     """Yield schedules of a packing with more chunks, until one achieves the predicted gain.
 
-    All have `_refined_chunks` chunks. Trial n = 0, 1, ... has the slack of `coarse` plus n divided
-    by the depth of the packing. Trial 0 has a link order only if `coarse` has one; later trials
-    always have one, because slack needs it.
+    There are at most 3 trials, and only one if a simulation of so many chunks takes
+    seconds. Trial n = 0, 1, 2 has the slack of `coarse` + n / depth of the packing. It has
+    a link order, except trial 0 if `coarse` has none. Per trial:
 
-    There are at most `_MAX_SLACK_TRIALS` (3) trials. There is only one if the simulation of so many
-    chunks takes seconds (`_is_slow_to_simulate`). The generator ends earlier in these cases:
+    1. If there is no schedule (a chunk would be below one byte), the generator stops.
+    2. If a simulation takes seconds, the slack is 0, and even the planned time does not
+       achieve the gain, the generator stops without evaluating the schedule.
+    3. Otherwise the schedule is evaluated once by `evaluate_time_ns` and yielded.
+    4. The generator stops if the schedule achieves at least half of the gain that the model
+       predicts.
 
-    - A trial has no schedule, because a chunk would be below one byte. Later trials are not made.
-    - The simulation takes seconds, the slack is 0, and even the planned time does not achieve the
-      gain. The schedule is then neither evaluated nor yielded, so nothing is yielded.
-    - A yielded schedule achieves at least half of the gain that the model predicts
-      (`_achieves_predicted_gain`).
-
-    `evaluate_time_ns` is called once per yielded schedule, and gives its time.
+    All yielded schedules have the number of chunks that the model predicts as best.
     """
     packing, chunks = coarse.packing, _refined_chunks(task, coarse)
     is_slow = _is_slow_to_simulate(task, packing, chunks)

@@ -195,20 +195,21 @@ def _compute_seconds(
 
 
 def compute_peak_bytes(program: Program, binding: Binding) -> int:
-    """Return the maximum bytes of arguments and values on a rank of any group, at any time.
+    """Return the peak memory of a rank in bytes: the maximum over all groups.
 
-    Time advances by kernels, in their order. Sizes are those of the longest block of a rank. The
-    maximum is computed for each group separately.
+    The memory of a group is that of its arguments and values. Time advances by kernels, in
+    their order. Sizes are those of the longest block of a rank.
 
-    - Arguments exist throughout.
-    - A value exists from its kernel to the last kernel that reads it or a view of it, both
-      included. An output, and a value of which an output is a view, exists to the end of the
+    - Arguments count at all times.
+    - A value counts from its kernel to the last kernel that reads it or a view of it, both
+      included.
+    - An output, or a value of which an output is a view, counts to the last kernel of the
       program.
-    - No memory is counted for a value that no later kernel reads and that no output needs, for
-      views and other operations without a kernel (`is_free`), and for updates of states.
+    - These count 0: values that no later kernel reads and no output needs, operations
+      without a kernel such as views, and updates of states.
 
-    Without kernels the result is the bytes of the arguments, which may be 0. Raises `InputError` if
-    stages wait for each other, and for a symbol without a number.
+    Without kernels the result is the bytes of the arguments, possibly 0. Raises
+    `InputError` if stages wait for each other, and for a symbol without a number.
     """
     kernels = program.kernels()
     of_kernel = {

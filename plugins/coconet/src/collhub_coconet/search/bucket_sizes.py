@@ -248,10 +248,16 @@ class _BucketChoice:
     def _list_bases(self, size_index: int) -> Iterator[tuple[list[PartStep], Program]]:
         """Yield the base programs to which buckets are added, each as (steps to it, program).
 
-        Each combines one candidate per class of equal parts: first the original ones, then the
-        fastest ones at the size `size_index`, then those with the smallest memory. Their stages are
-        replaced by stages of computations only, so that every collective can be put into a bucket
-        (`_separate_collectives`). Equal programs are yielded once.
+        There are up to three, in this order. Each combines one candidate per class of equal
+        parts:
+
+        1. the original ones
+        2. the fastest ones at the size number `size_index`
+        3. those with the smallest memory at this size
+
+        Their collectives are first separated from the computations: fused, overlapped and
+        coalesced stages are undone, so that every collective can be put into a bucket. A
+        program that equals an earlier one is omitted.
         """
         seen = set()
         for selection in (

@@ -365,17 +365,20 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 
 
 def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
-    """Return the groups of connection parts that must share a channel, and the blocks in conflict.
+    """Return the groups of connection parts that must share a channel, and conflicting blocks.
 
-    Each part starts as a group. Blocks are taken in ascending order; those that do not both
-    receive and send are skipped. The group of a block's incoming part and the group of its
-    outgoing part are merged. If these two groups have a conflict, they stay separate and the
-    number of the block is added to the second result, which ascends. Groups have a conflict if
-    both have a part with the same source and destination. They also have one if a rank would
-    send, or would receive, more than 32 (`MAX_BLOCKS_PER_CHANNEL`) parts.
+    A connection part is a (source, destination) pair of ranks that a thread block uses.
+    Each part starts as its own group. Blocks are taken in ascending order. A block that
+    both receives and sends merges the groups of its two parts, unless these have a
+    conflict:
 
-    Every part is in exactly one group, which may have only this part. Groups are sorted by
-    their first part, and their members ascend.
+    - both have a part with the same source and destination, or
+    - a rank would send more than 32 parts or receive more than 32
+      (`MAX_BLOCKS_PER_CHANNEL`)
+
+    On a conflict the groups remain separate, and the number of the block is added to the
+    second result, which ascends. Groups are sorted by their first part, and their members
+    ascend. Every part is in exactly one group.
     """
     pairs = zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True)
     group_of = [_Group.from_part(part, pair) for part, pair in enumerate(pairs)]

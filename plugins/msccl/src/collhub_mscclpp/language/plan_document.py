@@ -352,22 +352,20 @@ def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list
 
 
 def insert_data_barriers_as_package(operations: Iterable[Recorded]) -> list[Recorded]:
-    """Return the operations with nops where the package inserts them; it misses some dependencies.
+    """Return the operations with nops (barriers of threads) where the package inserts them.
 
-    A nop is a barrier of the block's threads. The rules reproduce the package:
+    The rules reproduce the package, which misses some dependencies. Only accesses to chunks
+    of the own rank are tracked (`_list_tracked_accesses`), and only the last access to each
+    chunk is stored.
 
-    - Accesses are tracked by (buffer type, chunk) of the own rank. `_list_tracked_accesses`
-      states which accesses count: for example none of switches, and not the first source of a
-      sum of packets. A pipeline has the accesses of all its operations.
-    - Only the last access to each chunk is stored.
-    - An access of an operation conflicts if an earlier operation has the last access to one of
-      its chunks, and at least one of the two accesses writes.
-    - At a conflict all stored accesses are deleted, also those of the current operation. Then
-      the current access is stored. One nop is inserted before the operation, however many
-      conflicts it has.
-    - An operation `nop` or `barrier` first deletes all stored accesses.
+    - Conflict: the last access to a chunk is by an earlier operation, and it or the current
+      access writes.
+    - At a conflict, one nop is inserted before the operation. All stored accesses are
+      deleted, also those of the operation itself, before the current access is stored.
+    - `nop` and `barrier` delete all stored accesses.
+    - A pipeline has the accesses of all its operations. Its body is also examined in
+      isolation and receives its own nops.
 
-    The body of a pipeline is examined in the same way in isolation and receives its own nops.
     The arguments are not changed. Without operations the result is [].
     """
     inserted: list[Recorded] = []

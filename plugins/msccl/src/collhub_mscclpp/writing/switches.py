@@ -169,24 +169,24 @@ def find_switch_steps(
 ) -> SwitchSteps:
     """Find the multicasts and sums that the switches of a network can execute.
 
-    Candidates come from `find_switch_groups`. A multicast: consecutive sends of one rank with the
-    same source range and the same dependencies. A sum: a chain of receives that add to the same
-    range. Sends of a multicast candidate belong to no sum, even if the multicast is not formed.
+    A candidate for a multicast is a set of consecutive sends of one rank with equal source
+    range and dependencies. A candidate for a sum is a chain of receives that add to one
+    range. Sends of a multicast candidate belong to no sum.
 
-    A switch can execute a message if sender and receiver are attached to it and are in the same
-    memory domain; of several messages between two ranks, only the first.
+    A switch can execute a message if sender and receiver are attached to it and are in one
+    memory domain. Of several messages between two ranks, only the first counts.
 
-    - Multicasts: of the switches that multicast, the one that can execute the most messages of the
-      candidate is used (on ties the first). It must execute at least 2, which become the multicast.
-      The other sends remain single messages.
-    - Sums (only with `has_sums`): one switch that reduces must execute all messages, and all
-      receives must add the same source range. Otherwise all remain single messages.
-    - `is_sliced` (messages are sent in slices): an operation of more than 7 messages
-      (`_MAX_MESSAGES_OF_PIPELINE`) is not formed. Multicasts are counted after the selection.
+    - Multicast: the switch that can execute the most messages of the candidate is used, on
+      ties the first. These messages, at least 2, become the multicast. The other sends
+      remain single.
+    - Sum (only with `has_sums`): one switch must be able to execute all messages, and all
+      receives must add the same source range. Otherwise the messages remain single.
+    - With `is_sliced`, an operation of more than 7 messages is not formed.
 
-    Then sums are joined to the multicasts that send their results (`_join`, with `has_sums` only),
-    and multicasts to local copies (`_find_copies`). Multicasts and sums are numbered from 0 each,
-    in the order of the candidates. The result is empty without a topology or without such switches.
+    With `has_sums`, a sum is then joined to the multicast that sends its result. Local
+    copies are joined to multicasts. Multicasts and sums are numbered from 0 each, in the
+    order of the candidates. The result is empty without a topology or switches that
+    multicast or reduce.
     """
     steps, topology = algorithm.steps, network.topology
     switches = SwitchSteps.empty(len(steps))

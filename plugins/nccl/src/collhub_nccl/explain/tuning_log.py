@@ -181,24 +181,24 @@ class _Reader:
                     self.costs.append(LoggedCost(number, str(kind), algorithm, protocol, *values))
 
     def _read_choice(self, number: int, text: str) -> bool:
-        """Store the choice on a line and return True; for any other line, only return False.
+        """Store the choice on a line of NCCL's log; return whether the line has one.
 
-        `number` is the line's number in the file, `text` the message after `NCCL INFO`. A line of
-        the form `AllReduce [Symmetric]: 64 Bytes -> Kernel K nchannels 8 nthreads 512` is appended
-        to `self.kernels`. Its operation must be a standard collective, in any spelling.
+        `number`: of the line in the file. `text`: the message after `NCCL INFO`. There are two
+        forms; for both the size must be 1 to 2^62 bytes:
 
-        A line that `parse_choice` can parse (`AllReduce: 64 Bytes -> Algo RING proto LL ...`) is
-        appended to `self.choices` if all of these hold:
+        - Kernel, `AllReduce [Symmetric]: 64 Bytes -> Kernel K nchannels 8 nthreads 512`: added
+          to `self.kernels` if the operation is a standard collective in any spelling.
+        - Choice, `AllReduce: 64 Bytes -> Algo RING proto LL ...`: added to `self.choices`.
 
-        - Algorithm and protocol are names in `ALGORITHMS` and `PROTOCOLS`, in any case. `_` in the
-          algorithm is ignored. If both are numbers of NCCL, `parse_choice` has replaced them by
-          names.
-        - The operation is missing, or is a standard collective; uneven ones (`-v`) are unknown.
-        - The line has a time in us, or it has both an operation and at least one channel. A time
-          counts only if algorithm and protocol are numbers.
+        A choice must also meet these conditions; otherwise False is returned:
 
-        The size must be 1 to 2^62 bytes for both forms. A missing operation or time is stored as
-        None.
+        - Algorithm and protocol are names of NCCL in any case, or its numbers. `_` in the
+          algorithm is ignored.
+        - The operation is missing, or is a standard collective. Uneven ones (`-v`) are unknown.
+        - The line has a time in us, which counts only with numbers for algorithm and protocol,
+          or it has both an operation and at least one channel.
+
+        A missing operation or time is stored as None.
         """
         if match := _SYMMETRIC.match(text):
             kind = standard_kind(match[1])

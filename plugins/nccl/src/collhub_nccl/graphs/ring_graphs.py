@@ -254,15 +254,19 @@ _NOTHING = -1
 
 
 def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
-    """Return the rings over which an algorithm sends, with the number of equal parts on each.
+    """Return the rings over which an algorithm sends, with the number of parts on each.
 
-    The parts are the blocks of `levelled_program`. Each is followed through all messages. A ring
-    lists the ranks in the order in which data passes them, from rank 0 on. Rings are in the order
-    of their first part. A part must pass all n ranks along one path, with n - 1 messages; in an
-    all-reduce twice, with 2 (n - 1) messages, both times over links of the same cycle. Raises
-    `InputError` (`not-rings`) at the first part that does not, for fewer than 2 ranks, if no rank
-    sends anything, and for collectives other than all-reduce, all-gather, reduce-scatter, broadcast
-    and reduce; and the `InputError` of `levelled_program`.
+    The data are divided into parts (the blocks of `levelled_program`), and every part is
+    followed through all messages. A ring lists the ranks in the order in which a part
+    passes them, from rank 0 on. Rings are in the order of their first part. For n ranks, a
+    part must pass all of them along one path: n - 1 messages, in an all-reduce 2 (n - 1)
+    messages over links of one cycle.
+
+    Raises `InputError` (`not-rings`) in these cases, and the `InputError` of
+    `levelled_program`:
+
+    - fewer than 2 ranks, or no all-reduce, all-gather, reduce-scatter, broadcast or reduce
+    - a part that does not pass all ranks in this way, also if no rank sends anything
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:

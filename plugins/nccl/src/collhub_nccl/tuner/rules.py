@@ -317,15 +317,19 @@ def _find_unreached_rules(
 
 
 def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
-    """Yield a warning `overlap` for each rule whose sizes partly coincide with an earlier rule's.
+    """Yield a warning `overlap` for each rule that shares some sizes with an earlier rule.
 
-    Only rules with the same collective and equal conditions (`filters`) are compared. Windows where
-    one contains all sizes of the other, also equal ones, give no warning. There is also none if the
-    earlier rule does not decide before the later one (`_decides_before`).
+    Two rules are compared if they have the same collective and equal conditions
+    (`filters`). A warning is yielded for the later rule if both hold:
 
-    A rule has at most one warning, for the first such earlier rule. Its location is the line of the
-    later rule. The message names the earlier line and the common sizes, and the cure a border for
-    the later rule that avoids them. Warnings are in the order of the later rules.
+    - Some sizes are common, but neither window contains all sizes of the other. Both limits
+      of a window belong to it.
+    - The earlier rule decides the common sizes (`_decides_before`).
+
+    A rule has at most one warning, for the first such earlier rule. The warnings are in the
+    order of the later rules. The location is the line of the later rule. The message names
+    the earlier line and the common sizes; the cure is a limit for the later rule that
+    avoids them.
     """
     earlier_of: dict[object, list[TunerRule]] = {}
     for rule in rules:

@@ -240,12 +240,14 @@ def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
 def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
     """Assign point-to-point messages to rounds; return (unit task, sender, receiver) by round.
 
-    Unit tasks are treated in their order, and in each its receivers in their order. A receiver that
-    is not a sender of the unit task gets the box from the sender device with the fewest bytes sent
-    so far. Of equal ones it is the first. The message goes to the first round in which neither of
-    the two devices has a message, as sender or receiver. Messages within a host count like others.
-    Boxes without bytes are left out. Rounds are numbered from 0 and none is empty; without messages
-    the list is.
+    Unit tasks are treated in their order, and the receivers of each in their order. A
+    receiver that is itself a sender of the task gets no message. Neither does any receiver
+    of a box without bytes. Any other receiver gets the box from the sender device with the
+    fewest bytes sent so far; of equal ones, the first.
+
+    A message is put into the first round in which neither device has a message, as sender
+    or receiver. Messages within a host count like the other ones. No round is empty.
+    Without messages the result is [].
     """
     task, receiver, is_held = device_pairs(units)
     load: dict[int, int] = {}

@@ -46,21 +46,21 @@ class PlannedSums:
 
     @classmethod
     def of(cls, trees: InTrees, sums: PartialSums, times: LinkTimes) -> PlannedSums:
-        """Plan the sums at all NPUs, so that a sum follows those that it needs.
+        """Plan the sums at all NPUs, so that a sum follows those that it needs; times are in ps.
 
-        Messages are planned by descending remaining path, then by (destination - source) modulo the
-        number of nodes, then by number. A message carries the sum of the source's own contribution
-        and of the messages that are its parts (`sums.parts_of`). The result of an NPU is the sum of
-        its contribution and of the messages that are parts of its result.
+        A vector is a contribution, a received message or a sum. A message carries the sum of
+        its source's own contribution and of the messages that are its parts (`sums.parts_of`).
+        The result of an NPU is the sum of its contribution and of its parts.
 
-        Repeatedly, the two earliest available vectors of a sum are added, ties by the number of the
-        vector; an addition takes 1000 ps. Sums of the same two vectors at an NPU are computed once.
-        A message starts when its sum is complete; an own contribution is available at 0. It
-        finishes after the time `times.arrival` of its arc. Messages do not wait for each other on
-        links. Times are in ps.
+        - Order: messages by descending remaining path, then (destination - source) modulo the
+          nodes, then number; after them the results.
+        - Sum: the two earliest available vectors are added repeatedly, ties by vector number.
+          An addition takes 1000 ps. Equal pairs of vectors at an NPU are added once.
+        - Message: it starts when its sum is complete and takes `times.arrival` of its arc. An
+          own contribution is available at 0. Messages do not wait for each other on links.
 
-        `start`, `finish`, `sent` and `received` are indexed by message, `result` and `vectors` by
-        NPU. Without messages, the result of every NPU is its own contribution.
+        `start`, `finish`, `sent` and `received` are indexed by message, `result` and `vectors`
+        by NPU. Without messages every result is the own contribution.
         """
         source, destination = _find_ends(trees, sums)
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]

@@ -47,11 +47,14 @@ class InTrees:
 def build_in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
     """Build the trees of shortest paths to all NPUs, by `times.arrival` in picoseconds.
 
-    Arcs count at least 1 ps, in `distance` too. `arc[d, u]` is the first arc of a shortest path
-    from u to d. Of several possible next NPUs v, the one with the smallest |v - u| is chosen. Of
-    two such NPUs it is the higher number, and of parallel arcs the first. So trees of neighbours
-    share messages; on meshes, tori and hypercubes this is dimension order. Without a path, `arc` is
-    -1 and `distance` at least 2^61. The time is proportional to links times NPUs.
+    Every arc counts at least 1 ps. `arc[d, u]` is the first arc of a shortest path from u
+    to d. It is -1 if there is no path, and for d = u. `distance[d, u]` is the length of the
+    path in ps, at least 2^61 without one.
+
+    If several next NPUs v are possible, the one with the smallest |v - u| is chosen; of two
+    such NPUs the higher number, and of parallel arcs the first. So the trees of neighbours
+    share messages. On meshes, tori and hypercubes the choice is dimension order. The time
+    is proportional to links times NPUs.
     """
     source, destination = network.source, network.destination
     nodes = network.num_nodes
