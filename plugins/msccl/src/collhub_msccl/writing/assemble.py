@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from collhub_msccl.runtimes.known_runtimes import (
 )
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks, Cuts, cut_lanes, find_channels
-from collhub_msccl.writing.draft import StepDraft, arrange, find_neighbours
+from collhub_msccl.writing.draft import STEP_COLUMNS, StepDraft, arrange, find_neighbours
 from collhub_msccl.writing.emission import Memory, emit
 from collhub_msccl.writing.thread_blocks import Lanes
 from hub_core.columns import Int64Array
@@ -50,16 +51,50 @@ class Attempt:
     joined: Edges | None = None
     limits_time: bool = False
 
+    def needs_too_many_elements(self, limits: Runtime) -> bool:
+        """Return whether no program of the attempt can have few enough XML elements of a rank.
+
+        The sends that may be fused are those of `joined`, else, with `is_fusing`, all that forward
+        received data (`has_too_many_elements`). False does not mean that there is a program.
+        """
+        if self.joined is not None:
+            fused = self.joined[1]
+        else:
+            fused = self.draft.find_forwarding()[1] if self.is_fusing else np.zeros(0, np.int64)
+        return has_too_many_elements(self.draft, fused, limits)
+
+    def compute_digest(self) -> bytes:
+        """Return a digest of everything on which the program depends; cost: linear in rows.
+
+        Attempts with equal digests have the same program, or fail for the same reason.
+        """
+        draft, lanes, joined = self.draft, self.lanes, self.joined
+        # Given pairs replace the search for fusable pairs.
+        search = (self.is_fusing, self.is_merging) if joined is None else ()
+        flags = draft.num_ranks, lanes.is_given, self.may_cut, self.is_new, search
+        content = hashlib.sha256(repr(flags).encode())
+        columns = [getattr(draft, name) for name in (*STEP_COLUMNS, *_RELATIONS)]
+        for column in (*columns, lanes.of_row, *(joined or ())):
+            content.update(len(column).to_bytes(8, "little"))
+            content.update(np.ascontiguousarray(column).data)
+        return content.digest()
+
+
+# Columns of a draft that refer to rows.
+_RELATIONS = ("partner", "parents", "children")
+
 
 class NoProgramError(Exception):
     """An attempt fails; the text names the exceeded limit.
 
     `resource`: name of the limited resource (`hub_core.plugin_api.RESOURCES`), "" for other limits.
+    `is_deadlock`: the program deadlocks at every size.
     """
 
-    def __init__(self, text: str, resource: str = "") -> None:
+    def __init__(self, text: str, resource: str = "", *, is_deadlock: bool = False) -> None:
         super().__init__(text)
         self.resource = resource
+        self.is_deadlock = is_deadlock
 
     @classmethod
     def of_channels(cls, limit: int) -> NoProgramError:
@@ -320,6 +355,20 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
         if int(load.max()) > MAX_BLOCKS_PER_CHANNEL:
             return False
     return True
+
+
+def has_too_many_elements(draft: StepDraft, fused: Int64Array, limits: Runtime) -> bool:
+    """Return whether every program of a draft has too many XML elements of a rank (`MAX_NODES`).
+
+    `fused`: rows that may be fused into a receive; those that are no sends are ignored. All other
+    rows, and also fused reductions, are steps of the file. They need at least one thread block for
+    every `max_steps` steps. The elements are those of `_find_excess`. Cost: linear in rows.
+    """
+    is_step = np.ones(len(draft), np.bool_)
+    is_step[fused[draft.sends[fused]]] = False
+    steps = np.bincount(draft.rank[is_step], minlength=draft.num_ranks)
+    blocks = -(-steps // limits.max_steps)
+    return int((1 + draft.num_ranks + blocks + steps).max(initial=0)) > MAX_NODES
 
 
 def _find_excess(program: ThreadBlockProgram, limits: Runtime) -> NoProgramError | None:

@@ -15,9 +15,10 @@ import numpy as np
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.draft import Arrangement, StepDraft, find_forwarded_sums
-from collhub_msccl.writing.emission_program import Knowledge, build_program, find_waits
+from collhub_msccl.writing.emission_program import build_program
 from collhub_msccl.writing.reduction_runs import REGION, Steps, unfuse_reducing_receives
 from collhub_msccl.writing.scratch import allocate_scratch, count_scratch_units
+from collhub_msccl.writing.waits import Knowledge, find_waits
 from hub_core.columns import BoolArray, Int64Array, run_mask, sorted_ordinals
 from hub_core.model import StepKind
 
@@ -101,7 +102,7 @@ def emit(
     time = arrangement.position[heads]
     edges = draft.parents, draft.children
     # Waits do not depend on the location of SCRATCH, but decide where SCRATCH can be reused.
-    knowledge = find_waits(block, ordinal, time, step_of_row, edges)
+    knowledge = find_waits(block, ordinal, time, step_of_row, edges, blocks.rank)
     is_slot = find_forwarded_sums(draft, arrangement)
     # The sum of an `rrs` is not stored: neither its receive nor its send accesses SCRATCH.
     no_source = (fused_into >= 0) & is_slot[fused_into]

@@ -1,10 +1,4 @@
-"""Number the steps of a file, find their minimal waits, and convert them to depid, deps, hasdep.
-
-Steps are visited in a possible order of execution. Each block has a vector clock (Fidge 1988,
-Mattern 1989): for every other block, its last step known to be finished. A pair that the clock
-already implies needs no wait; for any other pair a wait is added, and the clocks are merged.
-Invariant: a clock contains exactly the order implied by the chosen waits and by sequential
-execution within blocks. Cost: waits times the blocks in their clocks.
+"""Number the steps of a file, and convert their waits to depid, deps, hasdep.
 
 The program is printed as XML in the form that every runtime's parser accepts: one element per line,
 one space between attributes, double quotes, no declaration and no tab. The parsers accept only a
@@ -13,19 +7,17 @@ subset of XML, see `runtimes.raw_xml`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
-from collhub_msccl.accesses import Edges
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
 from collhub_msccl.thread_block_program import STEP_TYPE_NAMES, StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.reduction_runs import REGION, Steps, is_fusable_pair
-from hub_core.columns import BoolArray, Int64Array, run_mask
+from collhub_msccl.writing.waits import Knowledge
+from hub_core.columns import BoolArray, Int64Array
 
 
 def build_program(
@@ -187,165 +179,3 @@ def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> by
         lines.append("  </gpu>\n")
     lines.append("</algo>\n")
     return "".join(lines).encode("ascii")
-
-
-Clock = dict[int, int]
-
-
-@dataclass(slots=True)
-class WaitHistory:
-    """Steps of a block that waited, by ordinal, and its clock after each."""
-
-    ordinals: list[int] = field(default_factory=list)
-    clocks: list[Clock] = field(default_factory=list)
-
-    def clock_at(self, ordinal: int) -> Clock:
-        """Return the clock of the thread block when step `ordinal` begins; {} if none is recorded.
-
-        A clock maps other thread blocks to the ordinal of their last step that is known to be
-        finished. The result is the clock of the last recorded step up to and including
-        `ordinal`; it is not copied.
-        """
-        index = bisect_right(self.ordinals, ordinal)
-        return self.clocks[index - 1] if index else {}
-
-    def last_clock(self) -> Clock:
-        """Clock of the block after all its waits so far."""
-        return self.clocks[-1] if self.clocks else {}
-
-    def add(self, ordinal: int, clock: Clock) -> None:
-        """Record the clock that holds from step `ordinal` on.
-
-        The clock is stored, not copied. If `ordinal` is the last recorded one, the clock replaces
-        that one's. Earlier ordinals are not allowed, which is not checked.
-        """
-        if self.ordinals and self.ordinals[-1] == ordinal:
-            self.clocks[-1] = clock
-            return
-        self.ordinals.append(ordinal)
-        self.clocks.append(clock)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Knowledge:
-    """Waits, and the order implied by them and by sequential execution within thread blocks.
-
-    Per step, int64: `block`, `ordinal` (position in the block), `time` (a possible order of
-    execution); `step_of_row`: int64 per row. `parents`, `children`: the waits between steps of
-    different blocks, sorted by the waiting step. `history`: by block.
-    """
-
-    block: Int64Array
-    ordinal: Int64Array
-    time: Int64Array
-    step_of_row: Int64Array
-    parents: Int64Array
-    children: Int64Array
-    history: dict[int, WaitHistory]
-
-    def is_before(
-        self,
-        parent_block: int,
-        at: int,
-        block_of_step: int,
-        start: int,
-    ) -> bool:
-        """Return whether step `at` of one block is known to finish before step `start` of another.
-
-        `parent_block`: thread block of `at`; `block_of_step`: that of `start`; steps are
-        counted within their block. Within one block the result is `at` < `start`. Otherwise it
-        is True only if the recorded waits of the second block up to and including `start` imply
-        it.
-        """
-        if parent_block == block_of_step:
-            return at < start
-        history = self.history.get(block_of_step)
-        return history is not None and history.clock_at(start).get(parent_block, -1) >= at
-
-
-def find_waits(
-    block: Int64Array,
-    ordinal: Int64Array,
-    time: Int64Array,
-    step_of_row: Int64Array,
-    edges: Edges,
-) -> Knowledge:
-    """Find the waits between thread blocks that must be written.
-
-    `block`, `ordinal`, `time`: for each step its thread block, its position in it, and its position
-    in the order of execution. `step_of_row`: step of each row. `edges`: pairs of rows that must
-    keep their order. A wait is left out if the order within a block or other waits imply it; a step
-    waits for at most one step of each other block, the last required one. The pairs (parent, child)
-    of the result are sorted by waiting step, then by the other step. It also has, for every block,
-    which steps of other blocks are known to be finished at each step.
-    """
-    parents, children = step_of_row[edges[0]], step_of_row[edges[1]]
-    # Order within a block needs no wait.
-    is_crossing = block[parents] != block[children]
-    parents, children = parents[is_crossing], children[is_crossing]
-    # Only the latest parent of each (waiting step, block of the parent): a finished step implies
-    # that the earlier steps of its block are finished.
-    order = np.lexsort((ordinal[parents], block[parents], children))
-    parents, children = parents[order], children[order]
-    # The last parent of a group precedes the first of the next.
-    is_last = np.roll(run_mask(children, block[parents]), -1)
-    parents, children = parents[is_last], children[is_last]
-    # In order of execution, so that the clocks of parents are final; the latest parent first,
-    # because it implies most.
-    order = np.lexsort((-time[parents], children, time[children]))
-    parents, children = parents[order], children[order]
-    kept, history = _select_unknown_waits(block, ordinal, parents, children)
-    parents, children = parents[kept], children[kept]
-    order = np.lexsort((parents, children))
-    return Knowledge(
-        block,
-        ordinal,
-        time,
-        step_of_row,
-        parents[order],
-        children[order],
-        history,
-    )
-
-
-def _select_unknown_waits(
-    block: Int64Array,
-    ordinal: Int64Array,
-    parents: Int64Array,
-    children: Int64Array,
-) -> tuple[list[int], dict[int, WaitHistory]]:
-    """Return the indices of the necessary waits, ascending, and the clock history of each block.
-
-    `block`, `ordinal`: thread block of each step, and its position in this block. Pair i is that
-    step `children[i]` must wait for step `parents[i]` of another block. The pairs must be in order
-    of execution of the children, for each child the latest parent first.
-
-    A clock of a block maps other blocks to the ordinal of their last step that is known to be
-    finished. A pair is left out if the clock of the child's block already has the parent's ordinal
-    or a later one for the parent's block. Otherwise it is necessary: from the child's ordinal on,
-    the clock also has the parent, and the clock of the parent's block at the parent's ordinal. Of
-    two ordinals of one block the larger one is kept.
-
-    The histories are by block. Every block with a child has one; a block without a child has none.
-    Without pairs, both results are empty.
-    """
-    histories: dict[int, WaitHistory] = {}
-    kept: list[int] = []
-    columns = (block[children], ordinal[children], block[parents], ordinal[parents])
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for index, (block_of_step, at, parent_block, parent_ordinal) in enumerate(rows):
-        history = histories.setdefault(block_of_step, WaitHistory())
-        clock = history.last_clock()
-        # Implied by earlier waits of this block, or of the blocks that it waited for.
-        if clock.get(parent_block, -1) >= parent_ordinal:
-            continue
-        kept.append(index)
-        parent_history = histories.get(parent_block)
-        learned = parent_history.clock_at(parent_ordinal) if parent_history is not None else {}
-        # A copy: the clocks of earlier steps must not change.
-        merged = dict(clock)
-        for other, step in learned.items():
-            merged[other] = max(step, merged.get(other, -1))
-        merged[parent_block] = max(parent_ordinal, merged.get(parent_block, -1))
-        history.add(at, merged)
-    return kept, histories

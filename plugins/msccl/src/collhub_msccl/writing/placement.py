@@ -55,6 +55,11 @@ class Placement:
     block: Int64Array
     channel: Int64Array
 
+    def equals(self, other: Placement) -> bool:
+        """Return whether all rows have equal blocks and channels."""
+        is_equal = np.array_equal(self.block, other.block)
+        return is_equal and np.array_equal(self.channel, other.channel)
+
 
 def place_chains(
     draft: StepDraft,

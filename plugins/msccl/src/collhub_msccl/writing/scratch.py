@@ -21,7 +21,7 @@ import numpy as np
 from collhub_msccl.accesses import Columns, find_accesses, find_conflicts_within_blocks
 from collhub_msccl.true_dependencies import list_claimed_modes
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
-from collhub_msccl.writing.emission_program import Knowledge
+from collhub_msccl.writing.waits import Knowledge
 from hub_core.columns import (
     BoolArray,
     Int64Array,

@@ -6,6 +6,7 @@ of steps that have separate thread blocks and channels and share only links.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -138,67 +139,81 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class DistributionOptions:
-    """Parameters of a distribution.
+class PlacedSteps:
+    """Rows with blocks and channels, before list scheduling.
 
-    `joined`: (row, later row that may be fused with it); `capacity`: messages that a connection
-    holds; `latency`: of a link, in units of time.
+    `draft`: rows with their channels. `placement`: block of every row. `arrangement`: a possible
+    order of execution, with the fused rows. `latency`: of a link, in units of time.
     """
 
-    limits: PlacementLimits
-    joined: Edges
-    capacity: int
+    draft: StepDraft
+    placement: Placement
+    arrangement: Arrangement
     latency: int
 
 
-def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
-    """Choose channels and thread blocks for all rows, and their order, by list scheduling.
+def iterate_placed_steps(
+    draft: StepDraft, limits: Iterable[PlacementLimits], joined: Edges, latency: int
+) -> Iterator[PlacedSteps]:
+    """Choose channels and thread blocks for all rows, for each of several limits.
 
-    1. Pairs in `distribution.joined` that would close a cycle of waits are not fused.
-    2. `place_chains` chooses blocks and channels within `distribution.limits`, with the given
-       `is_tight`. If that fails, it is repeated with `is_tight`: then the receiving and sending
-       sides of unrelated data may share a block.
+    `joined`: (row, later row that may be fused with it). `latency`: of a link, in units of time.
+    `limits`: at least one, with equal `is_free`.
+
+    1. Pairs in `joined` that would close a cycle of waits are not fused. The steps are scheduled
+       with separate blocks (`compute_ideal_begins`), once for all limits.
+    2. `place_chains` chooses blocks and channels within limits, with their `is_tight`. If that
+       fails, it is repeated with `is_tight`: then the receiving and sending sides of unrelated data
+       may share a block.
     3. Pairs whose rows are on different blocks are not fused.
-    4. The steps are scheduled; a connection holds `distribution.capacity` messages.
 
-    The result has the rows with their new channels, the lanes (one per block), and the fused
-    pairs (row, later row). After step 4 the rows of each rank are sorted by the begin of their
-    step, references between rows are renumbered, and `lanes.is_given` is True. A rank's lanes are
-    numbered by their first step. If full connections block the scheduler, the rows keep their
-    order, lanes keep the order of the blocks, and `lanes.is_given` is False.
-
-    Returns None if both placements exceed the limits, or if the steps have no order of execution.
-    `draft` is not changed.
+    Yields no result for limits that both placements exceed, or if the steps have no order of
+    execution, and for a placement that equals the previous one. `draft` is not changed.
     """
-    limits = distribution.limits
-    ideal = arrange_freely(draft, distribution.joined, limits.is_free)
+    first_limits, *further_limits = limits
+    is_free = first_limits.is_free
+    ideal = arrange_freely(draft, joined, is_free)
     if ideal is None:
-        return None
-    graph = build_work_graph(draft, ideal, distribution.latency)
-    begin = compute_ideal_begins(graph, limits.is_free)
-    tight = replace(limits, is_tight=True)
-    placement = place_chains(draft, graph, begin, limits)
-    placement = placement or place_chains(draft, graph, begin, tight)
-    if placement is None:
-        return None
-    placed = replace(draft, channel=placement.channel)
+        return
+    graph = build_work_graph(draft, ideal, latency)
+    begin = compute_ideal_begins(graph, is_free)
     first, second = _get_fused_pairs(ideal)
-    is_inside = placement.block[first] == placement.block[second]
-    joined = first[is_inside], second[is_inside]
-    arrangement = arrange_freely(placed, joined, limits.is_free)
-    if arrangement is None:
-        return None
-    graph = build_work_graph(placed, arrangement, distribution.latency)
+    previous: Placement | None = None
+    for each in (first_limits, *further_limits):
+        placement = place_chains(draft, graph, begin, each)
+        placement = placement or place_chains(draft, graph, begin, replace(each, is_tight=True))
+        if placement is None or (previous is not None and placement.equals(previous)):
+            continue
+        previous = placement
+        placed = replace(draft, channel=placement.channel)
+        is_inside = placement.block[first] == placement.block[second]
+        inside = first[is_inside], second[is_inside]
+        arrangement = arrange_freely(placed, inside, is_free)
+        if arrangement is not None:
+            yield PlacedSteps(placed, placement, arrangement, latency)
+
+
+def schedule_steps(steps: PlacedSteps, capacity: int) -> Distribution:
+    """Choose the order of placed steps by list scheduling.
+
+    `capacity`: messages that a connection holds. The result has the rows with their channels, the
+    lanes (one per block), and the fused pairs (row, later row). The rows of each rank are sorted by
+    the begin of their step, references between rows are renumbered, and `lanes.is_given` is True. A
+    rank's lanes are numbered by their first step. If full connections block the scheduler, the rows
+    keep their order, lanes keep the order of the blocks, and `lanes.is_given` is False.
+    """
+    placement, arrangement = steps.placement, steps.arrangement
+    graph = build_work_graph(steps.draft, arrangement, steps.latency)
     block = np.zeros(len(graph), np.int64)
     block[graph.node_of_row] = placement.block
     blocks = int(placement.block.max(initial=-1)) + 1
-    schedule = schedule_nodes(graph, block, blocks, distribution.capacity)
+    schedule = schedule_nodes(graph, block, blocks, capacity)
     if schedule is None:
         # The existing row order with the connections' order is always possible.
-        lanes = number_lanes(placed, placement.block, is_given=False)
-        return Distribution(placed, lanes, _get_fused_pairs(arrangement))
+        lanes = number_lanes(steps.draft, placement.block, is_given=False)
+        return Distribution(steps.draft, lanes, _get_fused_pairs(arrangement))
     order = inverse(schedule[0])[graph.node_of_row]
-    return _sort_rows(placed, placement, _get_fused_pairs(arrangement), order)
+    return _sort_rows(steps.draft, placement, _get_fused_pairs(arrangement), order)
 
 
 def _get_fused_pairs(arrangement: Arrangement) -> Edges:

@@ -248,12 +248,15 @@ def _group_connections(
     connection is listed once per group. Groups, and the connections in them, are in the
     order of their first row.
     """
-    # Dictionaries as ordered sets: the same input gives the same file.
-    groups: dict[tuple[int, int], dict[int, None]] = {}
-    ranks, channels = draft.rank[side].tolist(), draft.channel[side].tolist()
-    for rank, channel, number in zip(ranks, channels, connection[side].tolist(), strict=True):
-        groups.setdefault((rank, channel), {})[number] = None
-    return {key: list(numbers) for key, numbers in groups.items()}
+    rows = np.flatnonzero(side)
+    _, first = np.unique(connection[rows], return_index=True)
+    # One row for each connection, in the order of rows: the same input gives the same file.
+    rows = rows[np.sort(first)]
+    groups: dict[tuple[int, int], list[int]] = {}
+    columns = (draft.rank[rows].tolist(), draft.channel[rows].tolist(), connection[rows].tolist())
+    for rank, channel, number in zip(*columns, strict=True):
+        groups.setdefault((rank, channel), []).append(number)
+    return groups
 
 
 def _assign_local_lanes(

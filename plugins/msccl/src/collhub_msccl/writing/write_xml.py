@@ -20,12 +20,11 @@ from collhub_msccl.runtimes.known_runtimes import (
 )
 from collhub_msccl.thread_block_program import StepType
 from collhub_msccl.true_dependencies import list_claimed_modes
+from collhub_msccl.writing.attempts import WritingTask
 from collhub_msccl.writing.choose import (
     ChosenProgram,
-    WritingTask,
-    choose_program,
+    ProgramSearch,
     count_necessary_blocks,
-    find_any_program,
     has_unstated_channels,
 )
 from collhub_msccl.writing.emission import Memory
@@ -79,7 +78,7 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     """
     coarse = _convert_to_larger_units(algorithm)
     target, task = _create_task(coarse, options)
-    chosen = choose_program(task)
+    chosen = ProgramSearch(task).choose()
     largest = compute_largest_size(coarse, target, chosen.safety)
     content = format_xml(target.build_attributes(chosen.program, largest), chosen.program)
     losses = find_losses(algorithm, coarse, target, largest, chosen)
@@ -110,7 +109,8 @@ def measure_fit(
     """
     coarse = _convert_to_larger_units(algorithm)
     if limits is None:
-        return _measure(coarse, *_create_task(coarse, options))
+        target, task = _create_task(coarse, options)
+        return _measure(coarse, target, ProgramSearch(task))
     # The size limits only the calls that use the file.
     unlimited = replace(options, max_bytes=None)
     fit = _KNOWN_FITS.find(
@@ -128,12 +128,13 @@ def _measure_within(coarse: Algorithm, options: WriteOptions, limits: RuntimeLim
     """
     _check_necessary_blocks(coarse, limits, f"{options.runtime} cannot run the algorithm")
     target, task = _create_task(coarse, options)
-    chosen = find_any_program(task)
+    search = ProgramSearch(task)
+    chosen = search.find_any()
     if chosen is not None:
         fit = _build_fit(coarse, target, chosen)
         if not fit.find_excess(limits):
             return fit
-    return _measure(coarse, target, task)
+    return _measure(coarse, target, search)
 
 
 def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: str) -> None:
@@ -149,10 +150,10 @@ def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: 
         raise LimitError(message).about(resource.name)
 
 
-def _measure(coarse: Algorithm, target: Target, task: WritingTask) -> RuntimeFit:
+def _measure(coarse: Algorithm, target: Target, search: ProgramSearch) -> RuntimeFit:
     """Return the resources of a program for an algorithm in the units of the file.
 
-    `coarse`: result of `_convert_to_larger_units`; `target`, `task`: its result of `_create_task`.
+    `coarse`: result of `_convert_to_larger_units`; `target`: its header; `search`: for its program.
     Up to `_MAX_STEPS_FOR_EXACT_FIT` (1024) steps, the program is the one that `write` would write.
     Above, it is the first safe program that is found, which may be another one.
 
@@ -161,7 +162,7 @@ def _measure(coarse: Algorithm, target: Target, task: WritingTask) -> RuntimeFit
     no size.
     """
     is_first = len(coarse.steps) > _MAX_STEPS_FOR_EXACT_FIT
-    return _build_fit(coarse, target, choose_program(task, is_first=is_first))
+    return _build_fit(coarse, target, search.choose(is_first=is_first))
 
 
 def _build_fit(coarse: Algorithm, target: Target, chosen: ChosenProgram) -> RuntimeFit:

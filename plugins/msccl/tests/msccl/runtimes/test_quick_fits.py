@@ -68,7 +68,7 @@ def test_an_algorithm_with_too_many_peers_is_refused_before_any_attempt(
     def fail(*arguments: object, **named: object) -> None:
         raise AssertionError("an attempt was made")
 
-    monkeypatch.setattr(write_xml, "choose_program", fail)
+    monkeypatch.setattr(write_xml, "ProgramSearch", fail)
     limits = RuntimeLimits(max_blocks=2)
     expected = "executor cannot run the algorithm: at least 3 thread blocks of a rank, at most 2"
     with pytest.raises(LimitError, match=expected) as caught:

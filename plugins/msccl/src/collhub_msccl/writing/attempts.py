@@ -1,0 +1,274 @@
+"""List assignments of an algorithm's steps to thread blocks, in the order of preference.
+
+The producer's thread blocks come first, unchanged, then cut if they have too many steps: an
+imported file is written back unchanged. Then come new ones, in several variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import tee
+
+import numpy as np
+
+from collhub_msccl.accesses import Edges
+from collhub_msccl.runtimes.known_runtimes import (
+    FIFO_CAPACITY,
+    MAX_COUNT,
+    RESIDENT_BLOCKS,
+    Runtime,
+)
+from collhub_msccl.writing.assemble import Attempt, has_too_many_elements
+from collhub_msccl.writing.draft import StepDraft, build_draft, cut_counts
+from collhub_msccl.writing.emission import Memory
+from collhub_msccl.writing.placement import PlacementLimits
+from collhub_msccl.writing.scratch import rename_scratch_values
+from collhub_msccl.writing.spread import (
+    Fusing,
+    PlacedSteps,
+    find_fusable_pairs,
+    iterate_placed_steps,
+    schedule_steps,
+)
+from collhub_msccl.writing.thread_blocks import assign_lanes, find_given_lanes
+from hub_core.model import Algorithm, Collective, StepKind
+from hub_core.verification import verify
+
+# Rows above which the first variant that is safe at every size is chosen: further variants cost
+# seconds.
+MAX_ROWS_FOR_ALL_ATTEMPTS = 1 << 14
+# Transfer time of a buffer, in latencies, when steps are distributed: a small call, because more
+# thread blocks gain most there, but larger than that of the shared links, so that large calls lose
+# little.
+_BUFFER_TIME_IN_LATENCIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WritingTask:
+    """The algorithm to write, and the limits of the file.
+
+    `collective`: with the modes that the file claims; `channels`: number of channels to distribute
+    steps over, None to keep the producer's.
+    """
+
+    algorithm: Algorithm
+    collective: Collective
+    protocol: str
+    memory: Memory
+    limits: Runtime
+    channels: int | None
+
+
+def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:
+    """Values of `is_fusing` to try, fused first.
+
+    A fused step receives only when it can send, which can close a cycle of waits.
+    """
+    return (True, False) if task.limits.has_fused_steps else (False,)
+
+
+def iterate_faithful_attempts(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
+    """Yield attempts that keep the thread blocks of the producer, the most faithful one first.
+
+    Yields no attempt if the producer has no usable thread blocks. The first half keeps the program
+    order (`full`); the second half may cut blocks, and has only the data dependencies if these
+    suffice. Each half first merges chains of reductions, then does not. Within these, the kinds of
+    fusing of `_list_fusing_options` vary.
+    """
+    producer_lanes = find_given_lanes(full)
+    if producer_lanes is None:
+        return
+    for draft, may_cut in ((full, False), (_draft_without_control(task.algorithm, full), True)):
+        # A chain of reductions needs nops for its waits, which may exceed the limit of steps.
+        for is_merging in (True, False):
+            for is_fusing in _list_fusing_options(task):
+                yield Attempt(draft, producer_lanes, may_cut, is_fusing, is_merging)
+
+
+def iterate_new_attempts(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
+    """Yield attempts with new thread blocks, in the order in which they should be tried.
+
+    - list scheduling with the FIFO capacity of the protocol
+    - the assignment of MSCCLang's public compiler, only if the task requests no number of channels
+      and the draft has at most `MAX_ROWS_FOR_ALL_ATTEMPTS` rows
+    - one thread block for several connections of a rank (`iterate_joined_attempts`)
+    - list scheduling with a capacity of one message
+    - `iterate_joined_attempts` with `is_tight`, with merging of reductions; if there are any
+      reductions, also without it
+
+    Each attempt is built when it is requested. Both list schedules use the same blocks and
+    channels, which are chosen once.
+    """
+    placed = tee(_iterate_placed_steps(task, draft))
+    yield from _iterate_distributed(placed[0], FIFO_CAPACITY[task.protocol])
+    if task.channels is None and len(draft) <= MAX_ROWS_FOR_ALL_ATTEMPTS:
+        yield _build_public_compiler_attempt(task, draft)
+    yield from iterate_joined_attempts(task, draft, is_tight=False, is_merging=True)
+    # For messages that take several transfers each.
+    yield from _iterate_distributed(placed[1], 1)
+    yield from iterate_joined_attempts(task, draft, is_tight=True, is_merging=True)
+    # Without reductions these are the same attempts.
+    if draft.is_kind(StepKind.REDUCE).any():
+        yield from iterate_joined_attempts(task, draft, is_tight=True, is_merging=False)
+
+
+def _iterate_placed_steps(
+    task: WritingTask, draft: StepDraft
+) -> Iterator[tuple[Fusing, PlacedSteps]]:
+    """Yield the steps on thread blocks and channels, at most twice for each kind of fusion.
+
+    The kinds of fusion are tried in the order ALL, PROMPT, NONE. The order is reversed if the rank
+    with the most steps has more than half of what its blocks can contain (blocks per rank times
+    steps per block). Without fused steps in the runtime, only NONE is tried. A kind that fuses the
+    same pairs as an earlier one is skipped, and so is one that leaves too many steps for the
+    runtime (`has_too_many_elements`).
+
+    The first result of a kind lets steps finish as early as possible, the second one uses few new
+    blocks; it is skipped if it is the same. A result that does not fit into the limits is omitted,
+    so that there may be none. A rank gets at most `RESIDENT_BLOCKS` thread blocks, or the runtime's
+    limit if that is lower. If the task gives a number of channels, the channel of every message is
+    chosen anew among them; otherwise the steps keep their channels.
+    """
+    limits = task.limits
+    channels = limits.max_channels if task.channels is None else task.channels
+    blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
+    is_free = task.channels is not None
+    latency = _compute_latency(task)
+    fusings = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
+    most = int(np.bincount(draft.rank).max(initial=0))
+    if 2 * most > blocks * limits.max_steps:
+        fusings = fusings[::-1]
+    tried: list[Edges] = []
+    for fusing in fusings:
+        joined = find_fusable_pairs(draft, is_free, fusing, latency)
+        if any(np.array_equal(joined, pairs) for pairs in tried):
+            continue
+        tried.append(joined)
+        if has_too_many_elements(draft, joined[1], limits):
+            continue
+        placing = [PlacementLimits(blocks, channels, is_free, one) for one in (False, True)]
+        for placed in iterate_placed_steps(draft, placing, joined, latency):
+            yield fusing, placed
+
+
+def _iterate_distributed(
+    placed: Iterator[tuple[Fusing, PlacedSteps]], capacity: int
+) -> Iterator[Attempt]:
+    """Yield an attempt for each placement of the steps, with an order from list scheduling.
+
+    `capacity`: transfers that a connection holds. All attempts are new and may be cut.
+    """
+    for fusing, steps in placed:
+        distribution = schedule_steps(steps, capacity)
+        yield Attempt(
+            distribution.draft,
+            distribution.lanes,
+            may_cut=True,
+            is_fusing=fusing is not Fusing.NONE,
+            is_new=True,
+            joined=distribution.joined,
+        )
+
+
+def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attempt:
+    """Build the attempt with the thread blocks that MSCCLang's public compiler would choose.
+
+    Each side of a connection gets a thread block. An incoming and an outgoing connection of a rank
+    share a block if data of the first are forwarded on the second by fused steps (PROMPT fusion).
+    Without fused steps in the runtime, no connections share a block. Fusable pairs of steps are
+    fused if both are in one block. Steps keep their channels, because MSCCLang's assignment of
+    channels is not reproduced. The attempt is new, may be cut, and is marked `limits_time`: if it
+    gives a safe program, candidates with a longer makespan are excluded.
+    """
+    fusing = Fusing.PROMPT if task.limits.has_fused_steps else Fusing.NONE
+    first, second = find_fusable_pairs(draft, False, fusing, _compute_latency(task))
+    is_forwarded = draft.receives[first] & draft.sends[second]
+    lanes = assign_lanes(draft, forwarded=(first[is_forwarded], second[is_forwarded]))
+    is_inside = lanes.of_row[first] == lanes.of_row[second]
+    return Attempt(
+        draft,
+        lanes,
+        may_cut=True,
+        is_fusing=fusing is not Fusing.NONE,
+        is_new=True,
+        joined=(first[is_inside], second[is_inside]),
+        limits_time=True,
+    )
+
+
+def iterate_joined_attempts(
+    task: WritingTask,
+    draft: StepDraft,
+    is_tight: bool,
+    is_merging: bool,
+) -> Iterator[Attempt]:
+    """Yield attempts with a block for each side of a connection, or for two sides that belong
+    together.
+
+    `is_tight`: more sides are joined, see `assign_lanes`. One attempt per value of `is_fusing`;
+    tight ones, and the last, are marked `is_enough`.
+    """
+    lanes = assign_lanes(draft, is_tight, is_merging)
+    for is_fusing in _list_fusing_options(task):
+        yield Attempt(
+            draft,
+            lanes,
+            may_cut=True,
+            is_fusing=is_fusing,
+            is_merging=is_merging,
+            is_new=True,
+            is_enough=is_tight or not is_fusing,
+        )
+
+
+def _compute_latency(task: WritingTask) -> int:
+    """Latency of a link when steps are distributed, in units of the time of one chunk."""
+    return max(task.collective.unit_count // _BUFFER_TIME_IN_LATENCIES, 1)
+
+
+def build_free_draft(algorithm: Algorithm, full: StepDraft) -> StepDraft:
+    """Return the steps with as few dependencies as possible, for new thread blocks.
+
+    `full`: the draft with control dependencies, as producers order the steps. The result has data
+    dependencies only, with separate scratch for every value if values can be renamed
+    (`_draft_without_reuse`), else as they are (`_draft_without_control`). Raises the errors of
+    `build_draft`.
+    """
+    return _draft_without_reuse(algorithm) or _draft_without_control(algorithm, full)
+
+
+def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
+    """Return the steps with data dependencies only, and with separate scratch for every value.
+
+    Without reused scratch, fewer steps must wait for each other. Steps are cut to at most
+    `MAX_COUNT` units. None if values cannot be renamed, or if the algorithm or the result fails
+    verification. Raises the errors of `build_draft`.
+    """
+    renamed = rename_scratch_values(algorithm)
+    if renamed is None or not verify(algorithm).ok or not verify(renamed).ok:
+        return None
+    return cut_counts(build_draft(renamed, with_control=False), MAX_COUNT)
+
+
+def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
+    """Return the steps with data dependencies only, as a draft; `full` if these do not suffice.
+
+    `full`: the draft with control dependencies, such as program order, which would cause
+    unnecessary waits between new thread blocks. It is returned itself if the algorithm has no
+    control dependencies, or if the algorithm without them fails the verification. Otherwise the
+    result is a new draft, whose steps are cut to at most `MAX_COUNT` units. Raises the errors of
+    `build_draft`. The algorithm is not changed.
+    """
+    steps = algorithm.steps
+    if not len(steps.control_indices):
+        return full
+    # The verifier decides whether the steps are correct without program order.
+    relaxed_steps = replace(
+        steps,
+        control_indptr=np.zeros(len(steps) + 1, np.int64),
+        control_indices=np.zeros(0, np.int64),
+    )
+    if not verify(replace(algorithm, steps=relaxed_steps)).ok:
+        return full
+    return cut_counts(build_draft(algorithm, with_control=False), MAX_COUNT)
