@@ -308,19 +308,19 @@ class _Diagnosis:
     def find_late_ranks(self) -> list[Finding]:
         """Return findings on ranks that wait for no rank although other ranks wait for them.
 
-        The ranks are those of `sources` of the graph. The kind depends on the operations that a
-        rank has issued and not completed, although other ranks completed them. Such an operation is
-        `stuck` if it is overdue, otherwise `skewed`. Overdue: it timed out, is older than its
-        timeout, or was completed by another rank more than 60 s before the latest time in the
-        dumps.
+        A rank is checked for operations that it has issued and not completed, although other
+        ranks completed them. Such an operation is stuck if it is overdue, otherwise skewed.
+        Overdue: it timed out, is older than its timeout, or was completed by another rank more
+        than 60 s before the latest time in the dumps. The first rule that applies to a rank
+        decides:
 
-        1. A rank with a skewed operation (and possibly stuck ones) has no finding, unless an
-           operation in which another rank waits for it is overdue.
-        2. `device`, for a rank with a stuck or skewed operation: one finding at its first stuck
-           one, or if none is stuck, at its first skewed one. The rank is the culprit.
-        3. `late`, for all other ranks: the operation of a rank is the one of `find_awaiting_row`.
-           Ranks with the same operation share one finding, and are its culprits. The text for a
-           single rank adds the last operation that it issued.
+        1. It has a skewed operation, and no operation in which another rank waits for it is
+           overdue: no finding.
+        2. It has a stuck or skewed operation: a finding `device` at its first stuck one,
+           otherwise at its first skewed one. The rank is the culprit.
+        3. Otherwise a finding `late` at the operation of `find_awaiting_row`, which waits for
+           the rank. Ranks with the same operation share one finding, and are its culprits. For
+           a single rank, the text adds the last operation that it issued.
 
         Findings `device` come first, by rank, then the late ones, by row of the operation.
         """

@@ -360,13 +360,19 @@ class _DocumentBuilder:
         return {"name": name, "components": components, "links": links, "edges": edges}
 
     def _build_annotations(self) -> _JsonObject:
-        """Build the annotations, which contain what the infrastructure cannot express.
+        """Build the annotations of the document: the properties that the infrastructure cannot
+        express.
 
-        - nodes: names, if the topology has any
-        - edges: the rows of their links
-        - links: values that rounding would change, and planes
-        - graph: the mark of the hub's documents; dimensions, groups, and multicasting and reducing
-          switches, if the topology has any
+        The result always has these four lists. Call this after the edges and links have been
+        added.
+
+        - `nodes`: the name of each node; empty if the topology has no names
+        - `edges`: for each edge, the rows of its links in the topology
+        - `links`: for each kind of link, the exact values that rounding would change, and the
+          planes
+        - `graph`: first the mark by which readers recognize documents of the hub, then
+          dimensions, groups, multicasting switches and reducing switches, each only if the
+          topology has any
         """
         nodes: list[_JsonObject] = []
         for node, name in enumerate(self._topology.node_names):

@@ -608,22 +608,23 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
 def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:
     """Return the names in the order in which the synthesizers are tried: by estimated time.
 
-    The sort keys are, in this order; at equal keys the order of `names` is kept:
+    A synthesizer adapts to the links, or it has a fixed pattern. Some have the option
+    `within`, a limit of the time of their result. The sort keys are, in this order; at
+    equal keys the order of `names` is kept:
 
     1. late ones last (see below)
-    2. estimated time in ns: for a synthesizer that adapts to the links, the lower bound of the
-       core, or 0 if it is unknown; for a fixed pattern, the estimate of its offer, infinite if
-       unknown
-    3. those that neither adapt nor offer an estimator last
-    4. those with the option `within` (limit of the time of their result) last
+    2. time in ns: for one that adapts, the lower bound of the core, or 0 if unknown; for a
+       fixed pattern, the estimate of its offer, or infinite if unknown
+    3. fixed patterns without an estimator last
+    4. those with the option `within` last
 
-    A synthesizer is late in these cases:
+    Let pairs be the number of NPUs times the number of links. A synthesizer is late in
+    three cases:
 
-    - It has the option `within`, and the network has more than 100 000 pairs of an NPU and a
-      link.
-    - It adapts to the links, and `_is_beyond_search` holds.
-    - It is a fixed pattern whose estimate exceeds twice the bound, `_is_beyond_search` holds,
-      and the network has no switches and at most 64 000 000 such pairs.
+    - It has the option `within`, and there are more than 100 000 pairs.
+    - It adapts, and a search may take minutes (`_is_beyond_search`).
+    - It is a fixed pattern with an estimate above twice the bound, a search may take
+      minutes, the network has no switches, and there are at most 64 000 000 pairs.
     """
     topology = request.topology
     is_large = _is_large(topology)

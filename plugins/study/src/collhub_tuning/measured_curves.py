@@ -163,28 +163,26 @@ def read_measured_files(
 ) -> MeasuredFiles | None:
     """Read the files of `--measured`, and select the measurements that a comparison uses.
 
-    `files`: texts `FILE`, or `NAME=FILE` if NAME is one of `algorithms`: then its measurements
-    belong to that algorithm. All others belong to libraries. If a named file has measurements of
-    the library `collhub program` that are used, only those belong to the algorithm.
+    `files`: each is `FILE`, or `NAME=FILE` if NAME is one of `algorithms`. Measurements of
+    a named file belong to this algorithm, the rest to libraries. If the selected ones of a
+    named file contain the library `collhub program`, only these belong to the algorithm.
 
-    Ranks and nodes that a file does not give are those of the topology. The collective that a
-    file does not give is that of `kinds`, if there is just one. `options`: options of the readers.
+    - Ranks and nodes that a file does not give are those of the topology. A missing
+      collective is that of `kinds`, if there is just one. `options` are those of the
+      readers.
+    - The records of each call are merged. Selected are the measurements of `kinds` and
+      `sizes` with the ranks and nodes of the topology. Sums of 8-bit integers and times of
+      several calls in one launch are left out. The order is kept.
+    - Skipped lines of the files are reported. If measurements were ignored, one line with
+      their numbers is printed.
 
-    The records of each call are merged (`merge_calls`). `_select_points` selects those of `kinds`
-    and `sizes` and of all ranks of the topology. The result keeps the order after merging. In
-    `algorithms` it has only names with selected measurements.
+    Returns None if `files` is empty. Errors, in this order:
 
-    Prints the skipped lines of the files, and one line with the number of ignored measurements, if
-    there are any. Returns None if `files` is empty.
-
-    Errors, in the order of the checks:
-
-    - those of `read_measurements`: `InputError` for a file without usable points, `UsageError` for
-      an option that no reader declares or a file that several readers recognize, `PluginError` for
-      invalid points
-    - `UsageError` (`other-machine`) for measurements of another machine; `InputError` for a defect
-      of the profile that the options of `timing` name
-    - `UsageError` (`no-measurement`) if no measurement is selected
+    1. those of reading: `InputError` for a file without usable points, `UsageError` for an
+       unknown option or several readers, `PluginError` for invalid points
+    2. `UsageError` (`other-machine`) for another machine, or `InputError` for a defect of
+       the machine profile of `timing`
+    3. `UsageError` (`no-measurement`) if no measurement is selected
     """
     if not files:
         return None

@@ -303,14 +303,21 @@ class LaunchList:
         parts: list[Part],
         add_name: Callable[[Sequence[Operation]], int],
     ) -> None:
-        """Add one COMPUTE node for the launch of each communication kernel on each of its ranks.
+        """Add one COMPUTE node for the launch of each stored communication kernel on each of its
+        ranks.
 
-        `nodes` gets the nodes and their dependencies, all of them control dependencies, and `parts`
-        one `Launch` per kernel. A launch waits for the operands of its kernel, unless it is early,
-        and for the previous launch on its rank. The order on a rank is by level of the kernel, then
-        by number of the kernel. Nodes of a kernel that depend on no other node of it wait for its
-        launch. `add_name`: adds the name of a node and returns its number. Without kernels no node
-        is added.
+        The ranks of a kernel are those on which it has nodes. `nodes` gets the launches with
+        control dependencies, and `parts` gets one `Launch` per kernel. `add_name` adds the name
+        for operations and returns its number.
+
+        - A launch waits for all nodes outside the kernel on which nodes of the kernel on its
+          rank depend. It does not wait for them if the kernel is early (a member of a chain).
+        - A launch waits for the previous launch on its rank. These are ordered by the level of
+          the kernel, then by the order in which kernels were stored.
+        - A node of the kernel that depends on no other node of it waits for the launch on its
+          rank.
+
+        Without stored kernels there is no change.
         """
         if not self.kernels:
             return

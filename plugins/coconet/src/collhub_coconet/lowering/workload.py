@@ -187,16 +187,20 @@ class _WorkloadBuilder:
     def _add_computation(self, operations: list[Operation]) -> None:
         """Add one COMPUTE node per rank of the group for operations without communication between.
 
-        All operations are of one group. The node of a rank has the sum of the arithmetic operations
-        of the non-views, and the memory traffic of all operations in bytes; its name joins the
-        names of the non-views by "+". It waits for the nodes that produced the operands on its rank
-        before this call. Operands without such a node, such as arguments or results of this call,
-        are not waited for. The new nodes become the producers of the results of the non-views.
+        All operations are of one group. If all are views (operations without cost), no node is
+        added, and they are recorded for the next node. Otherwise, the node of a rank has:
 
-        Views (`is_free`) are handled first, in order. Each gets the producer that its first operand
-        had before this call or as an earlier view. A view of a result of this call gets no
-        producer. Views cost no operations, and are stated by the node of this call, else by the
-        next node that is added. No node is added if all operations are views, or if there are none.
+        - the arithmetic operations of all non-views
+        - the memory traffic of all operations as one kernel, in bytes
+        - a name that joins the names of the non-views by "+"
+        - the views of this call, and earlier ones without a node, in its extra text
+
+        It waits for the earlier nodes on its rank that produced operands of any of the
+        operations. Operands without such a node, such as arguments, are not waited for.
+
+        The new nodes become the producers of the results of the non-views. A view gets the
+        producer that its first operand has before the new nodes. A view of a result of this
+        call thus gets none.
         """
         working = [operation for operation in operations if not operation.is_free]
         for operation in operations:

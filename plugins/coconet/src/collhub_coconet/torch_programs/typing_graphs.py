@@ -426,23 +426,22 @@ class _GraphTyper:
     def _add_opaque(self, node: GraphNode) -> None:
         """Add a node as one opaque operation per used result; the others read the first one.
 
-        A divided operand is sliced, partial or on a root on some axis. Divided operands keep their
-        layout if `_find_row_axes` permits it and the operator is not random. Otherwise they are
-        converted to local values, and all results are local with the rule PER_RANK (the first with
-        RANDOM if the operator is random).
+        An opaque operation is an operator without a rule of the program language. An operand is
+        divided if it is sliced, partial or on a root on some axis of the mesh.
 
-        If the layout is kept, some results are sliced like the operands, with the rule ROWS. They
-        are among the first `row_results` of the operator and have at least `row_dimensions`
-        dimensions. Other results, such as the gradient of a weight, are local with the rule PARTS.
+        1. If the operator is not random, and can work on slices of its rows (`_find_row_axes`),
+           operands keep their layout. Among the first `row_results` results, those with at
+           least `row_dimensions` dimensions are sliced like the operands (rule ROWS). Other
+           results are local (rule PARTS).
+        2. Otherwise divided operands become local values. All results are local (rule
+           PER_RANK). The first one has the rule RANDOM if the operator is random.
 
-        The first operation has the work and the traffic of the operator, times the ranks of the
-        axes that slice its result. The other operations have 0. The values are recorded under the
-        names of the results.
+        Only the first operation has the work and traffic of the operator, times the number of
+        ranks among which its result is sliced. Results are recorded under their names.
 
-        Raises `InputError` (`unknown-operator`), before any change, for an operator that is not in
-        the table and reads a divided operand. The options may take such operators as local instead.
-        Raises it also for a result with an unsupported element type (`element-type`) or without
-        elements (`size`).
+        Raises `InputError` (`unknown-operator`) if an operator that is not in the table reads a
+        divided operand, unless the options permit it. Raises it also for a result with an
+        unsupported element type (`element-type`) or without elements (`size`).
         """
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))
@@ -678,19 +677,21 @@ class _GraphTyper:
         return self.emit(self.name_value(result.name), Kind.ALL_GATHER, [block], axes=over)
 
     def _exchange(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add an AllToAll between two views, and return the name of the result.
+        """Add an AllToAll on dimension 0 of a tensor, and return the name of the result.
 
-        Dimension 0 on each rank of the process group consists of one equal part per rank; part j of
-        rank i becomes part i of rank j. The operand is first made local on the axes of the group.
-        It is also made local on all axes on which it is sliced, partial or on a root. The name of
-        the result is that of `result`, made unique.
+        Dimension 0 on each rank of the process group consists of one equal part per rank. Part
+        j of rank i becomes part i of rank j. The operand is first made local on the axes of the
+        group, and on all axes on which it is sliced, partial or on a root. One view before the
+        AllToAll gives it a dimension of ranks, and one after it removes this. The name of the
+        result is that of `result`, made unique.
 
-        If the output or the input split sizes of the node have different values, an AllToAllV is
-        added instead (`_exchange_rows`). Equal split sizes are not checked.
+        If the output or the input split sizes of the node (`output_split_sizes`,
+        `input_split_sizes`) have different values, and the tensor is no scalar, an AllToAllV is
+        added instead. Equal split sizes are not checked.
 
-        Raises `InputError` (`splits`) for a scalar, for a dimension 0 that is no multiple of the
-        number of ranks, and as `_exchange_rows`. Raises `TypingMistakeError` if an operation is
-        ill-typed.
+        Raises `InputError` (`splits`) for a scalar, for a dimension 0 that is no multiple of
+        the number of ranks, and for different split sizes that do not fit. Raises
+        `TypingMistakeError` if an operation is ill-typed.
         """
         lists = [node.arguments.get(name) for name in ("output_split_sizes", "input_split_sizes")]
         splits = [one if isinstance(one, tuple) else () for one in lists]

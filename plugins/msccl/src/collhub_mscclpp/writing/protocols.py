@@ -167,18 +167,19 @@ def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations that add received messages and send the sum to further ranks.
 
-    Waits for all received messages of the group come first, then a barrier. The two cases:
+    All received messages of the group (steps that become one operation) are waited for
+    first, with a block barrier after them. Then there are two cases:
 
-    - Sum through a switch: one `glres` per part adds the ranges of all ranks of the switch group,
-      and stores the sum on all of them. If the destination is another range, a barrier and a copy
-      to it follow. Nothing else is put for sends of the group.
-    - Otherwise the local operand and the messages are added, in this order. The sum is stored in
-      the destination and at the receivers of the group's sends; receivers that pull are left out.
-      If the first message is pulled, the operation is `rre`, or `rres` with such sends; it reads
-      from the senders. Otherwise it is `re` or `res`, which read the local scratch.
+    - Sum through a switch: one `glres` per part adds the ranges of all ranks of the switch
+      group, and stores the sum on all of them. If the destination of the first step is
+      another range, a barrier and a copy to it follow.
+    - Otherwise one operation per part adds the local operand, then the messages. It stores
+      the sum in the destination, and at the receivers of those sends of the group that are
+      not pulled by the receiver. It is `re` without such sends and `res` with them. If the
+      first message is pulled from its sender, it is `rre` or `rres`.
 
-    Finally all sends of the group are signalled. There are several parts only if several thread
-    blocks share the work.
+    Finally all sends of the group are signalled. There are several parts only if several
+    thread blocks share the work.
     """
     _wait_for_messages(draft, writer, group)
     is_pulled = bool(draft.landing.is_pulled[group.row])

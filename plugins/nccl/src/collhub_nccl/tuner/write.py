@@ -174,23 +174,23 @@ def _tune_rules(
     ll_below: int,
     communicator: Communicator | None,
 ) -> _TunedRules:
-    """Return the rules for all collectives of a selection, with the losses.
+    """Return the rules of a tuner for all collectives of a selection, with the losses.
 
-    Rules are in the order of the selection, then by size window, then by size. They hold for
-    the numbers of nodes and ranks of the selection, and have total bytes as sizes. 0 `channels`
-    leave the number to the library. If a `communicator` (known machine) is given and NCCL's
-    cost model times the algorithm, the model decides the protocols. Otherwise the protocol is
-    ll below `ll_below` bytes and simple from there on, for the algorithm pat always simple.
+    Rules are in the order of the selection, and ascend by size (total bytes). They hold for
+    the numbers of nodes and ranks of the selection. If `channels` is 0, the library
+    chooses.
 
-    Losses are, in this order:
+    NCCL's cost model decides the protocols if there is a `communicator` (known machine),
+    and the model has the algorithm. Otherwise the protocol is ll below `ll_below` bytes and
+    simple from there on; for the algorithm pat it is always simple.
 
-    1. Each further selection of a kind that occurred before; only the first one is used.
-    2. By collective: one loss for a kind that no tuner decides (not in `COLLECTIVES`), without
-       rules. Otherwise the sizes at which an algorithm that the library lacks is faster
-       (`own_windows`), then the sizes at which NCCL's own choice is faster.
+    First, each further selection of the same kind is a loss, since only the first one
+    counts. Then these are the losses of each collective, in this order:
 
-    The own choice is compared only on a known machine of one node with a profile. The full
-    range of sizes of that choice is cut out of the rule; the loss names the first slower size.
+    1. A kind that no tuner decides is one loss, and has no rules.
+    2. Sizes at which an algorithm that the library does not have is faster are losses.
+    3. Sizes at which NCCL's own choice is faster than a rule are cut out of it. The loss
+       names the first slower size. This needs a `communicator` of one node with a profile.
     """
     once, losses = first_of_kinds(selection)
     rules: list[TunerRule] = []
