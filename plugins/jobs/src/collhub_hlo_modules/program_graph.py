@@ -941,7 +941,6 @@ class _GraphBuilder:
         shape = list(self._tensors[name].shape)
         if (start, end, step) == (0, shape[dimension], 1):
             return name
-        _require(step > 0)
         shape[dimension] = -(-(end - start) // step)
         arguments: dict[str, ArgumentValue] = {
             "self": Reference(name), "dim": dimension, "start": start, "end": end, "step": step,

@@ -109,7 +109,6 @@ def test_the_colon_of_an_argument_does_not_begin_the_types() -> None:
         "%r = s32[4] select(%p, %p)",
         "%r = s32[4] reduce()",
         "%r = s32[4] transpose(%p), dimensions={7}",
-        "%r = s32[2] slice(%p), slice={[0:4:0]}",
         "%r = s32[4] broadcast(%p), dimensions={x}",
         "%r = s32[4] transpose(%p), dimensions={x}",
         "%r = s32[4] get-tuple-element(%p), index=x",
