@@ -96,7 +96,8 @@ def rank_parts(source: Source) -> list[SourcePart]:
     for part in source.parts:
         rank = _find_rank(part, len(source.parts))
         if rank in by_rank:
-            raise _create_error(part.name, f"{by_rank[rank].name} is of rank {rank} too")
+            message = f"{by_rank[rank].name} is of rank {rank} too"
+            raise _create_error(part.name, message, "keep the files of one set in the folder")
         by_rank[rank] = part
     # Without repeated ranks, the set is complete if the highest rank is the number of files minus
     # 1.

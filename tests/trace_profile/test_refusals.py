@@ -199,7 +199,9 @@ def test_swapped_rank_files_are_refused() -> None:
 
 def test_two_files_of_one_rank_are_refused() -> None:
     parts = (SourcePart("a.0.et", lambda: RING[0]), SourcePart("b.0.et", lambda: RING[0]))
-    assert "a.0.et is of rank 0 too" in str(refusal(Source("x", parts)))
+    error = refusal(Source("x", parts))
+    assert "a.0.et is of rank 0 too" in str(error)
+    assert error.diagnostics[0].cure == "keep the files of one set in the folder"
 
 
 def changed_metadata(change: Callable[[Any], None]) -> Source:
