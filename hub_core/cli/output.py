@@ -222,11 +222,12 @@ def progress(what: str) -> Iterator[None]:
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     """Yield `show(fraction, detail)`, which shows progress and remaining time on stderr.
 
-    The line is `WHAT P %, S s left, DETAIL`. Nothing is shown unless stderr is a terminal, nor
-    within 1 s of the start or the last line. A fraction of 0 or less means waiting, for example
-    for a compiler: `WHAT, DETAIL` is then shown at once. It is also shown if the largest fraction
-    has not grown since the last wait. Otherwise S is (1 - fraction) / speed. The speed is this
-    growth by the time since the wait (or the start). The line is erased when the body ends.
+    Nothing is shown unless stderr is a terminal, nor progress within 1 s of the start or
+    last line. A fraction of at most 0 means waiting and is shown at once. Waiting, and a
+    fraction not above the largest one before the last wait, give `WHAT, DETAIL`. Other
+    progress gives `WHAT P %, S s left, DETAIL`: S is (1 - fraction) / speed, with the
+    growth per second since the last wait or the start as speed. The line is erased when the
+    body is left.
     """
     shown_at, shown_width = time.monotonic(), 0
     # Start of the work after the last wait, its fraction at that time, and its largest fraction so

@@ -364,11 +364,11 @@ def _create_json_error(
 def _find_nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | None:
     """Find the reader whose format shares most members with a JSON object; None if none does.
 
-    All readers of algorithms, workloads and topologies are compared. The first with a matching
-    signature is preferred. Members are equal if their normalized names have a similarity of at
-    least 0.85, such as `collective_size` and `collectiveSize`. Of formats with equally many shared
-    members, the one with fewer members is nearer; then the first one. A single shared member counts
-    only if the object has no other one.
+    Readers of algorithms, workloads and topologies are compared. The first one whose
+    signature is in the object is returned at once. Two members are shared if their
+    normalized names have a similarity of at least 0.85 (`collective_size`,
+    `collectiveSize`). On ties, the format with fewer members is nearer, then the first one.
+    A single shared member counts only if the object has no other member.
     """
     # Imported here, because most inputs are recognised.
     from difflib import get_close_matches

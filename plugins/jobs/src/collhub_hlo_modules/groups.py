@@ -69,25 +69,25 @@ class Devices:
 def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
     """Return the groups of ranks of a collective, each in the order of its ids.
 
-    The rank of (replica, partition) is replica * partitions + partition. The ids in
-    `replica_groups` have one of three meanings:
+    A channel is a `channel_id` above 0. The rank of (replica, partition) is replica *
+    partitions + partition. The meaning of the ids in `replica_groups`:
 
-    - Ranks, with a channel and `use_global_device_ids`, except for the opcodes of
-      `_PARTITION_OPERATIONS` (such as all-to-all). The groups are used as they are.
-    - Partitions, with a channel and an opcode of `_PARTITION_OPERATIONS`. The result has all
-      groups for replica 0, then all groups for replica 1, and so on.
-    - Replicas, in all other cases. Without a channel the result has all groups for partition 0,
-      then all groups for partition 1, and so on. With a channel each group is returned once,
-      with all partitions of its replicas, replica by replica.
+    - No channel: replicas. All groups are returned for partition 0, then for partition 1,
+      ....
+    - A channel and an opcode of `_PARTITION_OPERATIONS`, such as all-to-all: partitions.
+      All groups are returned for replica 0, then for replica 1, ....
+    - A channel, another opcode and `use_global_device_ids`: ranks. The groups are used as
+      they are.
+    - Otherwise: replicas. Each group is returned once, with all partitions of each replica.
 
-    A channel is a `channel_id` above 0. Missing or empty groups mean one group of all ids; for
-    ids that are ranks they are an error. Raises `ValueError` with the reason, in this order:
+    Missing or empty groups mean one group of all ids, but are an error if the ids are
+    ranks. Raises `ValueError`, in this order, for:
 
     1. a `channel_id` that is no integer, and `use_global_device_ids` without a channel
-    2. text that is no list of groups, iota or mesh (`parse_groups`)
+    2. text that is no list of groups, iota or mesh
     3. empty groups of ranks
-    4. ids that are out of range, repeated or missing (only a `collective-broadcast` may miss
-       some)
+    4. ids that are out of range, repeated, or missing (missing is allowed for
+       `collective-broadcast`)
     """
     is_flat, columns = _mode(opcode, attributes, devices)
     text = attributes.get("replica_groups", "{}")

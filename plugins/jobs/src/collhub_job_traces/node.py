@@ -211,20 +211,18 @@ class DecodedParts:
 def _decode_head(head: bytes) -> _Head | None:
     """Decode the fields before the attributes of a record; None if the encoding is unusual.
 
-    `head`: the bytes of these fields as `_find_head_end` delimits them, so that no field is
-    cut. The values are the ID, the name, the two lists of parents, and the duration in ns
-    (1000 times the microseconds in the field; -1 if it is absent or 0). Absent fields are
-    0, "" or []. Bytes of the name that are not UTF-8 become surrogates.
+    `head`: the complete bytes of these fields. The result has ID, name, data and control
+    parents, and the duration in ns (1000 times the field; -1 if the field is absent or 0).
+    Absent fields are 0, "" or []. Bytes of the name that are not UTF-8 become surrogates.
 
-    `tokens` has one token per field in file order, separated by blanks: the name of a field
-    that has a column (`id`, `name`, `type`, `ctrl`, `data`, `us`), or `=` and the bytes in
-    hexadecimal for others, such as the start time. The value of the node type is not
-    returned.
+    `tokens` has one token per field, in file order, separated by blanks: `id`, `name`,
+    `type`, `ctrl`, `data` or `us`, or for other fields `=` and the bytes in hexadecimal.
+    The value of the node type is not returned.
 
-    None in these cases:
+    None is returned in these cases:
 
-    - Field numbers do not ascend strictly, as with a repeated field.
-    - A number is longer than necessary, or at least 2^63.
+    - The numbers of the fields do not ascend strictly, for example because one is repeated.
+    - A number has more bytes than necessary, or is at least 2^63.
     - The last number of a list continues after the list.
     - The duration exceeds 2^62 ns.
     """
@@ -410,24 +408,21 @@ class _RecordBuilder:
         `record`: the bytes from which the fields of this builder were read. Call it once per
         builder.
 
-        - The kind follows from the last field `type` (0 without one). METADATA and INVALID give
-          MARKER. A collective without comm_type, but with a true is_cpu_op, gives COMPUTE.
-        - Of repeated fields the last one counts; lists of parents are joined.
-        - The attribute `duration_ns` takes precedence over the field in microseconds. Of
-          several such fields the first one above 0 counts.
-        - An attribute sets a column unless its name occurs twice in the record, or
-          `_set_attribute` excludes it. It excludes foreign attributes, those without a column
-          for this kind, and others than integers.
+        - Kind: that of the last field `type` (0 without one). METADATA and INVALID give MARKER.
+          A collective without comm_type, but with a true is_cpu_op, gives COMPUTE.
+        - Repeated fields: the last one counts; lists of parents are joined.
+        - Duration: the attribute `duration_ns`, otherwise the first field in microseconds above
+          0.
+        - Attributes: one sets a column if its name occurs once, it is not foreign, this kind
+          has such a column, and it is an integer.
 
-        `extra` has one token per field in file order, separated by blanks. It is the name of
-        the field (`id`) or attribute (`@comm_size:9`, with the number of its kind) if a column
-        has the value. Otherwise it is `=` and the bytes in hexadecimal. If a column does not
-        restore the bytes of its field, or two tokens are equal, `extra` is `!` and the complete
-        `record` in hexadecimal.
+        `extra` has one token per field, in file order, separated by blanks. A value in a column
+        gives the name of the field (`id`) or of the attribute and its kind (`@comm_size:9`).
+        Any other field gives `=` and its bytes in hexadecimal. If columns do not restore the
+        bytes, or two tokens are equal, `extra` is `!` and the complete record in hexadecimal.
 
-        Raises `ValueError` for a node type without a kind, for a collective with neither
-        comm_type nor a true is_cpu_op, and for a field of the wrong wire type. Also for a value
-        outside the range of its column.
+        Raises `ValueError` for a node type without a kind, a collective without comm_type and a
+        true is_cpu_op, a wrong wire type, and a value outside the range of its column.
         """
         node = self._node
         # As in protobuf, the last of several types counts.

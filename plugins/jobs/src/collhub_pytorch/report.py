@@ -253,14 +253,18 @@ def overlap_definition(findings: Findings) -> str:
 
 
 def _straggler_blocks(findings: Findings) -> list[Block]:
-    """Return a heading and the table of the ranks for which other ranks wait; [] if no rank waits.
+    """Return a heading and the table of ranks for which other ranks wait; [] without waiting.
 
-    The first rows are `all`: the ranks that cause most waiting in all calls together, at most 8
-    (`_LISTED_TOTALS`), longest first, ties by rank. Then follow, for each entry of
-    `findings.calls` in order, its first 3 (`_LISTED_STRAGGLERS`) stragglers, which are sorted by
-    caused waiting. Ranks that cause no waiting have no row. A row has collective, size, group,
-    rank, calls in which the rank was last, the waiting that it caused, and its percentage of the
-    waiting of all calls, or of the entry.
+    The table has these rows. Ranks that cause no waiting have none.
+
+    1. `all`: up to 8 ranks that cause the most waiting in all calls, longest first, ties by
+       rank.
+    2. For each entry of `findings.calls`, in order: its first 3 stragglers, which are
+       sorted by caused waiting.
+
+    A row has collective, size, group, rank, number of calls in which the rank was last, the
+    waiting that it caused, and its percentage of the waiting of all calls or of the entry.
+    Rows of `all` have no size and group.
     """
     total = sum(call_group.waiting_ns or 0 for call_group in findings.calls)
     if not total:

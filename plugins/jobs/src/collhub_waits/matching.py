@@ -183,17 +183,18 @@ class Matching:
     def _arrival(self, rank: int, group: int, sequence: int) -> Arrival:
         """Return the state of a collective on a rank that has no entry for it.
 
-        `sequence`: number of the collective in `group`. An entry is a recorded collective of the
-        group on this rank. The status is that of the group in the dump. The first rule that
-        applies:
+        `sequence`: number of the collective in `group`. An entry is a recorded collective of
+        the group on this rank. The first rule that applies:
 
         1. The rank has no dump: `NO_DUMP`.
-        2. It has an entry with a higher number: `UNRECORDED`.
-        3. It has an entry, and its dump has any completed operation, of whichever group: `LATE`.
-        4. The dump has a status: `COMPLETED` if the last completed number is at least `sequence`.
-           Otherwise `UNRECORDED` if the last enqueued number is at least `sequence`, else `LATE`.
-        5. It has no entry, and its ring buffer was overwritten: `UNKNOWN`.
-        6. Otherwise `LATE`, because a ring buffer loses only its oldest entries.
+        2. The rank has an entry with a higher number: `UNRECORDED` (issued, but not recorded).
+        3. The rank has an entry, and its dump has a completed operation of any group: `LATE`
+           (not issued). A ring buffer loses only its oldest entries.
+        4. The dump has a status of the group: `COMPLETED` if the last completed number is at
+           least `sequence`; otherwise `UNRECORDED` if the last enqueued number is at least
+           `sequence`; otherwise `LATE`.
+        5. The rank has no entry, and its ring buffer was overwritten: `UNKNOWN`.
+        6. Otherwise `LATE`.
         """
         dump = self.records.dumps.get(rank)
         if dump is None:

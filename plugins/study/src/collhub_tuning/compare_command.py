@@ -236,17 +236,19 @@ def _compare_job(
     view_out: str | None,
     as_json: bool,
 ) -> int:
-    """Compare candidates and networks for the job `arguments["job"]`, and print the result.
+    """Compare candidates for the job `arguments["job"]` on networks, and print the result.
 
-    The networks are those of `_create_networks_of_job`, or the network that the job declares if
-    there are none. Prints JSON with `as_json`, otherwise a table. Then reports, in both cases, a
-    note about the timing and one line per failure. If `view_out` is given and a candidate has a
-    time, writes a page to it.
+    The networks are those of `--topology` with their variations, otherwise the one that the
+    job declares. The output is, in this order:
 
-    Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError` for
-    an option that is only for collectives, such as `--measured`, a machine or an output (`outputs`
-    that are not None), and for variations without a network. Raises `HubError` for a job or a
-    network that cannot be read.
+    1. JSON with `as_json`, otherwise a table
+    2. a note about the timing, then one line per failure
+    3. a page, written to `view_out`, if that is given and a candidate has a time
+
+    Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises
+    `UsageError` for an option that is only for collectives (such as `--measured`, a
+    machine, or a value in `outputs`), and for variations without a network. Raises
+    `HubError` for a job or a network that cannot be read.
     """
     from collhub_tuning import job_comparison as report
     from hub_core import TimingSource

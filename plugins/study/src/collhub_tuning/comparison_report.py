@@ -197,22 +197,20 @@ def find_unserved_reason(outcome: ComparisonOutcome) -> str | None:
 
 
 def comparison_failures(outcome: ComparisonOutcome, *, only_unserved: bool = False) -> list[str]:
-    """Return one line per reason why algorithms have no time, with the sizes.
+    """Return one line per reason why algorithms have no time.
 
-    A line is such as `ring does not take part at 1 MiB, 2 MiB: REASON`. The reason is `failure` of
-    a measurement without a time. Sizes are omitted if the algorithm failed for this reason at all
-    sizes of the question.
+    A line is such as `ring does not take part at 1 MiB, 2 MiB: REASON`. REASON is `failure`
+    of the measurements without a time. With `only_unserved`, only failures in which a
+    runtime does not serve a size count. The list is empty without such measurements.
 
-    1. The failures of an algorithm with equal reasons are joined to one list of sizes. Reasons that
-       a runtime does not serve a size are equal if their conditions are equal; the text is that of
-       the first size, with its nearest served sizes.
-    2. Algorithms with equal reasons and equal lists of sizes share a line: `ring, tree do not take
-       part: REASON`. A name of the algorithm at the start of the reason does not count. Such a
-       reason is printed as `ring defines no all-to-all` for one algorithm, and as `each defines no
-       all-to-all` for several.
+    1. Per algorithm, sizes with the same reason are joined to a list. They are omitted if
+       these are all sizes of the question. Two reasons that a runtime does not serve a size
+       are the same if their conditions are equal; the text of the first size is used.
+    2. Algorithms with equal reasons and equal sizes share a line. A reason may begin with
+       the name of the algorithm, which is not compared: `ring defines no all-to-all`
+       becomes `each defines no all-to-all` for several algorithms.
 
-    Lines, names and sizes are in the order of the measurements. `only_unserved`: only reasons why a
-    runtime does not serve a size. Empty if there is no such measurement.
+    Lines, names and sizes are in the order of the measurements.
     """
     sizes: dict[tuple[str, str], list[int]] = {}
     first_reasons: dict[tuple[str, str], str] = {}

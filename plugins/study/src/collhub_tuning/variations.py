@@ -397,21 +397,21 @@ def evaluate_failures(
 ) -> FailureTimes:
     """Simulate an algorithm without each link of the network, with blocked messages rerouted.
 
-    A failure takes all links between two nodes, in both directions. Failures that are equal by a
-    symmetry form a class. The symmetry also keeps the bytes and messages of the algorithm on every
-    link. Only the first failure of each class is examined, in the order of the links:
+    A failure takes all links between two nodes, in both directions. Failures that are equal
+    by a symmetry of the network and of the algorithm's traffic form a class. The first
+    failure of each class is examined, in the order of the links:
 
     1. If it separates NPUs, all failures of its class are added to `separating`.
-    2. If no message uses its links, it is skipped, because the time remains `time_ns`.
-    3. Otherwise the repaired algorithm is simulated (`tried` + 1). If its time in ns is above the
-       worst time so far (at first `time_ns`, with the link ""), it becomes the worst time. A
-       simulation without a time changes nothing.
-    4. After a simulation, the evaluation ends with `is_complete` False if the worst time is above
-       `limit_ns`. None means no limit.
+    2. If no message uses its links, it is skipped.
+    3. Otherwise the repaired algorithm is simulated (`tried` + 1). The worst time in ns is
+       at first `time_ns`, with the link "". A longer time replaces it; a simulation without
+       a time does not.
+    4. If the worst time is then above `limit_ns`, the evaluation stops, with `is_complete`
+       False. None means no limit.
 
-    `total` is the number of all failures. The simulator is that of the request, otherwise the
-    default. Raises the `HubError` of the repair or of the simulation, such as for a message
-    without a path. The arguments are not changed.
+    `total` is the number of all failures. The simulator is that of the request, otherwise
+    the default. Raises the `HubError` of the repair or of the simulation, for example for a
+    message without a path.
     """
     topology, size = request.topology, request.collective_bytes
     messages = MessageRoutes.of(algorithm, topology)

@@ -265,14 +265,15 @@ class _Direction:
     def add_receives(self, rows: StepRows) -> None:
         """Add the receives of the second phase, each with the copies of its units to OUTPUT.
 
-        The place of a unit is its distance modulo width. For each place from 1 on, ascending, steps
-        are added to `rows`:
+        A unit comes from the rank at distance d. Its place is d modulo `width`, its block d //
+        `width`. For each place from 1 to `width` - 1, ascending, these steps are added to
+        `rows`:
 
-        1. Each rank to which `add_sends` sends units of this place receives them in one message,
-           into a range of SCRATCH. The sender is the rank at the distance of the place, against the
-           direction.
-        2. By block, ascending, each such rank copies its unit of the block to OUTPUT, at the index
-           of the rank from which the unit comes. The copy uses the data of the receive.
+        1. Each rank with units of this place receives all of them in one message, into its
+           range of SCRATCH. The sender is the rank at the distance of the place, against the
+           direction. The channel is 0 to the right, 1 to the left.
+        2. Block by block, ascending, each such rank copies its unit to OUTPUT, at the index of
+           the rank from which the unit comes. A copy uses the data of the receive.
         """
         size = len(self._rank)
         for place in range(1, self.width):

@@ -93,27 +93,23 @@ class FlowPaths:
     ) -> FlowPaths:
         """Divide the flow of every share into paths with integer numbers of units.
 
-        A share is the data that one NPU sends to another; an arc is a direct route between NPUs.
-        The shares are those of `demand.pairs`, in this order; there must be at least one. `flow` is
-        not changed.
+        A share is the data that one NPU sends to another, in the order of `demand.pairs`; at
+        least one is required. An arc is a direct route between NPUs. `is_uneven` of the result
+        means that shares have different sizes or `is_fine` is set. The division is balanced if
+        it is uneven, and the topology has no switches or `is_approximate` is set. `flow` is not
+        changed. The steps are:
 
-        - Balanced division applies if shares have different sizes or `is_fine` is set, and if also
-          the topology has no switches or `is_approximate` is set.
-        - The widest path of the remaining flow is taken repeatedly, so the paths of a share are
-          listed widest first. It must be wider than a fraction of the share: `_MIN_FRACTION`, or
-          0.005 if balanced. A share has at most `_MAX_PATHS` paths, or 16 if balanced. Its
-          remaining flow is omitted.
-        - If balanced, and all shares together have at most `_MAX_BALANCED` paths, the amounts of
-          these paths are computed anew. They minimize the time of the busiest link. `cost`: time of
-          one share on every link, float64[links]. The order of the paths remains.
-        - A share has `share_units` times its number of parts as units. Its paths get units in
-          proportion to their amounts, rounded down. The path with the largest amount gets the rest.
-          Paths with 0 units are omitted.
-        - Let g be the greatest common divisor of all units and `share_units`. If g is a multiple of
-          `max_pieces`, all of them are divided by g / `max_pieces`. Otherwise they stay as they
-          are.
-
-        `is_uneven` of the result: shares have different sizes, or `is_fine` is set.
+        1. The widest path of the remaining flow of a share is taken repeatedly. It must be
+           wider than 2 % of the share, and there are at most 8 paths. If balanced, the limits
+           are 0.5 % and 16. The remaining flow is omitted.
+        2. If balanced, and with at most 20 000 paths in all, the amounts of the paths are
+           computed anew, so that the time of the busiest link is minimal. `cost`: time of one
+           share on every link, float64[links].
+        3. A share has `share_units` times its number of parts as units. Each path gets units in
+           proportion to its amount, rounded down; the path with the largest amount gets the
+           rest. Paths without units are omitted.
+        4. Let g be the greatest common divisor of all units and `share_units`. If g is a
+           multiple of `max_pieces`, all of them are divided by g / `max_pieces`.
         """
         # Imported here: numba takes a second.
         from collhub_flows.kernels import strip_paths

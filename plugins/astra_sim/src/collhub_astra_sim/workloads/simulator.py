@@ -54,20 +54,21 @@ from hub_core.plugin_api import (
 def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
     """Simulate a job; return the times of its ranks and nodes in ns (simulator `analytical`).
 
-    A job that was read from a folder for ASTRA-sim is simulated by `_simulate_folder` as ASTRA-sim
-    runs it. If ASTRA-sim aborts, no rank has a time, and a finding gives the reason. Its network is
-    that of the request, else that of the folder.
+    - A job from a folder for ASTRA-sim is simulated as ASTRA-sim runs it, on the network of
+      the request, otherwise of the folder. If ASTRA-sim aborts, no rank has a time, and a
+      finding gives the reason.
+    - Any other job runs on the network of the request, otherwise on the one that
+      `read_input_topology` of the request returns. The system is built from the options.
+      The default backend is congestion-aware. There is no memory for LOAD and STORE.
 
-    For any other job the network is that of the request, else the one that `read_input_topology` of
-    the request returns. The backend is that of the options, else congestion-aware. The system is
-    built from the options, and there is no memory for LOAD and STORE. Markers are removed before
-    the simulation, and their parents and children connected. A marker then starts and ends when its
-    last parent ends, at 0 without parents. Findings about computations without work follow those of
-    the simulation. Rows of the result are those of the request's job, with its markers.
+    For other jobs, markers (nodes without work) are removed before the simulation, and
+    their parents are connected with their children. A marker has no duration; its time is
+    the end of its last parent, 0 without parents. The rows of the result are those of the
+    original job. Findings about computations without work follow those of the simulation.
 
-    Raises `UsageError` if there is no network, and for a folder if options of the system are given.
-    Raises `InputError` for an invalid system or network, for `no-algorithm`
-    (`_add_named_algorithms`), and the errors of `run_workload_layer`.
+    Raises `UsageError` without a network, and for a folder with options of the system.
+    Raises `InputError` for an invalid system or network, for a collective without an
+    algorithm (`no-algorithm`), and the errors of the simulation.
     """
     folder = request.workload.extensions.get(EXTENSION)
     if isinstance(folder, dict):

@@ -57,20 +57,23 @@ def find_fewest_all_reduce_trees(
 ) -> TreeSearchResult:
     """Find the fewest spanning trees that carry an all-reduce at the best rate.
 
-    The trees have integer weights whose sum is `total`, the strength of the network. `known`:
-    an available packing, which may be empty. Numbers of trees are tried in ascending order,
-    from the first lower bound up to one below the number of `known` trees (up to `total` if
-    `known` is empty). The first packing is the result; its trees are rooted at their centres.
+    The trees have integer weights whose sum is `total`, the strength of the network.
+    `known`: an available packing, possibly empty. Numbers of trees are tried in ascending
+    order: from `total` / the weight of the widest tree, rounded up, to one below the number
+    of `known` trees (to `total` without any). The first packing is the result; its trees
+    are rooted at their centres.
 
-    `known` is returned if no smaller number has a packing, and if the search ends without an
-    answer: the `budget` is used up, a number has more than 4096 vectors of weights or is above
-    `_MAX_TREES` (12), or the network has more than `_MAX_NODES` (127) nodes. It is also
-    returned on Ctrl-C, which sets `budget.is_interrupted`; with an empty `known`,
-    `KeyboardInterrupt` is raised.
+    `known`, also an empty one, is the result in these cases:
 
-    The result also has a proved lower bound of the number of trees and its reason. The first
-    bound is `total` divided by the weight of the widest tree, rounded up. Each number of trees
-    that a complete search excludes raises it to the next number.
+    - No smaller number has a packing.
+    - The search is not complete: the `budget` is used up, the network has more than 127
+      nodes, or a number is above 12 or has more than 4096 vectors of weights.
+    - On Ctrl-C, which sets `budget.is_interrupted`. Without `known`, `KeyboardInterrupt` is
+      raised.
+
+    The result also has a lower bound of the number of trees, with its reason. It begins
+    with the first number; each number that is proved to be impossible raises it to the next
+    one.
     """
     links = DuplexLinks.of(graph)
     widest = _find_widest_tree_weight(links)

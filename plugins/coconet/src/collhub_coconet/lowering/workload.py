@@ -148,14 +148,13 @@ class _WorkloadBuilder:
     def build(self) -> Workload:
         """Return the workload of all nodes added so far, with the process groups. Call it once.
 
-        Rows are grouped by rank; rows of a rank keep the order in which they were added. There are
-        as many ranks as the groups of the program have together. The process groups are named "1",
-        "2", ...: first the groups of the program, used or not, then the subgroups along axes in the
-        order of their first use. Dependencies are sorted, each once.
-
-        Views without a node so far are added to the last statement. If no node was added, because
-        the program has only views, the builder first gets one MARKER node per rank of group 0. All
-        of them share one statement, which contains the views only.
+        - Rows are grouped by rank; in a rank they keep the order in which they were added.
+          There are as many ranks as the groups of the program have together.
+        - Process groups are named "1", "2", ...: first the groups of the program, used or not,
+          then the subgroups along axes by first use.
+        - Each dependency occurs once; they are sorted.
+        - Views without a node are added to the last statement (the text of a node). A program
+          of views only gets one MARKER node per rank of group 0, which share one statement.
         """
         if not self.rows:
             # The program has only views: MARKER nodes carry its statements.

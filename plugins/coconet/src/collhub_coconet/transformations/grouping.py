@@ -34,18 +34,20 @@ from hub_core.model import InputError
 
 
 def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewrite:
-    """Combine `members` into one stage called `name`, with a number if the name is in use.
+    """Combine operations into one stage (one kernel); return the new program with a record.
 
-    `members` are names of operations, or of stages for all of their operations. A stage whose
-    operations are all in the set is dissolved into the new one; the others remain. The kernel reads
-    each operand from outside once, and writes each value that is used outside once. The program of
-    the result is a new one. Raises `RefusedMoveError` for the first violated condition:
+    `members`: names of operations, or of stages for all of their operations. `name`: of the
+    new stage; a number is added if it is in use. Stages inside the set are dissolved, the
+    other ones remain. The kernel reads each operand from outside once, and writes each
+    value that is used outside once. `program` is not changed.
 
-    - All names exist, and there are at least two operations.
-    - No stage has operations both inside and outside the set.
-    - The program has no chain.
-    - The operations can be one kernel (`check_stage`).
-    - The new stage and another one do not wait for each other.
+    Raises `RefusedMoveError` for the first violated condition:
+
+    1. All names exist, and there are at least two operations.
+    2. No stage has operations both inside and outside the set.
+    3. The program has no chain (overlapped stages).
+    4. The operations can be one kernel (`check_stage`).
+    5. The new stage and another one do not wait for each other.
     """
     conditions = Conditions("fuse", program, {"members": tuple(members), "name": name})
     stage_members = {stage.name: stage.members for stage in program.stages}

@@ -74,20 +74,20 @@ class NcclRanges:
 
 
 def read_ranges(tables: Tables) -> NcclRanges:
-    """Read the NVTX ranges of NCCL (annotated intervals) of all threads.
+    """Read the NVTX ranges (annotated intervals) of NCCL of all threads.
 
-    Ranges of initialization, whose name begins with one of `_INITIALISATIONS` such as
-    `ncclCommInit`, are no calls. They give `members` as (process id, payload), in table order, if
-    their payload has rank and communicator.
+    - `members`: (process id, payload) of the ranges of initialization, such as
+      `ncclCommInit`, whose payload has a rank and a communicator. They are in table order
+      and are no calls.
+    - `threads`: the calls of collectives and messages by thread, and the groups of calls
+      that an `ncclGroupEnd` launches. They are ordered by start; of equal starts, the
+      longer one is first.
+    - `undecodable`: number of payloads that cannot be decoded.
+    - `without_payload`: number of calls without a decoded payload.
 
-    The first 2^22 other ranges are read, and those of them without an end are dropped. `threads`
-    has the remaining ones by thread, in the order of their starts; of equal starts the longer one
-    first. They are the calls of collectives and messages, and the groups of calls that an
-    `ncclGroupEnd` launches. Ranges with other names are left out.
-
-    `undecodable` is the number of payloads that cannot be decoded, `without_payload` that of the
-    calls that have no decoded payload. Without a table of NVTX events, all are empty. Raises
-    `InputError` for a damaged file.
+    Only the first 2^22 ranges that are no initialization are used. Ranges without an end or
+    with other names are left out. Without a table of NVTX events the result is empty.
+    Raises `InputError` for a damaged file.
     """
     ranges, decoder = NcclRanges(), PayloadDecoder.of(tables)
     raw: dict[int, list[tuple[int, int, str, NcclPayload | None]]] = defaultdict(list)

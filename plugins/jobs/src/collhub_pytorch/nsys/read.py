@@ -286,13 +286,15 @@ class FileContents:
 
 
 def read_file(tables: Tables) -> FileContents:
-    """Read all ranks of a file, one per process and device, by ascending process and device.
+    """Read all ranks of an Nsight Systems export: one per process and device with activities.
 
-    Only processes and devices with activities (kernels, copies, memory operations) give a rank.
-    Calls of NCCL are assigned to kernels by the launches of all processes together
-    (`assign_calls`). The result also has the numbers of undecodable and missing payloads and of
-    kernels with several calls, for notes. Raises `InputError` for a damaged file, and (`empty`) for
-    one without activities.
+    Activities are kernels, copies and other memory operations. The ranks ascend by process,
+    then device. The calls of NCCL are assigned to kernels by the launches of all processes
+    together (`assign_calls`).
+
+    The result also has three numbers for notes: payloads that cannot be decoded, calls
+    without a payload, and kernels that execute several calls. Raises `InputError` for a
+    damaged file, and (`empty`) for one without activities.
     """
     activities = read_activities(tables)
     if not len(activities.start):

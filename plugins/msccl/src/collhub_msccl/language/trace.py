@@ -333,14 +333,17 @@ def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> Tra
 def _find_origins(collective: Collective, initial: Sequence[RankBuffers]) -> dict[int, Origin]:
     """Map the `id` of every initial chunk object to the (rank, index) of its input slot.
 
-    `initial`: buffers of each rank after `init_buffers`; they must stay alive as long as the result
-    is used. Only objects of the class `Chunk` in inputs count; other values there are ignored.
-    Objects are distinguished by identity, because `init_buffers` may give equal chunks to several
-    ranks, and copies keep the objects. If one object is in several slots, the slot that its fields
-    `origin_rank` and `origin_index` name is taken, if it is one of them, otherwise the first slot.
+    `initial`: buffers of each rank after `init_buffers`. They must stay alive as long as
+    the result is used, because objects are distinguished by identity: `init_buffers` may
+    give equal chunks to several ranks.
 
-    Raises `ValueError` for any value other than None in an output slot, unless the collective is in
-    place and the input slot of the same rank and index has the same object.
+    - Only objects of the class `Chunk` in inputs count; other values there are ignored.
+    - If one object is in several slots, the slot of its fields `origin_rank` and
+      `origin_index` is taken if the object is there, otherwise the first slot.
+    - An output slot must be None. Exception: the collective is in place, and the input slot
+      of the same rank and index has the same object.
+
+    Raises `ValueError` for any other value in an output slot.
     """
     origins: dict[int, Origin] = {}
     for rank, buffers in enumerate(initial):

@@ -76,29 +76,27 @@ def check_plan(
     plan: Plan,
     launches: int = LAUNCHES,
 ) -> PlanReport:
-    """Check a plan by static rules, and by simulating `launches` consecutive launches.
+    """Check a plan by static rules, and by simulating `launches` (at least 1) launches.
 
-    `launches`: at least 1; fewer raise `IndexError`. Defects of the plan raise no exception: they
-    are diagnostics. The simulation ends after the first launch with a deadlock. Cost: linear in
-    operations and in transferred chunks.
-
-    The verdict of a launch is the first that applies:
+    Defects are diagnostics, not exceptions; only `launches` below 1 raise `IndexError`. The
+    simulation stops after a launch with a deadlock. The cost is linear in operations and
+    transferred chunks. The verdict of a launch is the first that applies:
 
     1. deadlock: a thread block waits forever.
-    2. race: operations of this launch race with each other or with those of an earlier launch; or
-       the static rules report a missing block barrier (`missing-nop`) anywhere in the plan.
-    3. wrong: an output differs from the result of the collective; or the static rules report
-       `chunk-counts` or `buffer-offset`.
+    2. race: operations race with each other or with earlier launches, or the static rules
+       found a `missing-nop` anywhere in the plan.
+    3. wrong: an output is wrong, or the static rules found `chunk-counts` or
+       `buffer-offset`.
     4. ok.
 
-    `verdict` is that of the first launch, `verdict_relaunch` the most severe of all launches.
-    Exceptions:
+    `verdict` is that of the first launch, `verdict_relaunch` the most severe of all
+    launches. Exceptions:
 
-    - Both are n/a, and `order` is empty, if an operation cannot be simulated (`check_operations`)
-      or the plan is too large (`plan-size`, see `prepare_plan`).
-    - If ranks that use each other's double scratch have unequal sizes of it, only one launch is
+    - If an operation cannot be simulated or the plan is too large, both are n/a, and
+      `order` is empty.
+    - If ranks that use each other's double scratch have unequal sizes of it, one launch is
       simulated, and `verdict_relaunch` is deadlock.
-    - A plan without an expected result always has `verdict_relaunch` n/a; `verdict` is as above.
+    - Without an expected result, `verdict_relaunch` is n/a.
     """
     findings = PlanFindings(plan)
     check_header(plan, findings)

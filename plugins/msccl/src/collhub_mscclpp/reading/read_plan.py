@@ -85,18 +85,17 @@ class _PlanParser:
     ) -> Plan:
         """Return the plan that a root object describes.
 
-        Optional members of the header: flags are False, `buffer_alignment` is 16,
-        `num_threads_per_block` is 1024 (the maximum), and message sizes range from 0 to 2^64 -
-        1. Ids of ranks and thread blocks must equal the positions in their lists.
+        Defaults: flags are False, `buffer_alignment` is 16, `num_threads_per_block` is 1024
+        (the maximum), message sizes are 0 to 2^64 - 1. The id of a rank or thread block must be
+        its position in the list.
 
-        Errors have the code `plan-schema` (`old-plan` for the format before July 2025) and a
-        JSON path. Each of these steps raises `InputError` if errors are recorded:
+        Raises `InputError` (`plan-schema`, or `old-plan` for the format before July 2025) with
+        a JSON path. The steps are in this order; a step with errors raises them together:
 
-        - A missing member `gpus` is raised immediately, without other errors.
-        - The first error of the header and of each rank, each wrong rank id, and an empty list
-          `gpus`. An empty list is reported only if the header has no error.
-        - Numbers of ranks that are not in the plan, then the errors of thread blocks and their
-          operations.
+        1. A missing member `gpus`, or, if the header is correct, an empty list.
+        2. The first error of the header and of each rank, and each wrong id of a rank.
+        3. Numbers of ranks that are not in the plan, then errors of thread blocks and
+           operations.
 
         At most 8 errors are listed; a note gives the number of further ones.
         """

@@ -218,16 +218,18 @@ class Draft:
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
         """Choose the thread blocks, channels, arrival ranges of messages and semaphores of a plan.
 
-        Memory channels connect ranks of one memory domain of `network`, port channels connect the
-        other pairs. Raises `UsageError` for packets (protocol LL) if any connection is a port
-        channel. Messages are pulled (read from the sender's memory) only with the option `pull`,
-        and never as packets; `find_pulled` decides which ones.
+        - Channels: memory channels connect ranks of one memory domain of `network`, port
+          channels all other pairs.
+        - Pulled messages (read from the sender's memory): only with the option `pull`, and
+          never as packets (protocol LL).
+        - Switches: sums whose messages are not all pulled are removed from `work.switches`,
+          which is changed. The remaining operations get groups, whose numbers are added to the
+          tables of their member ranks.
+        - SCRATCH is enlarged for packets.
+        - `tbg` thread blocks share the work of one. Each has its own semaphores and channels,
+          so a rank has `tbg` times as many.
 
-        Sums of switches whose messages are not all pulled are removed from `work.switches`, which
-        is changed. The remaining operations of switches get groups; their numbers are added to the
-        tables of their member ranks. With packets, SCRATCH is enlarged at the end
-        (`enlarge_scratch`). If `tbg` blocks share the work of one, each has separate semaphores and
-        channels, so a rank has `tbg` times as many.
+        Raises `UsageError` for packets if any connection is a port channel.
         """
         # Channels are numbered by type, so the types are needed first.
         types = choose_channel_types(work, network.domain)

@@ -247,11 +247,15 @@ def _are_unchanged(
 def _is_answer(
     work: PlanWork, block: Int64Array, writer: Int64Array, reader: Int64Array
 ) -> BoolArray:
-    """Return whether each write waits for a message that the reader's rank sends after its read.
+    """Return whether each write must wait until a read on another rank is over: bool[pairs].
 
-    bool[pairs]. `writer`: row of the write, -1 for none (False); `reader`: row of the read. The
-    writer must receive a message whose send is a step of the reader's thread block at or after the
-    read, or depends directly on such a step. `block`: thread block of every row.
+    `writer`: row of the write, -1 for none. `reader`: row of the read. `block`: thread
+    block of every row. A pair is True if all of these hold:
+
+    - The write is a receive.
+    - Its message is sent by the reader's rank.
+    - The send itself, or a step on which it depends directly, is a step of the reader's
+      thread block at or after the read.
     """
     steps, position = work.steps, work.position
     sent_by = np.full(len(steps) + 1, -1, np.int64)

@@ -219,19 +219,18 @@ def _explain_cost(
 ) -> str:
     """Return a text that explains why a logged cost differs from that of the model.
 
-    `cost`: latency and bandwidth in the log; `row`: those of the model for the same algorithm and
-    protocol. Values are equal if they differ by at most `_ROUNDING` (0.0501 us or GB/s).
+    `cost`: the log's latency and bandwidth. `row`: those of the model for the same
+    algorithm and protocol. Values are equal if they differ by at most 0.0501 us or GB/s.
 
-    The result is the description of the first communicator of `_list_hypotheses` for which the
-    model has the logged latency and bandwidth. If there is none, the differing values are listed in
-    this order, separated by a comma:
+    If the model has the logged values for a changed communicator (another bandwidth of the
+    search, version of NCCL, or number of ranks), the text describes the first such change.
+    Otherwise the differing values are listed, separated by a comma:
 
-    1. The latency. For ring and tree on one node it is given as the time of one hop in us: the
-       logged latency without the base latency, divided by the number of steps. Otherwise it is the
-       total in us.
-    2. The bandwidth, as the logged one divided by that of the model.
+    1. Latency. For ring and tree on one node it is the time of a hop in us: (logged latency
+       - base latency) / steps. Otherwise it is the total in us.
+    2. Bandwidth, as the factor logged / model.
 
-    The text is "" if neither differs and no hypothesis applies.
+    The text is "" if no value differs and no change applies.
     """
     for label, changed in _list_hypotheses(cost, log, communicator):
         if _cost_agrees(cost, changed):

@@ -309,13 +309,16 @@ def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
 def _decompose_into_matchings(
     loads: Mapping[_Pair, Fraction],
 ) -> list[tuple[Fraction, Fraction, list[_Pair]]]:
-    """Divide the loads of (sender, receiver) pairs into matchings that run one after the other.
+    """Divide the loads of (sender, receiver) pairs into matchings, which run one by one.
 
-    In a matching, every card is used by at most one pair. Returns (start, length, pairs) of each,
-    in ticks; together they take as long as the largest load of a card. Each matching uses every
-    card whose load equals the remaining time (a card without slack). It runs until one of its pairs
-    is finished or another card loses its slack; both happen at most once per pair or card, so there
-    are few matchings. The list is empty without loads.
+    A card is one of the sending or receiving ports. In a matching, every card is used by at
+    most one pair. Returns (start, length, pairs) of each matching, in ticks. Loads of 0 are
+    ignored; without loads the list is empty.
+
+    - Each matching uses every card whose remaining load equals the remaining time (a card
+      without slack). So all matchings together take exactly the largest load of a card.
+    - It runs until one of its pairs is finished, or a card that it does not use loses its
+      slack. Both happen at most once per pair or card, so there are few matchings.
     """
     remaining = {pair: load for pair, load in loads.items() if load}
     matchings = []

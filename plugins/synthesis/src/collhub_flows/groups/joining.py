@@ -212,15 +212,15 @@ def _build_steps(
 def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> StepTable:
     """Return the steps with a delay before the first steps of every group.
 
-    `group`: group of every step. `starts_ns`: start of every group in ns. For each group with a
-    start above 0, each rank that has steps of it gets one COMPUTE step of this duration. These
-    steps come before all other steps of the rank, in the order of the groups; none waits for
-    another, so they run concurrently.
+    `group`: group of every step. `starts_ns`: start of every group in ns. If it is above 0,
+    each rank with steps of the group gets one COMPUTE step of this duration. The COMPUTE
+    steps of a rank are its first steps, in the order of the groups, and do not wait for
+    each other.
 
-    The steps of the group on this rank that have no data or control dependency on a step of the
-    same group wait for the COMPUTE step, by a control dependency. A dependency on a step of another
-    group is not enough, because that group may start earlier. Other steps keep their order and
-    dependencies. If no start is above 0, the result equals the argument.
+    A step waits for the COMPUTE step of its group and rank, by a control dependency, if it
+    has no data or control dependency on a step of its own group. Dependencies on other
+    groups do not matter, because such a group may start earlier. The order and the
+    dependencies of all other steps are unchanged. If no start is above 0, no step is added.
     """
     ranks = steps.num_ranks
     key = group * ranks + steps.rank
