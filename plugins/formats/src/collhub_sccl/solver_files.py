@@ -317,19 +317,20 @@ def _iterate_remote(
 
 
 def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[str, JsonValue]:
-    """Build the JSON object of a profile, with times of a chunk of `chunk_bytes` in small units.
+    """Build the JSON object of a machine profile for the solver of TACCL.
 
-    A unit is 10^-k seconds, where k is the smallest number from 6 for which the shortest time has
-    at least `_MIN_UNITS` (100) units, because the solver truncates times. The members are, in this
-    order:
+    Times are for a chunk of `chunk_bytes`, in units of 10^-k seconds. k is at least 6, and
+    the smallest number for which the shortest time of a chunk on a link has at least 100
+    units, because the solver truncates times. The members are, in this order:
 
-    - `name`, `gpus_per_node`, `chunk_bytes`, `units_per_second`, and `alpha`, the largest latency
-      between GPUs of a node
-    - for a node of several GPUs whose pairs have one equal link each: `node_betas_list` and
-      `node_invbws_list`, with one time each
-    - for any other node: the matrices `links`, `betas` (time per chunk) and `invbws` (alpha +
-      beta), whose rows are destinations
-    - with several nodes: `nics_per_node`, `remote_alpha`, `remote_beta` and `remote_invbw`
+    1. `name`, `gpus_per_node`, `chunk_bytes`, `units_per_second`
+    2. `alpha`: the largest latency between GPUs of a node
+    3. for a node of several GPUs with one equal link between any two: `node_betas_list`
+       (time of a chunk) and `node_invbws_list` (alpha + this time), each with one number
+    4. for any other node: the matrices `links`, `betas` and `invbws`, whose rows are
+       destinations. `betas` and `invbws` have 0 where there is no link.
+    5. only with several nodes: `nics_per_node`, `remote_alpha`, `remote_beta` and
+       `remote_invbw`
     """
     beta_s = np.zeros(machine.links.shape)
     is_link = machine.links > 0

@@ -435,31 +435,34 @@ def _saving_line(saving: MachineSaving, machine: str) -> str:
 
 
 def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:
-    """Simulate a job whose collectives have the times of a measured machine, without contention.
+    """Simulate a job whose communications have the times of a measured machine, without
+    contention.
 
-    Computations keep their durations. Predicted transfer times replace the measured times of
-    collectives. Messages take the time of a broadcast between two ranks, or if that is not
-    predicted, of an all-to-all between them. In a profile in which all nodes except markers have
-    times, messages, barriers and collectives that are not predicted keep their measured transfer
-    times. In any other job, barriers and collectives without data or of one rank take no time. If
-    the job is no profile, a rank runs one computation at a time, and a group one collective at a
-    time.
+    Computations keep their durations. A job is measured if it was read from a profile, and
+    all nodes except markers have times. The transfer time of a communication is:
 
-    The ranks per node are those of the option, else the recorded ones, else the number that the
-    machine assumes. The machine's number and the rule for messages are reported as a note
-    (`assumption`) each, if they are used.
+    - Collective with data on several ranks: as predicted. If it is not predicted, as
+      measured.
+    - Message: as measured in a measured job. Otherwise that of a broadcast between two
+      ranks, or if that is not predicted, of an all-to-all between them.
+    - Barrier, or collective without data or of one rank: as measured in a measured job,
+      otherwise 0.
 
-    The result has the start and end of each node and the end of each rank in ns, 0 for a rank
-    without nodes. The exposed time of a rank is its end minus the time in which it computes, where
-    overlapping computations count once. Only with the option `changes`, the result also has changes
-    of bucket sizes and of overlap that save time, then the change by which communication
-    takes no time.
+    If the job is no profile, a rank runs one computation at a time, and a group one
+    collective.
 
-    Raises `UsageError` without the option `machine` or without a hub in the request, and for
-    collectives other than barriers without a size. Raises `InputError` for computations without a
-    duration, cyclic dependencies, and communications that do not match between ranks. Also for
-    calls and collectives of unknown kind that the profile does not predict, unless a profile with
-    times has measured them. Raises `HubError` for an unknown machine.
+    Ranks per node are those of the option, otherwise the recorded ones, otherwise the
+    number that the machine assumes. A note (`assumption`) reports the assumed number, and
+    another one the rule for messages.
+
+    The result has start and end of each node, and the end of each rank in ns (0 without
+    nodes). The exposed time of a rank is its end minus the time in which it computes. With
+    the option `changes`, it has changes that save time.
+
+    Raises `UsageError` without a `machine` or hub, and for a collective without a size that
+    is no barrier. Raises `InputError` for a computation without a duration, cycles,
+    communications that do not match, and times that are neither predicted nor measured.
+    Raises `HubError` for an unknown machine.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")

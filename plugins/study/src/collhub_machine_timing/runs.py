@@ -515,22 +515,24 @@ def find_best_run(
 ) -> Search:
     """Simulate the variants of an algorithm and return the fastest run.
 
-    `cases`: the kernels of one algorithm. A kernel without the given `protocol` is skipped. The
-    variants of a kernel:
+    `cases`: the kernels of one algorithm, at least one. A kernel without the given
+    `protocol` is skipped. A variant is a protocol, a number of instances (copies) and a
+    number of pieces:
 
-    - `instances` given: one per protocol of the kernel, with this number. None: those of
-      `_promising_variants`.
-    - `pieces` given: this number. None: 1; for the kernel `fifo` without lanes, `_search_pieces`
-      then tries further numbers.
-    - An uneven collective has one instance and one piece unless given.
+    - Instances: with `instances`, this number for each protocol of the kernel. Otherwise
+      the promising protocols and numbers are chosen.
+    - Pieces: with `pieces`, this number. Otherwise 1; for the kernel `fifo` without lanes,
+      further numbers are tried then.
+    - For an uneven collective, both are 1 unless given.
 
-    A variant of nvls is skipped, without being counted, if its lower bound exceeds the best time of
-    the kernels before it. `chunk_bytes`: largest message; None is the chunk of the kernel.
+    A variant of the kernel nvls is skipped if its lower bound exceeds the best time of the
+    kernels before it. `chunk_bytes`: largest message; None is the chunk of the kernel.
 
-    Of equally fast runs the first wins, in the order of `cases` and variants. A run that never
-    finishes is infinitely slow. `simulated` is the number of simulated variants, `not_tried` the
-    number that the limit of work of `_search_pieces` excluded. Raises `UsageError` (`no-protocol`)
-    if no kernel has the protocol.
+    Of equally fast runs the first one counts, in the order of `cases` and variants. A run
+    that never finishes is infinitely slow. In the result, `simulated` is the number of
+    simulated variants, and `not_tried` the number that a limit of work excluded.
+
+    Raises `UsageError` (`no-protocol`) if no kernel has the protocol.
     """
     if cases[0].algorithm.collective.kind.traits.is_uneven:
         # Copies and pieces divide equal shares; uneven parts run as they are.

@@ -168,22 +168,26 @@ def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
 
 
 def _create_entry_page(report: ZooBuildReport, card: Card) -> str:
-    """Return the page of an entry in Markdown, which ends with one line break.
+    """Return the page of a catalogue entry (`card`) in Markdown, with one line break at its
+    end.
 
-    In this order; all but the first item are omitted if their data are missing:
+    The items are in this order. All but the first are omitted if their data are missing.
 
-    - title; a line with name, collectives, ranks (`any` without), licence and origin (a link if
-      it has a URL)
-    - notes of the card; command that creates it; download with its SHA-256; link to the
-      interactive page of a run, from the entry of the report with this name
-    - Verdicts: one row per result of the entry, in the order of the report, with machine,
-      collective, verdict per mode, verdict with 8 FIFO slots, certificate, steps, channels,
-      thread blocks (`unknown`) and links to the files of the runtimes that use them (`none`)
-    - Times: one row per result, one column per size, the nominal time or `never finishes`, and
-      the calibrated time in brackets if there is one
-    - Published figures of the card
+    1. title; a line with name, collectives, ranks (`any` if the card has none), licence and
+       origin (a link if it has a URL)
+    2. notes of the card
+    3. the command that creates it
+    4. download link with SHA-256
+    5. link to the interactive page of a run, if the report has one for this entry
+    6. Verdicts: a table with one row per result of the entry, in the order of the report.
+       The last columns are thread blocks (`unknown` if missing), and links to the files of
+       the runtimes that accept them (`none` if there are none).
+    7. Times: a table with one row per result and one column per size of the report. A cell
+       is the nominal time or `never finishes`, with the calibrated time in brackets if
+       there is one.
+    8. Published figures of the card
 
-    Verdicts and Times are both omitted without a result. Files are not looked for.
+    The function does not check whether linked files exist.
     """
     origin = card.origin
     name = _escape(origin.paper or origin.project or "source")

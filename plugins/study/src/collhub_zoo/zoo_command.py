@@ -78,11 +78,14 @@ def list_entries(
     ranks: int | None,
     as_json: bool,
 ) -> int:
-    """List the algorithms of a catalogue.
+    """List the algorithms of a catalogue: name, title, ranks and collectives of each.
 
-    The order is that of the catalogue. With several options, an entry must fit all of them. A
-    card without ranks fits any number, and a card without networks is intended for all machines
-    of the catalogue. Exit 1 if a card of the catalogue is invalid; the valid ones are listed.
+    The order is that of the catalogue. With several options, an entry must fit all of them.
+    With --collective, it must have this collective. With --ranks, an entry without ranks
+    fits too. With --machine, this must be one of its networks; an entry without networks
+    has all networks of the catalogue.
+
+    Exit 1 if an entry of the catalogue is invalid; the valid ones are listed.
     """
     from collhub_zoo.zoo_records import ZooListReport
 

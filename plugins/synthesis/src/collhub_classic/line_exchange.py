@@ -212,18 +212,22 @@ class _Direction:
     def add_sends(self, rows: StepRows, copies: list[Int64Array]) -> None:
         """Add the sends of the second phase; before each, copy its units to one range.
 
-        The place of a unit is its distance modulo width: its remaining way after the first phase.
-        For each place, ascending, steps are added to `rows`:
+        After the first phase, each rank has units in blocks. The place of a unit is the
+        distance that remains to its target, from 0 to `width` - 1. For each place, ascending,
+        the rows are:
 
-        1. By block, each rank that has a unit of this block and place copies it. Place 0 has
-           arrived: the copy goes to OUTPUT, at the index of the source rank. Other places go to the
-           range of the place in SCRATCH, sorted by block. In block 0, the copy is from INPUT
-           (`copies`), and place 0 is omitted: it is the rank's own unit.
-        2. Except for place 0, each rank with such units sends the range in one message to the rank
-           at the distance of the place. The channel is 0 to the right, 1 to the left.
+        1. Block by block, each rank with a unit of this block and place copies it. At place 0
+           it has arrived, and the copy goes to OUTPUT, at the index of the source rank.
+           Otherwise it goes to the range of the place in SCRATCH, in which units are sorted by
+           block.
+        2. Unless the place is 0, each rank with such units sends the range in one message to
+           the rank at this distance. The channel is 0 to the right, 1 to the left.
 
-        A copy uses the data of the receive of its block, or of the copy of INPUT. A send uses the
-        data of its copies. `receive_blocks` must have been called.
+        Block 0 has not been sent: its units are copied from `copies` (the steps that copy INPUT
+        to SCRATCH), without place 0, the rank's own unit.
+
+        A copy waits for the receive of its block, or for the step of `copies`. A send waits for
+        its copies. `receive_blocks` must have been called.
         """
         size = len(self._rank)
         for place in range(self.width):

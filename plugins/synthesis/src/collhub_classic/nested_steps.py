@@ -213,15 +213,20 @@ class _Stream:
     def reduce_level(self, phase: int) -> Iterator[None]:
         """Add the rows that reduce along the level of a phase; yield after each send and receive.
 
-        The messages are those of `gather_level` in reverse order and direction; the receiver
-        adds them. A send reads the current sum of its range: INPUT before the first addition.
-        `phase`: position in the part's order of the levels; phases must be called from the last
-        to the first. In a reduce-scatter without moves, the last addition to the rank's own
-        unit in phase 0 writes to OUTPUT.
+        A level is a dimension of the ranks. `phase`: position in the part's order of the
+        levels. Phases must be called from the last to the first, and each generator must be
+        exhausted.
 
-        At the end, the last receive waits for all others of the level and becomes `last_row`.
-        If messages are ranges and the level is not forwarded, the writers of ranges that were
-        sent away are forgotten. The generator must be exhausted.
+        - The messages are those of `gather_level`, in reverse order and in the opposite
+          direction.
+        - A send reads the current sum of its range; before the first addition, this is in
+          INPUT.
+        - The receiver adds the message to its own sum. In a reduce-scatter whose units are not
+          moved, the last addition to the rank's own unit in phase 0 writes to OUTPUT.
+
+        At the end, the last receive waits for all others of the level, and becomes `last_row`.
+        If a message is one range of units and the level is not forwarded, the writers of ranges
+        that were sent are removed from the records of this object.
         """
         level = self._order[phase]
         own = next(iter(self._list_keys(phase, 0)))

@@ -310,20 +310,26 @@ def find_astra_network(
 ) -> AstraNetwork:
     """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
-    `sources`, `destinations`: NPUs of the messages, int64[messages]. Dimensions of one node are
-    ignored.
+    `sources`, `destinations`: NPUs of the messages, int64[messages].
 
-    1. The dimensions of the topology, without losses; lines and rings of two nodes become full
-       meshes. Conditions: no switch multicasts or reduces; there is at least one dimension of two
-       or more nodes, and with `is_congestion_aware` exactly one; each is a ring, a switch, a full
-       mesh or a line of two nodes. The messages are not examined.
-    2. Otherwise one full mesh of all NPUs with the bandwidth and latency of the topology's links,
-       and one loss. Conditions, in this order: at least one link; no multicast or reduction; one
-       plane; links of equal bandwidth, then of equal latency; a link from the source to the
-       destination of every message. Without messages the last condition holds.
+    1. If possible, the result has the dimensions of the topology, and no losses. Dimensions
+       of one node are left out. Lines and rings of two nodes become full meshes. At least
+       one dimension must remain, and with `is_congestion_aware` exactly one. Each must be a
+       ring, switch or full mesh. No switch may multicast or reduce. The messages are not
+       examined.
+    2. Otherwise it is one full mesh of all NPUs with the bandwidth and latency of the
+       links, and one loss.
 
-    If a condition of case 2 fails, `UsageError` (`inexpressible-topology`) gives the first one that
-    does. `UsageError` (`too-few-npus`) is raised in case 2 for a topology with a single NPU.
+    Case 2 has these conditions. `UsageError` (`inexpressible-topology`) names the first one
+    that does not hold:
+
+    - There is at least one link.
+    - No switch multicasts or reduces.
+    - There is one plane.
+    - All links have the same bandwidth, and all have the same latency.
+    - Every message has a direct link from its source to its destination.
+
+    If all hold, but there is only one NPU, `UsageError` (`too-few-npus`) is raised.
     """
     dimensions: tuple[Dimension, ...] = ()
     if not (topology.multicast or topology.reduction):

@@ -158,21 +158,19 @@ class _RunComparison:
 
         `operand`, `value`: operand and result of `operation` in the second run, by rank.
 
-        An operation is checked if it is a sum or norm of floats, the first program has an operation
-        of the same name, and the layouts of their operands differ (`_has_new_order`). Then the
-        order of additions can differ. Otherwise `value` is returned and nothing is recorded.
+        An operation is checked if it is a sum or norm of floats, the first program has an
+        operation of the same name, and the layouts of their operands differ. Its order of
+        additions can then differ. Otherwise `value` is returned, and no error is recorded.
 
-        For a checked operation, the value of the first run is returned, so that later values can be
-        compared bit by bit. The bound is 4 * epsilon of the element type * ranks *
-        `find_largest_term(operand)`. The error is the absolute difference of the first elements of
-        both values (they are scalars).
+        A checked operation returns the value of the first run, so that later values can be
+        compared bit by bit. The values are scalars, and the error is their absolute difference.
+        The bound is 4 * epsilon of the element type * ranks * the largest term of `operand`.
 
-        `self.errors[operation.name]` becomes the largest error / bound over the ranks. A rank
-        counts as 0 if the bound is 0 or the error is not finite.
-
-        Each distinct array object in `value` adds one text to `self.differences` unless its error
-        is at most the bound, it equals the first run bit by bit, or both scalars are infinite or
-        NaN. A finite number and NaN give a text.
+        - `self.errors[operation.name]` becomes the largest error / bound over the ranks. A rank
+          counts as 0 if the bound is 0 or the error is not finite.
+        - `self.differences` gets one text for each distinct array object in `value` whose error
+          is above the bound or NaN. There is no text if both values have equal bits, or if
+          neither is finite.
         """
         if not self._has_new_order(operation):
             return value

@@ -309,27 +309,26 @@ def type_opaque(operands: Operands) -> TensorType:
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     """Return the layout of the result of an opaque operation on one axis of the mesh.
 
-    `axis`: position in the mesh. `is_active` is False for an axis that a view (rule TO_BLOCKS or
-    TO_LOCAL) leaves unchanged: the result has the layout of the first operand, without a check.
-    There must be an operand then (otherwise `IndexError`).
+    An operand may always be replicated. Other permitted operands and the result of each
+    rule are:
 
-    An operand may be replicated, or as its rule permits. Rule: permitted -> result.
+    - PER_RANK, RANDOM: local; the result is local.
+    - PARTS: local, or sliced along any dimension; the result is local.
+    - TO_LOCAL: every layout; the result is local.
+    - TO_BLOCKS: local; the result is sliced along `operation.dimension` (0 if None).
+    - ROWS: local, or sliced along one dimension D, which must be below `operation.count` (1
+      if None). The result is sliced along D, or along 0 without sliced operands. In the
+      latter case, a mesh of several axes has the rule PER_RANK instead.
 
-    - PER_RANK, RANDOM: local -> local
-    - PARTS: local, or sliced along any dimension -> local
-    - TO_LOCAL: every layout -> local
-    - TO_BLOCKS: local -> sliced along `operation.dimension`, 0 if that is None
-    - ROWS: local, or sliced -> sliced. All slices must be along the dimension D of the first sliced
-      operand, and D must be below `operation.count` (1 if None). The result is sliced along D, 0
-      without sliced operands. On a mesh of several axes, ROWS without sliced operands is PER_RANK.
+    If all operands are replicated, or there are none, the result is replicated for
+    PER_RANK, ROWS and PARTS. On a mesh of several axes it is so for TO_BLOCKS and TO_LOCAL
+    too, if `operation.axes` is None.
 
-    In two cases the result is replicated instead, if all operands are (or there are none):
+    `axis`: position in the mesh. If `is_active` is False, a view leaves the axis unchanged:
+    the result has the layout of the first operand, which must exist (`IndexError`).
 
-    - The rule is PER_RANK, ROWS or PARTS.
-    - The rule is TO_BLOCKS or TO_LOCAL without `operation.axes`, on a mesh of several axes.
-
-    Raises `TypingMistakeError` (`layout`) for the first operand that the rule does not permit, and
-    (`operand`) if any operand is a number.
+    Raises `TypingMistakeError` (`operand`) if any operand is a number, then (`layout`) for
+    the first operand that the rule does not permit.
     """
     operation = operands.operation
     assert operation.rule is not None

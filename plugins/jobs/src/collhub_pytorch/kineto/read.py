@@ -307,23 +307,28 @@ def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
 def _calls(
     events: RankEvents, order: Int64Array, launches: Launches
 ) -> tuple[list[Call], Int64Array, Counter[str]]:
-    """Return communications of the device, their index per activity, counts of unknown kernels.
+    """Return communications of the device, their index per activity, counts of unknown
+    kernels.
 
-    `order`: the selected rows of device work, one per activity. Each row of `events.kernel_calls`
-    that is selected is a kernel of communication. The first source that knows its communication is
-    used:
+    An activity is a row of work of the device; `order` has the selected rows, one per
+    activity. Each selected row of `events.kernel_calls` is a kernel of communication. The
+    first source that has its communication is used:
 
     1. the arguments of the kernel
-    2. the spans (annotations of communications) of the launching thread that enclose the start of
-       its launch: the innermost one with a group name, else the innermost one; only the last 32
-       that began before are examined
+    2. the spans (annotations of communications) of the launching thread that contain the
+       start of its launch. The innermost one with a group name is used, otherwise the
+       innermost one. Only the last 32 spans that begin at or before the launch are
+       examined.
     3. the name of the kernel
 
-    The list has one entry per such kernel, in the order of `events.kernel_calls`, even if entries
-    are equal. Truncated groups are completed (`resolve_group`). The index is int64[activities], -1
-    for all other activities. Kernels that no source knows have no entry; the counter has their
-    number by kernel name. Raises `InputError` (`group`) if the ranks of a truncated group are
-    unknown.
+    The three results are:
+
+    - the communications, one per kernel with a source, in the order of
+      `events.kernel_calls`, also equal ones. Truncated groups are completed.
+    - int64[activities]: the index in this list, -1 for all other activities
+    - the number of kernels without a source, by kernel name
+
+    Raises `InputError` (`group`) if the ranks of a truncated group are unknown.
     """
     position = positions_in(order, len(events.device.start))
     names = list(events.names)

@@ -94,11 +94,15 @@ def check_program(
 def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> None:
     """Record errors for repeated and missing ids of the thread blocks of each rank.
 
-    The ids of a rank must be 0, 1, 2, ..., in any order of the file, because the runtimes use them
-    as indices. Blocks of `program` are sorted by rank and id. A block with the id of the block
-    before it is a `duplicate-thread-block`. If a rank has no repetition, its lowest unexpected id
-    is a `thread-block-gap`; higher ones are not recorded. Of either code at most 5 errors are
-    recorded, for all ranks together, and the fifth counts the others.
+    The ids of a rank must be 0, 1, 2, and so on, because the runtimes use them as indices.
+    Their order in the file has no effect: blocks of `program` are sorted by rank and id.
+
+    - `duplicate-thread-block`: each block with the same rank and id as the block before it.
+    - `thread-block-gap`: in a rank without a repeated id, the lowest id that differs from
+      its position. Higher ids of this rank are not recorded.
+
+    For all ranks together, at most 5 errors of each code are recorded. The fifth one counts
+    the rest.
     """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     # Thread blocks are sorted by id, so dense ids count up from the first of the rank.

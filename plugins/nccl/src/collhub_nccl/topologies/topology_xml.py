@@ -149,16 +149,22 @@ def _refuse_empty(root: Element) -> None:
 
 
 def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
-    """Add the links of the GPUs: those in the file, or if it has none, those of the profile.
+    """Add the links of the GPUs to `draft.machine`: those in the file, otherwise those of the
+    profile.
 
-    The links are added to `draft.machine`. `gpus`: all GPUs in the order of NPUs. If any GPU has a
-    link element (`nvlink`, `xgmi`, `c2c`) in the file, the profile's wiring is not used, not even
-    for other GPUs. Other elements in a `<gpu>` get the warning `unknown-link` and are left out.
-    Without a profile, the warning `partial-topology` is given if neither a `<gpu>` nor the option
-    `gpus` names GPUs. Without links in the file and without a profile, no link is added.
+    `gpus`: all GPUs in the order of NPUs. The first rule that applies decides:
+
+    1. Any GPU has a link element (`nvlink`, `xgmi`, `c2c`) in the file: exactly the links
+       in the file are added, also for GPUs without one.
+    2. There is a profile of the GPU: its wiring is added.
+    3. Otherwise no link is added.
+
+    Two warnings do not depend on these rules. An element of another name in a `<gpu>` is
+    left out with `unknown-link`. Without a profile, `partial-topology` is given if neither
+    a `<gpu>` nor the option `gpus` names GPUs.
 
     Raises `InputError` (`invalid-nccl-topology`) with the line of an invalid link. Raises
-    `UsageError` (`profile-size`) if the profile's wiring is used and is for another number of GPUs.
+    `UsageError` (`profile-size`) in case 2 if the wiring is for another number of GPUs.
     """
     _warn_of_unknown_links(draft, gpus)
     links = _StatedLinks(draft, gpus)
