@@ -224,7 +224,7 @@ class _Stream:
         - The receiver adds the message to its own sum. In a reduce-scatter whose units are not
           moved, the last addition to the rank's own unit in phase 0 writes to OUTPUT.
 
-        At the end, the last receive waits for all others of the level, and becomes `last_row`.
+        At the end, the last receive waits for all other receives, and becomes `last_row`.
         If a message is one range of units and the level is not forwarded, the writers of ranges
         that were sent are removed from the records of this object.
         """

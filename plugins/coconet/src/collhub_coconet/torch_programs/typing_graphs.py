@@ -424,7 +424,7 @@ class _GraphTyper:
         return str(kind.element) == tensor.element and self.find_local_shape(kind) == tensor.shape
 
     def _add_opaque(self, node: GraphNode) -> None:
-        """Add a node as one opaque operation per used result; the others read the first one.
+        """Add a node as one opaque operation per used result; later ones read the first one.
 
         An opaque operation is an operator without a rule of the program language. An operand is
         divided if it is sliced, partial or on a root on some axis of the mesh.
