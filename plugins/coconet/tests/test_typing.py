@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from collhub_coconet import (
     LOCAL,
     REPLICATED,
     Binding,
+    Kind,
     Layout,
     Operation,
     Program,
@@ -170,6 +172,33 @@ def test_all_mistakes_of_a_program_are_named_at_once() -> None:
     lines = [(one.location.line, one.code) for one in caught.value.diagnostics]
     # The second line reads what the first one has wrong: nothing is said of it.
     assert lines == [(1, "layout"), (3, "undefined")]
+
+
+def test_a_refused_argument_leaves_the_builder_as_it_was() -> None:
+    build = ProgramBuilder("p")
+    with pytest.raises(InputError, match="symbol N is not defined"):
+        build.argument("x", "float32", "N")
+    x = build.argument("x", "float32", 4)
+    with pytest.raises(InputError, match="the name is taken"):
+        build.state("x", "int32", 8)
+    assert (x.type.element, x.type.shape) == ("float32", (4,))
+    with pytest.raises(InputError, match="is no state"):
+        build.apply(Kind.UPDATE, (x, x))
+
+
+def test_values_of_another_builder_are_no_outputs() -> None:
+    build, second = ProgramBuilder("p"), ProgramBuilder("q")
+    build.argument("x", "float32", 4)
+    x = second.argument("x", "float32", 4)
+    with pytest.raises(InputError, match="x belongs to program q"):
+        build.program(x)
+
+
+@pytest.mark.parametrize("operand", [None, True, "x"])
+def test_operands_are_values_and_numbers(operand: Any) -> None:
+    x = ProgramBuilder("p").argument("x", "float32", 4)
+    with pytest.raises(TypeError, match="is neither a value nor a number"):
+        x + operand
 
 
 def test_a_refused_operation_leaves_the_builder_as_it_was() -> None:

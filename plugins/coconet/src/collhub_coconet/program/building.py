@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -87,8 +88,9 @@ class ProgramBuilder:
         operation, such as `root`. The value gets the provisional name `_N`, where N is the
         number of the operation, from 1; `Value.named` replaces it. Raise `InputError` for a
         value of another builder and, with the number of the operation, for a violated typing
-        condition or if an argument is named `_N`. Raise `TypeError` for an unknown attribute.
-        The program is unchanged after an error.
+        condition or if an argument is named `_N`. Raise `TypeError` for an unknown attribute
+        and for an operand that is neither a value nor a number. The
+        program is unchanged after an error.
         """
         names = tuple(self._operand(operand) for operand in operands)
         line = len(self._operations) + 1
@@ -119,10 +121,11 @@ class ProgramBuilder:
         """Return the complete program with these outputs, in their order; there may be none.
 
         All arguments and operations are checked again. Raise `InputError` with all violations,
-        for example for an output that the program does not define. Outputs are identified by
-        name. The builder may be used further.
+        for example for an output that the program does not define, and with one (`name`) for a
+        value of another builder. Outputs are identified by name. The builder may be used
+        further.
         """
-        names = tuple(value.name for value in outputs)
+        names = tuple(self._find_name(value) for value in outputs)
         operations = tuple(self._operations)
         arguments = tuple(self._arguments)
         return Program(self.name, self._sizes, arguments, operations, names, mesh=self.mesh)
@@ -135,11 +138,9 @@ class ProgramBuilder:
         """Check an argument, add it to the program, and return its value.
 
         Raise `InputError` with the first violation of the argument (`Checker.add_argument`).
-        The program is then unchanged, but the checker keeps the name and the type of the
-        argument.
+        The builder is then unchanged, so that a corrected argument of this name is accepted.
         """
-        self._checker.add_argument(argument)
-        self._checker.raise_findings()
+        self._checker.declare_argument(argument)
         self._arguments.append(argument)
         return Value(self, argument.name)
 
@@ -189,19 +190,25 @@ class ProgramBuilder:
         return TensorType(ElementType(element), shape, layout, group)
 
     def _operand(self, operand: Value | float) -> Operand:
-        """Return the name of a value of this program; return any other operand unchanged.
+        """Return the name of a value of this program; return a number unchanged.
 
-        Other operands should be numbers, which is not checked. Raise `InputError` (`name`) for
-        a value of another builder.
+        Raise `InputError` (`name`) for a value of another builder, and `TypeError` for an operand
+        that is neither a value nor a number; a boolean is no number.
         """
-        if not isinstance(operand, Value):
-            return operand
-        if operand.builder is not self:
-            message = f"{operand.name} belongs to program {operand.builder.name}"
+        if isinstance(operand, Value):
+            return self._find_name(operand)
+        if isinstance(operand, bool) or not isinstance(operand, numbers.Real):
+            raise TypeError(f"operand {operand!r:.40} is neither a value nor a number")
+        return operand
+
+    def _find_name(self, value: Value) -> str:
+        """Return the name of a value; raise `InputError` (`name`) for one of another builder."""
+        if value.builder is not self:
+            message = f"{value.name} belongs to program {value.builder.name}"
             raise InputError(
                 message, location=Location(self.name), cure="declare it here", code="name"
             )
-        return operand.name
+        return value.name
 
 
 class Value:

@@ -97,6 +97,23 @@ class Checker:
         if argument.is_state:
             self._states.add(argument.name)
 
+    def declare_argument(self, argument: Argument) -> None:
+        """Check an argument, and record it; raise `InputError` for its first violation.
+
+        After an error, the types and states are those before the call.
+        """
+        earlier, was_state = self.types.get(argument.name), argument.name in self._states
+        self.add_argument(argument)
+        try:
+            self.raise_findings()
+        except InputError:
+            del self.types[argument.name]
+            if earlier is not None:
+                self.types[argument.name] = earlier
+            if not was_state:
+                self._states.discard(argument.name)
+            raise
+
     def add_operation(self, operation: Operation, line: int) -> None:
         """Check an operation, and record the type of its value; `line` is counted from 1.
 
