@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from blink_requests import MIB, synthesized
 from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.placing import build_placed_tree
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.plugin import BlinkOptions
 from collhub_blink.scheduling.schedules import (
@@ -36,6 +37,15 @@ def _task(topology: str) -> PackingTask:
     return PackingTask.of(request, BlinkOptions())
 
 
+def _broadcast_task(topology: str, size: int) -> PackingTask:
+    network = parse_topology(topology)
+    npus = network.num_npus
+    broadcast = Collective(CollectiveKind.BROADCAST, npus, npus, root=0)
+    everyone = tuple(range(npus))
+    request = SynthesisRequest(broadcast, network, size, everyone, Occupancy.SERIALIZATION)
+    return PackingTask.of(request, BlinkOptions())
+
+
 def _finest(task: PackingTask, packing: PlacedPacking) -> PackingSchedule:
     found = build_schedule(task, packing, maximum_chunks(task, packing))
     assert found is not None
@@ -53,6 +63,28 @@ def test_rough_schedules_have_a_quarter_of_the_finest_chunks() -> None:
     assert quarter is not None
     assert half is not None
     assert (quarter.chunks, half.chunks) == (most.chunks // 4, most.chunks // 2)
+
+
+def test_one_chunk_is_tried_if_more_have_less_than_a_byte() -> None:
+    task = _broadcast_task("fc:10?latency=0ns", 9)
+    packing = find_packings(task)[0]
+    # A quarter of the maximum, a quarter of this, and so on: 3 is followed by 0.
+    assert (len(packing.weights), maximum_chunks(task, packing) // 4**6) == (9, 3)
+    found = find_schedule(task, packing)
+    assert found is not None
+    assert found.chunks == 1
+
+
+def test_equal_packings_of_a_broadcast_are_one() -> None:
+    packings = find_packings(_broadcast_task("switch:4", MIB))
+    methods = [packing.method for packing in packings]
+    assert methods.count("trees through forwarders") == 1
+
+
+def test_a_direct_link_replaces_an_earlier_route_of_the_child() -> None:
+    network = parse_topology("fc:4")
+    tree = build_placed_tree(network, 0, 1, [(0, 3), (0, 1, 2), (3, 2)])
+    assert (tree.tree.parent.tolist(), dict(tree.stops)) == ([-1, -1, 3, 0], {})
 
 
 def test_the_chosen_chunks_cost_less_than_a_percent() -> None:

@@ -32,6 +32,16 @@ class PlacedTree:
     up: PlacedTree | None = None
 
     @property
+    def content(self) -> tuple[object, ...]:
+        """Root, weight, parents and routes; equal trees have equal contents.
+
+        The class itself compares by identity. An `up` tree is included, arcs are not.
+        """
+        up = None if self.up is None else self.up.content
+        stops = tuple(sorted(self.stops.items()))
+        return self.tree.root, self.weight, tuple(self.tree.parent.tolist()), stops, up
+
+    @property
     def weight(self) -> int:
         """Weight of the tree in its packing."""
         return self.tree.weight
@@ -68,15 +78,16 @@ def build_placed_tree(
 ) -> PlacedTree:
     """Build a tree in which the last node of every route is a child of the first node.
 
-    `routes`: nodes from parent to child, both included, at most one route per child. A
+    `routes`: nodes from parent to child, both included; the last route of a child counts. A
     route of more than two nodes is stored as the stops of the child. Nodes without a route
     have no parent (-1). The arcs of the tree are -1. Whether the routes form a tree is not
     checked.
     """
     parent = np.full(topology.num_nodes, -1, np.int64)
-    stops = {}
+    stops: dict[int, Stops] = {}
     for route in routes:
         parent[route[-1]] = route[0]
+        stops.pop(route[-1], None)
         if len(route) > 2:
             stops[route[-1]] = route
     # The edges of the tree are not arcs of a graph.

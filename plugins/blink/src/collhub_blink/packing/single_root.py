@@ -24,7 +24,7 @@ from collhub_blink.packing.packings import (
     find_chain_packing,
     to_cut_bound,
 )
-from collhub_blink.packing.placing import PlacedTree, place_trees
+from collhub_blink.packing.placing import place_trees
 from collhub_blink.packing.task import PackingTask, RankNetwork
 from collhub_blink.packing.weight_search import TreeSearchResult
 from hub_core.model import InputError
@@ -112,7 +112,7 @@ def _generate_switched_packings(
     contributions = np.zeros(graph.num_compute, np.int64)
     contributions[task.root] = 1
     # Spread traffic gives flatter trees, concentrated traffic fewer; the simulated time decides.
-    known: list[tuple[PlacedTree, ...]] = []
+    known = set[tuple[object, ...]]()
     for spread in (SwitchSpread.NOWHERE, SwitchSpread.EVERYWHERE):
         packing = all_gather_trees(
             graph,
@@ -122,11 +122,12 @@ def _generate_switched_packings(
             first_seed=task.seed,
         )
         trees = place_trees(network, packing.trees, packing.network, graph)
-        # Both may give the same trees, which need no second schedule.
-        if trees in known:
-            continue
-        known.append(trees)
         unit = packing.network.graph.unit
+        # Both may give the same trees, which need no second schedule.
+        content = unit, *(tree.content for tree in trees)
+        if content in known:
+            continue
+        known.add(content)
         yield PlacedPacking("trees through forwarders", trees, unit, bound)
     yield from build_rooted_machine_packings(task, bound)
 

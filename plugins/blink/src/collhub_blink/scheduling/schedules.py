@@ -242,6 +242,8 @@ class _CountSearch:
            % (`MIN_GAIN_OF_DOUBLING`). This is omitted if a quarter of the number was planned
            and its growth is above 1.8 %.
 
+        5. If `best` is still None, try 1 chunk, which step 3 may have skipped.
+
         In steps 3 and 4 numbers with chunks below one byte are skipped. In steps 1 and 2 the
         rules for M / 4 do not apply if it is 0 or has such chunks. `best` stays None if all
         numbers have such chunks. `bandwidth_ns`: time of the busiest link without latencies.
@@ -263,7 +265,9 @@ class _CountSearch:
             count = quarter.chunks if is_near_bandwidth_time else count
         while count and self._is_good(count, MIN_GAIN_OF_QUADRUPLING):
             count //= 4
-        if self.best is not None and self._may_half_do(self.best):
+        if self.best is None:
+            self._is_good(1, MIN_GAIN_OF_QUADRUPLING)
+        elif self._may_half_do(self.best):
             self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
