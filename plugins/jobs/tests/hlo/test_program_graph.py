@@ -113,7 +113,6 @@ def test_the_colon_of_an_argument_does_not_begin_the_types() -> None:
         "%r = s32[4] transpose(%p), dimensions={x}",
         "%r = s32[4] get-tuple-element(%p), index=x",
         "%r = s32[4] concatenate(%p, %p), dimensions={0,1}",
-        "%r = s32[2] slice(%p), slice={[0:4:0]}",
         "%r = s32[4] dot(%p, %p), lhs_contracting_dims={3}, rhs_contracting_dims={0}",
     ],
 )
