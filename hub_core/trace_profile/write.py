@@ -56,15 +56,20 @@ def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
 def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     """Return the plan of the files for these options: the nodes, with sizes in bytes.
 
-    The size of the collective is that of the options, else that of the algorithm. If both are
-    None, it is a default: 1 MiB per unit, or 1 byte per unit for more than 2^20 units; the plan
-    then has `is_stated` False. Raises `UsageError` in two cases, in this order:
+    The size of the collective is the first of these that is given:
 
-    - The dialect is `symbolic`, and sizes in chunks have no meaning or exceed 2^31 - 1
-      (`_has_triple`). They have no meaning for an algorithm without contents that has one unit per
-      byte.
-    - A step has more than 2^62 bytes (units of the step * size / units of the collective, rounded
-      down).
+    1. the size in the options
+    2. the size in the algorithm
+    3. a default: 1 MiB per unit, or 1 byte per unit for more than 2^20 units. Only then the
+       plan has `is_stated` False.
+
+    Raises `UsageError` in the first of these cases:
+
+    - The dialect is `symbolic`, which has sizes in chunks, and a number of chunks exceeds
+      2^31 - 1. The same error is raised if the algorithm gives only times and has one unit
+      per byte, because it then has no chunks.
+    - A step has more than 2^62 bytes: its units * size / units of the collective, rounded
+      down.
     """
     given_bytes = algorithm.collective_bytes if options.size is None else options.size
     has_triple = _has_triple(algorithm)

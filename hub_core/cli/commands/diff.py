@@ -30,11 +30,11 @@ _NOTHING = "none"
 def diff(session: Session, a: str, b: str, assignments: Assignments, as_json: bool) -> int:
     """Compare the algorithms in A and B.
 
-    Prints the differences in collective and verdicts, steps by kind, channels, dependencies, the
-    traffic between each pair of ranks, and the first different step. If there are none, one line
-    says so. A and B may be incorrect. Provenance and extensions are ignored. Exit 0 if they are
-    equal, else 1. -O sets an option of the readers that declare it; a.KEY and b.KEY name one of
-    them.
+    Prints the differences in collective and verdicts, steps by kind, channels, dependencies,
+    the traffic between each pair of ranks, and the first different step. If there are none,
+    one line says so. A and B may be incorrect; only one of them may be - (standard input).
+    Provenance and extensions are ignored. Exit 0 if they are equal, else 1. -O sets an option
+    of the readers that declare it; a.KEY and b.KEY name one of them.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.cli.reports.comparison import compare

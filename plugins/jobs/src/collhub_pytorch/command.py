@@ -133,18 +133,19 @@ def profile(
     as_json: bool,
     **reading: str | int | float | None,
 ) -> None:
-    """Say where a job waits, by the profiles of its ranks, one FILE each, or by any file of a job.
+    """Report where a job waits, from profiles of its ranks (one FILE each) or any file of a job.
 
-    How long each collective transfers, at which bus bandwidth, and how long its ranks wait for the
-    last one; which ranks the others wait for; how the time of each rank divides into computation,
-    communication, memory work and idle time. With --topology, what the collectives of another
-    network or other algorithms would save. With --machine P, the bus bandwidth of each collective
-    in percent of the bandwidth that the machine reaches. With either one, also the savings by other
-    bucket sizes and by overlap. Where the files have times of computations only, the collectives
-    take the times of the machine or network; without times, as in execution traces, they are
-    counted. The files are profiles or execution traces of PyTorch, exports of Nsight Systems
-    (SQLite), records of NCCL (its Inspector, its profiler plugin, its log), or a job in any other
-    format, such as the card of CCL-Bench, HLO, SimAI or Chakra.
+    Prints the transfer time and the bus bandwidth of each collective, and how long its ranks
+    wait for the last one. Also prints the ranks for which the remaining ranks wait, and
+    divides the time of each rank into computation, communication, memory work and idle time.
+    With --topology, prints the savings by another network or other algorithms. With --machine
+    P, prints the bus bandwidth of each collective in percent of that of the machine. With
+    either one, prints the savings by other bucket sizes and by overlap. If only computations
+    have times in the files, collectives get the times of the network or machine. Without any
+    times, as in execution traces, collectives are only counted; --topology, --machine P and
+    --view are then refused. The files are profiles or execution traces of PyTorch, exports of
+    Nsight Systems (SQLite), records of NCCL (its Inspector, its profiler plugin, its log), or
+    a job in any other format, such as the card of CCL-Bench, HLO, SimAI or Chakra.
     """
     _check_options(topology_text, algorithms, machine, ranks_per_node)
     # Lazy imports: `--help` must not import numpy.

@@ -51,21 +51,25 @@ def build_instructions(
     fuses: bool = True,
     has_fifos: bool = True,
 ) -> Instructions:
-    """Build the instructions that execute the steps of an algorithm.
+    """Build the instructions of an algorithm's steps, in the order of their first rows.
 
-    Every step has its own instruction, except a send that is fused with the receive whose data it
-    forwards. The send must read exactly the received range, have the same lane (then it is the next
-    row), and depend on no later row. Without lanes, the two connections must also forward most of
-    their messages to and from each other; they then share a block. Instructions are in the order of
-    rows. An instruction has the thread block of its lane; without a lane, a message has the block
-    of its connection, and a local step none (-1).
+    Each step is an instruction. Exception: a send is fused with a receive on which it
+    depends, into one instruction, if all of these hold:
 
-    - `groups`: messages of switches. They are not fused; only the step that issues each multicast
-      or sum has a block, one per rank and channel.
-    - `fuses` False: receives and sends are not fused, so that blocks cannot wait for each other in
-      a circle.
-    - `has_fifos` False: messages of a connection do not wait for each other, so without lanes each
-      has its own block.
+    - The send reads exactly the range that the receive writes, and depends on no later row.
+    - It is the first such send of the receive.
+    - In a lane, the send is the next row. Without lanes, the connection of the receive
+      forwards most of its messages to that of the send, which gets most of its forwarded
+      messages from it.
+    - `fuses` is True, and the send is not one of `groups`.
+
+    The thread block of an instruction is its lane. Without a lane, each direction of a
+    connection is a block, which both connections of fused steps share. Local steps without a
+    lane have no block (-1).
+
+    `groups` are multicasts and sums in switches. Only the step that issues one has a block,
+    which is common to all of a rank and channel. `has_fifos` False: each message without a
+    lane has its own block, because messages of a connection do not wait for each other.
     """
     messages = matched_messages(steps)
     parents, children = steps.edges()

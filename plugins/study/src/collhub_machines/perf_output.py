@@ -199,25 +199,23 @@ def _find_row(text: str) -> int | None:
 
 
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
-    """Split the output of a benchmark into its tests, and parse the rows of their tables.
+    """Divide the output of a benchmark into its tests, and parse the rows of their tables.
 
-    Prefixes of the lines are removed before (`_remove_prefixes`). Each line is, by the first rule
-    that applies:
+    Prefixes that a launcher adds to lines are removed first. The first rule that fits a line
+    applies:
 
-    1. A blank line: ignored.
-    2. A comment, which begins with `#` or is a comment of a test that has lost its `#`. It can
-       start a new test or describe the last one (`_note_command`, then `_comment`).
-    3. A line that begins with a digit, once the columns of the last test are known: a row
-       (`_add_row`).
-    4. The line "..." after ranks and before the columns: marks the list of ranks as cut.
-    5. Any other line: output of another program. It may be a command line (`_note_command`) or have
-       the version of NCCL or RCCL (`_note_version`). A version after the last table is that of this
-       table if it has none.
+    1. Blank: ignored.
+    2. Comment, which begins with `#` or is a known comment that lost its `#`: describes the
+       last test or starts a new one.
+    3. First character is a digit, and the last test has columns: a row of its table.
+    4. `...` after the list of ranks and before the columns: the list of ranks is incomplete.
+    5. Any other line: output of another program. A command line or a version of NCCL or RCCL
+       in it is used. A version after the last table belongs to that table, unless it already
+       has one.
 
-    Appended to `skipped` are notes about unusable rows, about tests that report wrong results
-    (`wrong-results`), and one with the number of other lines, at the first of them. Returns the
-    tests in order, without those that have neither columns nor rows. Raises `InputError` for
-    unusable columns (`_set_header`).
+    Notes are appended to `skipped`: unusable rows, tests with wrong results
+    (`wrong-results`), and the number of lines of rule 5, at the first of them. Returns the
+    tests with columns or rows, in order. Raises `InputError` for unusable columns.
     """
     tests = [_Test(first_line=1)]
     noise: list[int] = []

@@ -313,18 +313,23 @@ def _compare_seeds(
     outputs: dict[str, str | None],
     as_json: bool,
 ) -> int:
-    """Compare for every seed of `--seeds`; print median, minimum and maximum time by candidate.
+    """Compare for each seed of `--seeds`; print median, minimum and maximum time by candidate.
 
-    Prints JSON with `as_json`, otherwise a table of the candidates that have a time for some seed,
-    in the order of `SeedTimes.list_bands`. Then reports, in both cases, one line per distinct
-    failure, with its seeds unless it occurred for all of them.
+    A candidate is an algorithm on a network; for a collective, also of a size. `as_json`
+    prints JSON with all candidates. Otherwise a table is printed, without candidates that
+    have no time for any seed. Then one line is printed for each distinct failure. It lists
+    the seeds of the failure, unless it occurred for all seeds.
 
-    Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError`,
-    first for `outputs` that are not None and, for a collective, for variations of the network and
-    measured files; of several the alphabetically first option is named. Then it is raised for
-    invalid seeds, for a job or counts that do not depend on the seed, and for options that
-    `compare` refuses without `--seeds`. `HubError` for a job, counts or network of one seed ends
-    the comparison.
+    Returns `ExitCode.DONE` if a candidate has a time, otherwise `INVALID`. Raises
+    `UsageError` in the first of these cases:
+
+    - An output in `outputs` is requested, or for a collective `--vary`, `--without-link`,
+      `--degrade` or `--measured`. The alphabetically first such option is named.
+    - The seeds are invalid.
+    - An option has no meaning for the job or collective; or its text does not depend on the
+      seed.
+
+    Any `HubError` for one seed stops the comparison before anything is printed.
     """
     from collhub_tuning import seed_bands as bands
 

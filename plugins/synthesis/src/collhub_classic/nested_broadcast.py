@@ -98,16 +98,20 @@ def move_root(parents: Int64Array, sizes: Sequence[int], root: int) -> Int64Arra
 
 
 def find_turns(parents: Int64Array) -> Int64Array:
-    """Return which of two children in two trees is sent to first: int64[2, ranks], 0 or 1.
+    """Return for each rank in two trees whether its parent sends to it first (0) or second (1).
 
-    `parents`: int64[2, ranks], -1 at the root. If messages take equal times, every rank receives
-    the chunks of both trees alternately and sends to its two children alternately. No message waits
-    for another one at a sender or receiver if the edges have two colours, the parity of the time,
-    so that the two edges to a rank have different colours, as do the two edges from a rank
-    (Sanders, Speck, Traeff 2009). A rank sends first to the child whose colour is that of its
-    own edge in the tree. Further children of a rank, which two ranks may have in both trees, are
-    coloured in pairs. Messages pass an even number of links, one after another, so that the parity
-    is that of the chunk's arrival. The turn of the root is 0.
+    `parents`: int64[2, ranks], -1 at the root, which both trees share. The result has this
+    shape. It is 0 at the root; an only child can have 1. With this order and equal times of
+    messages, no message waits for another one at its sender or receiver.
+
+    The edges of both trees are coloured 0 and 1 (Sanders, Speck, Traeff 2009). The two edges
+    to a rank, one in each tree, have different colours. So do the two edges from a rank to
+    its children in both trees. If a rank has more than two such edges, they are coloured in
+    pairs, sorted by tree, then by child. The colours give the result:
+
+    - Child of the root: the colour of its edge.
+    - Any other rank: 0 if its edge has the colour of the edge to its parent in the same tree,
+      else 1.
     """
     trees, ranks = parents.shape
     tree, child = np.nonzero(parents >= 0)

@@ -321,18 +321,22 @@ def _build_junction(
     graph: CapacityGraph,
     demand: Int64Array,
 ) -> tuple[Junction, Int64Array]:
-    """Return the arrays of a switch for the compiled functions, and the capacity of every wire.
+    """Return the flow network of a switch for compiled functions, and its wires' capacities.
 
-    Wires are directed links of the flow network: one more node, the source, has a link to every
-    compute node with the capacity of its `demand`. Every compute node is a sink; the value of each
-    flow is the sum of `demand`. `links`: capacities by pair of nodes; routes of a pair add up.
-    `senders`, `receivers`: neighbours with a link to and from the switch.
+    A wire is a directed link of the flow network. The network has an additional node, the
+    source, with a link to each compute node. The capacity of this link is the `demand` of the
+    node. Each compute node is a sink, and the flow to each sink has the value of the total
+    demand.
 
-    The links that may be created, from each sender to each other receiver, have wires too: with
-    capacity 0 unless the link exists. In `across[i, j]` a sender and receiver that are the same
-    node have -1. `capacity_in` and `capacity_out` are the capacities from each sender and to each
-    receiver. The flows of the result are not initialized. Raises `InputError` if all capacities
-    add up to 2^60 or more.
+    - `links`: capacities by pair of nodes. The routes of a pair are added.
+    - `senders`, `receivers`: nodes with a link to the switch, and with a link from the
+      switch.
+    - Each pair of a sender and a different receiver has a wire `across[i, j]`. Its capacity
+      is 0 unless such a link exists. The entry is -1 if both are the same node.
+    - `capacity_in`, `capacity_out`: capacities from each sender and to each receiver.
+
+    The array `flows` is not initialized. Raises `InputError` if all capacities add up to 2^60
+    or more.
     """
     from collhub_packing import kernels
 

@@ -172,15 +172,18 @@ _cache: OrderedDict[tuple[object, ...], tuple[list[PlacedPacking], int]] = Order
 def get_cached_packings(
     task: PackingTask, pack: Callable[[PackingTask], list[PlacedPacking]]
 ) -> list[PlacedPacking]:
-    """Return `pack(task)`, from a cache if this process has packed an equal task before.
+    """Return `pack(task)`, or a copy of the cached result of an equal task in this process.
 
-    `pack` is not part of the key, so it must depend only on the kind of the collective. Tasks are
-    equal if kind and root of the collective, NPUs, seeds and first seed, depth, remaining search
-    steps and the topology (with name, links and switch operations) are. The `_MAX_CACHED` most
-    recently used results are stored. A result from the cache takes as many steps from the budget as
-    its search took; if Ctrl-C arrives meanwhile, the budget is marked as interrupted and the result
-    is still returned. Results of interrupted searches and exceptions of `pack` are not cached. The
-    list is a copy, its packings are shared; the result of an interrupted search is no copy.
+    Tasks are equal if all of these are: kind and root of the collective, NPUs, seeds and
+    first seed, depth, remaining search steps of the budget, and the topology (name, nodes,
+    links with bandwidth and latency, multicast, reduction). `pack` is not compared, so that
+    it must depend only on the kind of the collective. The cache has the 8 results that were
+    used last.
+
+    A cached result takes as many steps from the budget as its search took. If Ctrl-C arrives
+    during this, the budget is marked as interrupted, and the result is still returned. The
+    result of an interrupted search is returned but not cached. Errors of `pack` are raised
+    and not cached. The packings in the list are shared between callers.
     """
     # The key contains everything that a packing depends on.
     collective = task.collective

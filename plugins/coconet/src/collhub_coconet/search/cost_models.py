@@ -173,18 +173,21 @@ class _TimeCalculation:
         return f"{'links' if kinds else 'processors'} of group {group}"
 
     def _compute_kernel_s(self, kernel: list[Operation], label: str) -> float:
-        """Return the time of a kernel (computation, collective, or both) in s, with one launch.
+        """Return the time in s of a kernel (computation, collectives, or both), launched once.
 
-        The computation takes the longer one of contractions and memory traffic. The times of all
-        collectives are added, and so are those of the all-reduces of scalars. Computation and
-        collectives overlap in the fastest number of chunks, where each chunk after the first costs
-        a latency and a protocol step (`_compute_overlapped_s`). If the kernel contains a reduction
-        to a scalar, their times are added instead. 0, without a launch, for views only, and if all
-        operations update states with results of collectives, which can be written in place.
+        The computation takes the longer time of its contractions and its memory traffic. The
+        times of all collectives are added. The first rule that applies gives the time:
 
-        The means of collectives and scalars are stored in `self.choices` under their names.
-        `label`: name under which the chunks are stored there, if computation and collectives
-        overlap.
+        1. Only views, which cost no time, or only updates of states with results of collectives,
+           which are written in place: 0, without a launch.
+        2. Only computation, or only collectives (with views): its time.
+        3. A kernel with a reduction to a scalar: the sum of computation and collectives.
+        4. Otherwise both overlap in the fastest number of chunks. Each chunk after the first adds
+           a latency and a protocol step. The chunk count is stored in `self.choices` under
+           `label`.
+
+        In cases 2 to 4, the launch and the all-reduces of scalars are added. The algorithm,
+        protocol and chunk count of each collective and scalar are stored in `self.choices`.
         """
         communications = [operation for operation in kernel if operation.is_communication]
         scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]

@@ -260,13 +260,14 @@ class HubAlgorithms:
         return bound.time_ps / 1e12 if bound else 0.0
 
     def _sort_names(self, demand: Demand, call: Call) -> list[str]:
-        """Return the names of the algorithms for a collective in the order in which they are tried.
+        """Return the names of the algorithms for a collective, in the order of their trials.
 
-        First are the names of `self.named` (files and other names from the user), in their order,
-        without those of synthesizers that follow anyway. Then follow the synthesizers that declare
-        the kind of the collective: those with fixed patterns before those that adapt to the network
-        (`adapts`), each by estimated time (unknown last), then by name. Synthesizers with
-        `only_by_name` are left out.
+        1. The files and names that the user gave (`self.named`), in their order. Synthesizers
+           that step 2 lists are left out here.
+        2. The synthesizers that declare the kind of the collective, except those with
+           `only_by_name`. Those with fixed patterns come before those that adapt to the network.
+           Within each group they are sorted by estimated synthesis time, then by name. Unknown
+           times come last.
         """
         kind = call.collective.kind
         network = self.find_network(demand.members, PROTOCOLS[0].name)

@@ -93,19 +93,23 @@ def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Re
 
 
 def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> Rewrite:
-    """Return the program with its collectives outside of stages in buckets, and the record of it.
+    """Put the collectives outside of stages into buckets; return the new program and its record.
 
-    A bucket has collectives of one class: kind, reduction, group, mesh axes and element type. They
-    join the open bucket of their class in the order of execution. A bucket ends after the member
-    with which the full buffers of all members have `bucket_bytes` bytes or more. It also ends
-    before a collective of its class that depends on a member, and at the end of the program. So the
-    last bucket of a class may be smaller.
+    Collectives of one bucket have equal kind, reduction, group, mesh axes and element type (a
+    class). In the order of execution, each collective joins the open bucket of its class. A
+    bucket is closed
 
-    If the buckets cannot be ordered with the other stages, each bucket in turn is halved until its
-    parts can be. Collectives that remain alone stay as they are. New buckets are the last stages.
+    - after the member with which the full buffers of its members have at least `bucket_bytes`
+      bytes,
+    - before a collective of its class that depends on a member, and
+    - at the end of the program; such a bucket may be smaller.
 
-    Raises `RefusedMoveError` if the program has a chain (`refused-order`), or if no two collectives
-    share a bucket (`refused-several`).
+    If the buckets and the stages have no common order of execution, each bucket that prevents
+    it is halved repeatedly. A bucket of one collective is dropped. The remaining buckets
+    become the last stages; the given program is not changed.
+
+    Raises `RefusedMoveError` if the program has a chain (`refused-order`), or if no bucket
+    has two collectives (`refused-several`).
     """
     conditions = Conditions("coalesce", program, {"bucket_size": bucket_bytes})
     first = program.operations[0].name if program.operations else program.name

@@ -359,21 +359,22 @@ class _Builder:
         return row
 
     def _add_activity(self, activity: int) -> None:
-        """Add a node for an activity, and nodes for its launch and for an unexplained delay.
+        """Add a node for an activity, with nodes for its launch and an unexplained delay before it.
 
-        The activity depends on two kinds of nodes; without any, on row 0:
+        The activity depends on these nodes; on row 0 if there are none:
 
-        - the activities that it waits for (`self._waits`) and that already have a row. `ready` is
-          the latest end of these, without them the first time of the rank.
-        - its launch, if the point that issued it (`profile.issue`) has a row. The latency is its
-          start minus the time of that point. It is at most `self._latency_ns` if `ready` is after
-          that point. A positive latency becomes a launch node after the point; otherwise the launch
-          is the point. `ready` then is at least the end of the latency.
+        - The activities that it waits for, if they already have a row. `ready` is the latest end
+          of them, or the first time of the rank without any.
+        - Its launch, if the point of the host that issued it has a row. The latency is the time
+          from this point to the start of the activity. If `ready` is after the point, the latency
+          is at most the usual one (`self._latency_ns`). A launch node of this latency follows the
+          point; if the latency is not positive, the launch is the point itself. `ready` becomes
+          at least the end of the latency.
 
-        If the start of the activity is after `ready`, a node `gap` on the host of the remaining
-        time is added. It has these dependencies, and the activity depends only on it. Assumed
-        dependencies are marked as not recorded. Rows are added in the order launch, activity, gap;
-        the row of the activity is stored in `self._row_of_activity`.
+        If the activity starts after `ready`, a host node `gap` of the remaining time is added.
+        The gap gets the dependencies, and the activity depends on the gap only. Dependencies that
+        were assumed are marked as not recorded. Rows are added in the order launch, activity,
+        gap. The row of the activity is stored in `self._row_of_activity`.
         """
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])

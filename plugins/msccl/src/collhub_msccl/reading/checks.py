@@ -45,15 +45,22 @@ def check_program(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> None:
-    """Record the defects of thread blocks and steps in `findings`; raise no exception for them.
+    """Record the defects of thread blocks and steps in `findings`, without raising an error.
 
-    Errors, in this order: ids of blocks, peers, negative channels (`channel-range`), connections of
-    sends, connections of receives, a count below 1 except in a nop (`count-range`), dependencies.
-    Then warnings: constructs with a clear meaning that the runtimes refuse or misinterpret
-    (`_warn_of_step_limits`), and channels that are not below the `nchannels` of the header
-    (`channel-count`). Of one kind of error at most 5 are recorded, and the fifth message gives the
-    number of further ones. Of the warnings with one code only the first is recorded, with the
-    number of further ones.
+    Errors, in this order:
+
+    - ids of thread blocks; peers of sends, then of receives
+    - `channel-range`: a negative channel
+    - connections of sends, then of receives: a message without a peer, or a connection that
+      several thread blocks use
+    - `count-range`: a count below 1 in a step that is no nop
+    - dependencies of steps
+
+    Warnings follow: steps that the runtimes refuse or misinterpret although their meaning is
+    clear, and `channel-count`, a channel that is not below `nchannels` of the header.
+
+    At most 5 errors of one kind are recorded, and only the first warning of each code. The
+    last recorded one also has the number of those that are omitted.
     """
     _check_block_ids(program, findings)
     _check_peers("send", program.send, program, findings)

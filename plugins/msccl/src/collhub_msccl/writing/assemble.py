@@ -140,21 +140,21 @@ class _Assembly:
     def build_program(self) -> ThreadBlockProgram:
         """Return a program (thread blocks and their steps) within the limits of the runtime.
 
-        A lane is a sequence of steps of a rank, which becomes one thread block or, if it is cut,
-        several. At most 12 rounds (`_MAX_ROUNDS`) are made, and each changes the state of this
-        object. A round is:
+        A lane is a sequence of steps of one rank. It becomes one thread block, or several if it
+        is cut. At most 12 rounds are tried, and each changes this object. A round:
 
-        1. Cut the lanes into thread blocks (`_cut_blocks`).
-        2. Choose channels (`_choose_channels`). If lanes had to be separated for that, the round
-           ends, and the next one begins without cuts.
-        3. Write the program. If it exceeds a limit of `_find_excess`, raise its error.
-        4. If no thread block has more than `max_steps` steps, return the program.
-        5. With `may_cut`, cut the lanes that are too long into more thread blocks (`_cut_more`).
+        1. Divides the lanes into thread blocks.
+        2. Chooses channels. If this requires that the sends of some lanes become lanes of their
+           own, the lanes change, all cuts are dropped, and the next round begins.
+        3. Builds the program, and raises the error of a limit that it exceeds.
+        4. Returns the program if each thread block has at most `max_steps` steps.
+        5. Otherwise increases the number of thread blocks of each lane that is too long, if the
+           attempt permits cuts (`may_cut`).
 
-        Raises `NoProgramError` for steps 1 to 3: cycles of waits, too few channels, another limit.
-        It is also raised, with the resource `block_operations` and the number of steps, if a thread
-        block is too long without `may_cut`, or still in the last round in which a program was
-        written. Its text and resource are empty if all rounds separated lanes.
+        Raises `NoProgramError` if steps wait for each other in a cycle, if there are too few
+        channels, or for another limit. If a thread block is still too long, because cuts are not
+        permitted or after the last round, the error has the resource `block_operations` and the
+        number of steps. Text and resource are empty if no round built a program.
         """
         reason = ""
         for _ in range(_MAX_ROUNDS):

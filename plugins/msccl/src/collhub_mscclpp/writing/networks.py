@@ -163,18 +163,19 @@ def _find_switched(
 ) -> list[list[int]]:
     """List the groups of NPUs whose fastest links have one bandwidth and lead to one switch.
 
-    `fastest`: bandwidth in bytes/s by NPU (`_join_neighbours`). A link from an NPU to a switch
-    counts if its bandwidth is at least that of the NPU. A group is the NPUs of the links that count
-    and have the same switch and exactly the same bandwidth.
+    `fastest`: for each NPU the largest bandwidth in bytes/s to a switch or, if higher, the
+    sum to other NPUs. A link from an NPU to a switch counts if it has at least this
+    bandwidth. NPUs are in one group if they have links that count, with exactly equal
+    bandwidth, to the same switch.
 
-    - If hosts are known (`is_with_hosts`), a link counts only with evidence of NVLink, which is one
-      of three facts: the NPU has any slower link, the bandwidth is above 100e9 bytes/s, or the name
-      of the switch contains `nvlink`, `nvswitch` or `nv-switch` in any case.
-    - Without hosts, switches are one switch if links between them connect them, directly or through
-      others. Such a link must be at least as fast as the fastest link that counts.
+    - With known hosts (`is_with_hosts`), the link must also be NVLink. It is NVLink if the
+      NPU also has a slower link, if it has more than 100e9 bytes/s, or if the switch name
+      contains `nvlink`, `nvswitch` or `nv-switch` (any case).
+    - Without hosts, switches connected by links count as one switch, also over further
+      switches. Such a link must be at least as fast as the fastest link that counts.
 
-    Groups are in the order of their first links in the topology. They may have one member, and list
-    an NPU once per link that counts.
+    Groups are in the order of their first links. A group can have one member. An NPU with
+    several such links is listed once for each.
     """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))

@@ -415,19 +415,21 @@ def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
 
 
 def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Spread in equal steps and, if that misses the bound, by matchings and an exact search.
+    """Spread chunks in equal steps; if that misses the lower bound, also try two other searches.
 
-    All links must have equal times. The bound is that of `_compute_goal_ps`. In this order:
+    The times of all links must be equal. The first rule that applies gives the result:
 
-    1. The result in steps (`_spread_in_lockstep`) is returned if it attains the bound or was
-       interrupted. It is also returned if its kernel is "symmetric" and links are free before
-       the arrival.
-    2. With at most `_MAX_CELLS_FOR_MATCHING` (100 000) pairs of node and chunk, matchings are
-       searched. A strictly faster one replaces the result, with the kernel "matching". If that
-       search was interrupted, the new result is returned.
-    3. The result of `_search_exactly` is returned.
+    1. The search in equal steps is interrupted, or its schedule attains the bound: its
+       schedule. The same holds if one node was computed for all (kernel "symmetric") and
+       links are free before the chunk arrives.
+    2. With at most 100 000 pairs of node and chunk, a search by matchings follows. Its
+       schedule is used from here on if it is strictly faster (kernel "matching"). If its
+       search was interrupted, it is the result.
+    3. An exact search follows. It returns a faster schedule if it finds one, otherwise the
+       current one.
 
-    Raises `InputError` as `_spread_in_lockstep`.
+    Raises `InputError` for a log above the memory limit (`memory`), then for networks with
+    switches, invalid link times, and chunks that cannot reach a node.
     """
     from collhub_tacos.spreading.matching import find_best_matched_all_gather
 
