@@ -137,25 +137,25 @@ def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource
 def find_sufficient_limits(error: LimitError, searches: Sequence[LimitedSearch]) -> LimitError:
     """Return the error of a failed synthesis, extended by limits of the runtime that suffice.
 
-    `searches`: at least one, all with equal targets. A trial of limits succeeds if one of them has
-    a result that the runtime executes within these limits (`_Trials.run`).
+    `searches`: at least one, all with equal targets. A trial of limits succeeds if any search
+    has a result that the runtime executes within them.
 
-    1. The limit of the resource of `error` is removed. After each failed trial, the limit that the
-       last refused result exceeds is removed too.
-    2. After a successful trial, the limits of the removed resources become the numbers that its
-       result needs. These numbers must pass a trial together.
-    3. Each number is then reduced by bisection, in the order of `RESOURCES`, until one less fails
-       (`_bisect`). A resource whose present limit suffices with the other numbers is dropped.
+    1. Remove the limit of the resource of `error`, and run a trial. After each failed trial,
+       also remove the limit that its last result exceeds.
+    2. After a success, set each removed limit to the number that the result uses. Run a trial
+       of these.
+    3. Reduce each number by bisection, one resource after another, until the next lower
+       number fails. A resource is dropped if its present limit suffices with the other
+       numbers.
 
-    The message of the new `LimitError` has the message of `error` and the text of `_describe`. Its
-    cure gives the numbers for `--for`; location and resource are those of `error`. A number that
-    suffices depends on the search: another search may need less.
+    The new `LimitError` has the message of `error`, then the numbers and the largest ones
+    that failed. Its cure gives the numbers for `--for`. Location and resource are those of
+    `error`. Another search may need less.
 
-    `_MAX_WORK` steps of work and Ctrl-C (`KeyboardInterrupt`, which is not raised again) end the
-    bisection early; the message then has the numbers that were not tried. They return `error`
-    itself if they come in rule 1 or 2. `error` is also returned for a request with several runtimes
-    or none. The same holds if the trial of rule 2 fails, or one of rule 1 for another reason than a
-    limit that is not yet removed.
+    `error` itself is returned if the request has no runtime or several, if no trial of step 1
+    succeeds, or if the trial of step 2 fails. A work limit or Ctrl-C in these steps has the
+    same result. In step 3 they stop the bisection, and the message gives the numbers that
+    were not tried.
     """
     target = searches[0].request.target
     if target is None or target.replace_limits is None or target.limits is None:

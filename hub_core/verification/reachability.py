@@ -130,20 +130,20 @@ def _are_on_a_chain(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -
 def _contract(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Shorten the question whether a path leads from `earlier[i]` to `later[i]`, for every pair i.
+    """Replace pairs of nodes by closer ones, without changing whether a path connects them.
 
-    Nodes are positions in the graph; all edges lead to higher nodes. In each round, a pair is moved
-    unless its answer is known:
+    The question for pair i is whether a path leads from `earlier[i]` to `later[i]`. Nodes are
+    positions in the graph, and all edges lead to higher nodes. In each round, a pair moves in
+    this order:
 
-    - Both nodes are equal, or in order on one chain (`_are_on_a_chain`): there is a path.
-    - `earlier[i]` is above `later[i]`: there is no path.
+    1. If its nodes are equal or on one chain (a path exists), or `earlier[i]` is above
+       `later[i]` (no path exists), the pair is decided and does not move.
+    2. If `earlier[i]` has exactly one child, this child replaces it.
+    3. If `earlier[i]` is then still below `later[i]`, and `later[i]` has exactly one parent,
+       this parent replaces it.
 
-    First `earlier[i]` is replaced by its child if it has exactly one child. If it is then still
-    below `later[i]`, this is replaced by its parent if it has exactly one parent. These moves do
-    not change whether there is a path. There are at most 16 rounds. A pair that does not move in a
-    round is final.
-
-    Returns the new pairs as (earlier, later), in the given order; the arguments are not modified.
+    A pair that does not move in a round is final. There are at most 16 rounds, so that a pair
+    can remain undecided. Returns (earlier, later) in the given order, as new arrays.
     """
     earlier, later = earlier.copy(), later.copy()
     # Only pairs that moved in the last round can move again.

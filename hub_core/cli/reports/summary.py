@@ -265,15 +265,21 @@ def print_algorithm(
     sent: Traffic,
     longest: CriticalPath | None,
 ) -> None:
-    """Print the description of an algorithm: fields, the heaviest links, and a note on contents.
+    """Print the fields of an algorithm, then the pairs of ranks with the most traffic.
 
-    The fields are file, collective, ranks (with NPUs if they are given), units, size, network,
-    steps by kind, dependencies, channels, lanes, critical path, origin, and scalars that the
-    file declares. `network`: name of the network in the input; without it (None) the field is
-    omitted. `sent`: messages by pair of ranks, of which at most 10 are listed, the most units
-    first. `longest`: longest chains of steps, None if steps wait for each other in a cycle. An
-    unknown size or source is `not stated`. The note, on stderr, is printed if the contents of
-    the algorithm are unknown, so that it cannot be verified.
+    The fields are file, collective, ranks, units, size, network, steps by kind, dependencies,
+    channels, lanes, critical path, producer, source, and scalars that the file declares.
+    These depend on the arguments:
+
+    - ranks: with the NPUs, if the algorithm has a placement
+    - size and source: `not stated` if unknown
+    - network: its name in the input; no field for None
+    - critical path: from `longest`; None means that steps wait for each other in a cycle, and
+      the field then refers to `collhub verify`
+
+    `sent`: traffic by pair of ranks. At most 10 pairs are listed, the most units first, ties
+    by sender, then receiver. If the contents of the algorithm are unknown, a note on stderr
+    reports that it cannot be verified.
     """
     collective, steps = algorithm.collective, algorithm.steps
     provenance = algorithm.provenance

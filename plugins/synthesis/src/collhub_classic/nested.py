@@ -542,16 +542,17 @@ def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTree
 
     The first rule that applies gives the trees:
 
-    1. Torus or mesh (`find_grid`), and the option `sizes` is `auto` or its dimensions without 1s:
-       edge-disjoint trees (`find_grid_trees`).
-    2. There are groups of s ranks that have links of their own to other groups
-       (`find_forwarding_group`, from 512 ranks on). If s is at most 32, these are trees of groups,
-       two per member of a group (`find_group_trees`).
-    3. There are such groups with s above 32 and 4 x s x ranks is at most 4.2e6: those trees, or the
-       two trees of rule 4 if their estimated time is lower (`_estimate_ns`).
-    4. Two binary trees over all ranks (`find_binary_trees`), with the root moved by `move_root`.
+    1. The network is a torus or mesh, and the option `sizes` is `auto` or gives its
+       dimensions without 1s: edge-disjoint trees of the grid.
+    2. Two binary trees over all ranks, unless groups of s ranks have separate links to other
+       groups. Such groups are only searched with `sizes=auto`, from 512 ranks on, and not on
+       a torus.
+    3. s is at most 32: trees of groups, two for each member of a group.
+    4. 4 * s * ranks is above 4 200 000: two binary trees.
+    5. Otherwise the trees of rule 3 or two binary trees, those with the lower estimated time.
 
-    Raises `UsageError` (`option-range`) for an option `sizes` whose product is not the number of
+    Binary trees are built for rank 0 and then moved to the root, level by level. Raises
+    `UsageError` (`option-range`) for an option `sizes` whose product is not the number of
     NPUs.
     """
     if request.collective.kind not in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE):

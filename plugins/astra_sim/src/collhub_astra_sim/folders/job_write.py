@@ -150,25 +150,23 @@ def _write_original(
 
 
 def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Write a job as a workload of ASTRA-sim, with configurations from the options.
+    """Write a job as a folder of ASTRA-sim, with configurations from the options.
 
-    The steps are, in this order:
+    1. Collectives with an algorithm become custom collectives, with traces in `traces/`.
+    2. The job is changed so that ASTRA-sim can run it. A note describes each change.
+    3. If the duration of a computation on a device is not an integer number of microseconds,
+       all of these computations are written as numbers of operations, so that ns are exact. A
+       note reports it. This step is omitted if an option gives the memory bandwidth or the
+       peak TFLOPS.
+    4. With `host_times=carry`, host times are rounded so that the sum of a rank decreases by
+       less than 1 us.
+    5. The configurations are built.
 
-    1. Collectives with an algorithm become custom collectives, whose traces are in `traces/`
-       (`collect_custom_sets`, with its `InputError`).
-    2. The job is changed so that ASTRA-sim can run it (`apply_cures`); a note describes each
-       change.
-    3. If the duration of some computation on a device is no integer number of microseconds, all
-       such computations are written as numbers of operations, and a note says so. Then ns are
-       exact. This is not done if an option defines a roofline (memory bandwidth or peak TFLOPS);
-       ASTRA-sim then rounds the durations.
-    4. With `host_times=carry`, host times are rounded so that the sum of a rank decreases by less
-       than 1 us. Otherwise ASTRA-sim rounds each of them down.
-    5. The configurations are built, with the `UsageError` of `_write_network`.
-
-    All files are returned in memory: traces of algorithms, traces of the job, then configurations
-    and run.sh. The losses (`compute_written_losses`) compare the durations before steps 3 and 4
-    with the folder as read back.
+    ASTRA-sim rounds all remaining durations down to microseconds. The losses compare the
+    durations before steps 3 and 4 with those of the folder as read back. All files are
+    returned in memory: traces of algorithms, traces of the job, configurations, run.sh.
+    Raises `InputError` for an algorithm that cannot be a custom collective, and `UsageError`
+    for network options that do not fit.
     """
     sets: CustomSets = collect_custom_sets(workload)
     workload, notes = apply_cures(sets.workload)

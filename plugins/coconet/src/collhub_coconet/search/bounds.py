@@ -271,22 +271,23 @@ class _BoundCalculation:
     # --- AllGathers that no reorder avoids ---
 
     def _find_necessary_gathers(self) -> dict[int, int]:
-        """Return for each group the bytes that one AllGather must produce, wherever it is moved.
+        """Return by group the bytes that one AllGather must produce after any `reorder`.
 
-        A `reorder` moves an AllGather past its readers, towards an output. The AllGather then
-        produces the tensor at its new position. Without other removals it is somewhere on a
-        path from its present position to an output. So it produces at least the smallest tensor
-        of this path.
+        A `reorder` moves an AllGather past its readers towards an output. The AllGather then
+        produces the tensor at its new position. So it produces at least the smallest tensor on
+        its path to the output.
 
-        A path is a sequence of operations, each of which reads the previous one. It starts at
-        an AllGather, which counts, and ends at an output that stays replicated
-        (`_stays_replicated`), which counts too. After its start it has no communication and no
-        tensor without dimensions. The number of a path is its smallest tensor, in bytes of the
-        complete tensor.
+        - A path is a sequence of operations, each of which reads the previous one.
+        - It starts at an AllGather. Its last operation is an output that stays replicated in
+          every reachable program.
+        - The other operations of the path are no communication, and their results have
+          dimensions.
+        - Its size is the smallest of its tensors, first and last included, in bytes of the
+          complete tensor.
 
-        The result maps the number of a group to the largest number of all paths to its outputs.
-        A group has 0 if it has such an output but no path. Groups without such an output are
-        missing. The result is empty if `reorder` is not allowed.
+        The value of a group is the largest size of all paths to its outputs that stay replicated.
+        It is 0 if no path leads to such an output. A group without such an output is missing. The
+        result is empty if `reorder` is not allowed.
         """
         if "reorder" not in self.kinds:
             return {}

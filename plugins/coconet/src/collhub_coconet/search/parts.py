@@ -484,14 +484,17 @@ def _find_neighbours(program: Program, operation: Operation) -> list[str]:
 
 
 def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
-    """Unite sets in `groups`, in place, until no sets of operations wait for each other in a cycle.
+    """Unite sets of operations in `groups`, in place, until no sets wait in a cycle.
 
-    A set waits for another one if it reads a value of it. Scalars in `shared` and sets that contain
-    one are left out. Nothing is changed if there is no cycle.
+    A set waits for another set if one of its operations reads a value of that set. Scalars in
+    `shared`, and all sets that contain one, are ignored. If there is no cycle, no set
+    changes. Otherwise these steps are repeated until there is none:
 
-    Otherwise one cycle is united at a time. The search starts at the first set, in the order of the
-    program, that is on a cycle or waits for one. It then goes each time to the first such set that
-    the present set waits for. All sets from the first one that is reached again are the cycle.
+    1. Find the sets that are in a cycle or wait, directly or indirectly, for a set in a
+       cycle.
+    2. Start at the first of them in program order. From each set, go to the first of them for
+       which it waits, until a set is reached again.
+    3. Unite this set with all sets after its first visit: they are the cycle.
     """
     operations = [operation for operation in program.operations if operation.name not in shared]
     while True:

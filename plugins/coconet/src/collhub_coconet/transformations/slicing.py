@@ -95,30 +95,32 @@ def _replace_operation(
 
 
 def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
-    """Return the rewrite that changes the layout of the replicated states `states` to sliced.
+    """Return the rewrite that changes the replicated states `states` to sliced states.
 
-    Each state is sliced along one dimension on one mesh axis, which its uses determine
-    (`_find_axis`). Its layout on other axes remains. The operations change as follows:
+    Each state is sliced along the dimension and the mesh axis of its uses. Its layout on
+    other axes remains. The new value of a state is the result of its Update. The changes, in
+    this order:
 
-    - Each Slice of a state or of its new value (its Update) is removed. Its readers read the state
-      or the new value itself.
+    - Slices of a state or of its new value are removed. Their readers read the state or new
+      value.
     - An Update writes the slice that its AllGather reads, instead of the gathered value.
-    - Later operations that read this slice read the new state instead (`_read_new_states`).
+    - Later operations that read this slice read the new value of the state instead.
     - Operations that no output and no Update needs are removed, such as these AllGathers.
 
-    An output that is the new value of a state thereby becomes a slice. `program` is not changed.
+    So an output that is the new value of a state becomes a slice. `program` is not changed.
+    Raises `RefusedMoveError` (`refused-CONDITION`) for the first violated condition, state by
+    state:
 
-    Raises `RefusedMoveError` for the first violated condition; state by state, in this order:
+    1. `replicated-state`: the name is that of a state that is replicated on the mesh axis.
+    2. `not-needed-whole`: the state is not needed completely after the program
+       (`whole_after`).
+    3. Each reader of the state is a Slice, or an Update of the state with the result of an
+       AllGather. Readers of the Update are Slices along the gathered dimension. Slices are no
+       outputs, and all use only the mesh axis of the state (`sliced-use`, `gathered-value`,
+       `one-axis`).
+    4. `one-dimension`: there is a reader, and all of them use the same dimension.
 
-    1. The name is that of a state, and the state is replicated on its mesh axis.
-    2. The state is not declared as needed completely after the program (`whole_after`).
-    3. Every reader of the state is a Slice that is not an output, or an Update of the state with
-       the result of an AllGather. Every reader of this Update is a Slice along the gathered
-       dimension that is not an output. All these Slices and AllGathers are over the mesh axis
-       of the state only.
-    4. All uses have the same dimension, and there is at least one use.
-
-    Errors of `build_program` for the new program pass through.
+    Errors of building the new program are raised too.
     """
     conditions = Conditions("as-slice", program, {"states": tuple(states)})
     dimensions = {name: _find_dimension(program, name, conditions) for name in states}

@@ -48,17 +48,20 @@ class Target:
     imported: Mapping[str, str]
 
     def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
-        """Build the attributes of `<algo>` for a program, as texts in the order of the file.
+        """Return the attributes of `<algo>` for a program, as texts in the order of the file.
 
-        They are `name`, `proto`, `nchannels`, `nchunksperloop` (units of the collective), `ngpus`
-        (ranks), `coll` and `inplace`, then `outofplace` only for a runtime with both modes,
-        `minBytes` and `maxBytes`, then `nthreads` only for other runtimes, if the imported file has
-        one above 0. The modes are `1` or `0`. `nchannels` is the highest channel of the program
-        plus 1, or a larger number of the imported file that the runtime permits.
+        First come `name`, `proto`, `nchannels`, `nchunksperloop` (units of the collective),
+        `ngpus` (ranks), `coll` and `inplace` (1 or 0). `nchannels` is the highest channel of the
+        program plus 1. If the imported file has a larger number that the runtime permits, that
+        number is used. The remaining attributes depend on the runtime:
 
-        `largest`: size in bytes of the largest call, None for no limit. For a runtime with both
-        modes `maxBytes` is `largest`, or 0 for no limit. Other runtimes exclude `maxBytes` itself;
-        for them it is `largest` + 1, or the runtime's default `DEFAULT_MAX_BYTES` without a limit.
+        - With both modes: `outofplace` (1 or 0), `minBytes`, and `maxBytes`. `maxBytes` is
+          `largest`, or 0 for no limit.
+        - Otherwise: `minBytes`, `maxBytes`, and `nthreads` if the imported file has one above 0.
+          The runtime does not serve `maxBytes` itself, so that it is `largest` + 1. Without a
+          limit it is the runtime's default (`DEFAULT_MAX_BYTES`).
+
+        `largest`: bytes of the largest call that may use the file, None for no limit.
         """
         written: dict[str, str | int] = {
             "name": self.name,

@@ -167,22 +167,24 @@ def unfuse_reducing_receives(
     scratch: Int64Array,
     bases: tuple[Int64Array, ...],
 ) -> tuple[Steps, Int64Array]:
-    """Replace each `rrc` step (dst = received + src) by separate steps that need no `rrc`.
+    """Replace each `rrc` step (dst = received + src) by steps for runtimes without `rrc`.
 
-    - src and dst disjoint in all modes (in place or not): `r` to dst, `re` dst += src
-    - src and dst the same location in all modes: `r` to a slot, `re` dst += slot
-    - otherwise: `r` to a slot, `re` slot += src, `cpy` from the slot to dst
+    The replacement depends on the addresses of src and dst in all modes (in place, out of
+    place):
 
-    A slot is additional scratch after that of the rank. One per thread block, as large as its
-    largest step that needs it, suffices, because a block executes one step at a time.
+    - src and dst never overlap: `r` to dst, then `re` dst += src.
+    - src and dst always have the same address: `r` to a slot, then `re` dst += slot.
+    - Otherwise: `r` to a slot, `re` slot += src, then `cpy` from the slot to dst.
+
+    A slot is additional scratch after that of the rank. A thread block has at most one slot,
+    as large as its largest step that needs one, because a block executes one step at a time.
 
     `block`: thread block of each step. `block_rank`: rank of each block. `scratch`: units by
     rank. `bases`: for each mode the first address of each buffer, int64[ranks, buffers].
 
-    Returns (steps, scratch). The scratch has the units of all ranks, slots included. The `r`
-    replaces the `rrc` in place; all other steps keep their rows. Appended are first all `re`,
-    with key 2, then all `cpy`, with key 3, both with the head (`row`) of their `rrc`. The
-    arguments are not changed; without `rrc` the results equal them.
+    Returns (steps, scratch in units by rank with slots). Each `r` has the position of its
+    `rrc`. After all given steps come all `re` (`key` 2), then all `cpy` (`key` 3), with the
+    `row` of their `rrc`. The arguments are not changed.
     """
     reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
     receive_columns = {name: column[reducing] for name, column in steps.columns.items()}

@@ -24,7 +24,11 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def run_every_kernel() -> None:
-    """Schedule a broadcast to one rank, which executes, and therefore compiles, every kernel."""
+    """Compile all kernels of list scheduling by scheduling a small program.
+
+    The program is an in-place broadcast of one unit from rank 0 to rank 1. Each kernel runs
+    at least once, which compiles it unless it is already compiled. The schedule is discarded.
+    """
     buffer, zeros = [Buffer.OUTPUT, Buffer.OUTPUT], [0, 0]
     columns: dict[str, Sequence[int]] = {
         "rank": [0, 1],

@@ -259,21 +259,21 @@ def ranges_of(
     plan: Plan,
     memory: PlanMemory,
 ) -> Ranges:
-    """Translate all ranges of a plan to cells of memory, at the addresses of the executor.
+    """Translate the ranges of a plan's operations to memory cells, as the executor does.
 
-    A chunk has `memory.cells_per_chunk` cells. The result has one row per range and rank,
-    sorted by range: a range of a switch channel occurs once for every member of its group
-    (`owners`). Buffer and index are those of `as_executed`. If an operation is divided among
-    thread blocks, its row is the part of its block: `part` of `parts` equal ones.
+    A chunk has `memory.cells_per_chunk` cells. The result has a row for each range and each
+    rank whose memory it accesses, sorted by range. A range of a switch channel has a row for
+    each member of its group. If thread blocks share an operation, they divide each range into
+    `parts` equal parts. The row is then the part of the operation's block.
 
-    - base: first cell in memory. The scratch of a rank has its plain form first (all halves),
-      then its packet form. A range of packets in scratch is in the packet form.
-    - shift: cells that are added to `base` in odd launches: `memory.half` of the rank if the
-      plan has double scratch, the range is in scratch, and one of two conditions holds. The
-      range holds packets, or it is a local range of an operation that is not on port channels.
-      Otherwise 0.
-    - move: position of the range among the sources, or destinations, if the operation copies
-      source k to destination k; otherwise 0.
+    - Buffer and index: those that the executor uses, which differ from the plan in some puts
+      and gets.
+    - `base`: first cell. Scratch has its plain form first (all halves), then its form for
+      packets. A range of packets in scratch is in the form for packets.
+    - `shift`: cells that are added to `base` in every second launch. It is one half of the
+      scratch if the plan has double scratch, the range is in scratch, and the range either
+      holds packets or is local and not on a port channel. Otherwise it is 0.
+    - `move`: k, if the operation copies source k to destination k; otherwise 0.
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]

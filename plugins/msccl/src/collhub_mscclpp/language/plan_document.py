@@ -183,26 +183,27 @@ class _Block:
         }
 
     def _build_operation(self, operation: Recorded) -> dict[str, Any]:
-        """Build the JSON object of one operation of this instance of the program.
+        """Build the JSON object of an operation for this instance (copy) of the program.
 
-        Semaphores and barriers have the number n * k + c, with n: number in the program, k:
-        number of instances, c: this instance. Channels and remote buffers are given by their
-        position in the block's lists. One that the block has not used before is appended to its
-        list, also if the object does not show it.
+        A semaphore or barrier has the number n * k + c, where n is its number in the program, k
+        the number of instances, and c this instance. Channels and remote buffers are given by
+        their position in the lists of the thread block. One that is not yet in its list is
+        appended; this holds for all channels of the operation, even if its object does not list
+        channels.
 
-        `glre` (a sum through a switch without a broadcast) has exactly these members: name,
-        buffer type, offset and size of the source, target chunk, channels, channel type, reduce
-        operation. It must have one source and one target, otherwise `ValueError` is raised.
+        For `glre`, a sum through a switch without a broadcast, the members are: name, buffer
+        type, offset and size of the source, target chunk, channels, channel type, reduce
+        operation. `ValueError` is raised unless it has one source and one target. The other
+        operations have these members:
 
-        Any other operation has its name and, in this order:
-
-        - source and target ranges (`_build_range`), only if it has sources;
-        - channels, if `lists_channels` is true;
-        - channel type, reduce operation, part (position and size of the group of thread blocks)
-          and semaphores, each if it has one;
-        - a `barrier`: its number and number of thread blocks;
-        - a `pipeline`: the bytes of a slice, the number of chunks, and its operations, built in
-          the same way with the same lists.
+        1. name
+        2. source and target ranges, if it has sources
+        3. channels, for signals, waits and similar operations, gets, and puts on port channels
+        4. channel type, reduce operation, position and size of the group of thread blocks, and
+           semaphores; each only if it has one
+        5. for a `barrier`: its number and its number of thread blocks
+        6. for a `pipeline`: bytes of a slice, number of chunks, and its operations, built the
+           same way
         """
         channels = [
             self._find_channel(operation.channel_type, ordinal) for ordinal in operation.channels

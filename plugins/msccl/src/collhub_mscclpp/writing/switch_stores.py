@@ -55,21 +55,22 @@ def place_switch_stores(
 ) -> tuple[Landing, SwitchStores]:
     """Choose the ranges that multicasts and sums of switches write on all their members.
 
-    Sums whose messages are not all pulled (read from the senders' memory) are first removed from
-    `work.switches`. If no multicast or sum remains, `landing` itself and no ranges are returned.
-    Otherwise the result has the arrival ranges of the multicasts, as a copy of `landing`, and the
-    chosen ranges.
+    First, each sum with a message that is not read from the sender's memory (not pulled) is
+    removed from `work.switches`. If then no multicast or sum remains, the result is `landing`
+    itself and an empty `SwitchStores`. Otherwise it is a copy of `landing` with the arrival
+    ranges of the multicasts, and the chosen ranges. In the order of their numbers, first for
+    multicasts:
 
-    1. Multicasts, by number. Members are the sender and all receivers. A multicast stores at the
-       destination of its receives if all of this holds: no packets are used, no receive reduces,
-       all receives have the same buffer and offset, and this range is free on all members in every
-       mode. Otherwise it stores in new scratch.
-    2. Sums, by number. The result of a sum is stored where the multicast that sends this sum
-       stores. Without such a multicast it is stored in new scratch.
+    - A multicast writes where its receives write, if all of these hold: no packets are used;
+      no receive reduces; all receives have the same buffer and offset; this range is free on
+      the sender and all receivers in every mode.
+    - Any other multicast writes to new scratch.
+    - A sum writes where the multicast that sends this sum writes.
+    - A sum without such a multicast writes to new scratch.
 
-    New scratch begins at the same chunk on all members, after the scratch of each. If any range
-    that is read or written is in scratch, all ranks then get the scratch size of the rank with the
-    most.
+    New scratch begins at the same chunk on all members, after the scratch that each of them
+    has. If any chosen range is in scratch, all ranks then get the largest scratch size of a
+    rank.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps

@@ -284,26 +284,25 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
-    """Yield the calls that a selection file serves for one MPI function, one row per size window.
+    """Yield the calls of one MPI function that MPICH's selection file serves, by size.
 
-    `name`: the MPI function in the file, of the collective `kind`. Yields nothing if the file
-    keeps MPICH's default for it, that is, if the tree is not divided by the number of ranks as
-    `_insert_tuned` does. Rows are in the order of the file, by ascending sizes. Windows whose
-    tree equals the default are omitted. The algorithm is given as `ring of 8 ranks`; of a
-    window with a test of the element count, it is the algorithm of `count=any`.
+    `name`: the MPI function in the file, of the collective `kind`. The result is empty if the
+    file has no tests for a single number of ranks, as the hub inserts them. Otherwise there
+    is one row per size window. A window with the default choice of MPICH is omitted. A row
+    gives the algorithm as `ring of 8 ranks`. In a window that also tests the element count,
+    the algorithm of `count=any` is given.
 
-    The sizes of the file are those of a message part. They become bytes of the full buffer,
-    with p parts (ranks for an all-to-all, else 1): a window of parts a..b serves (a - 1) * p +
-    1 to b * p bytes. A window from 0 on starts at 0, and the last one has no limit (`max_bytes`
-    None).
+    Sizes in the file are bytes of a message part; an all-to-all has p = ranks parts, any
+    other collective p = 1. A window of a..b serves calls with (a - 1) * p + 1 to b * p bytes
+    of the full buffer. A window from 0 serves calls from 0 bytes. The last window has no
+    limit (None).
 
-    For a kind whose rules require calls out of place (all-to-all), the rows hold only for
-    these. A last row follows for calls in place of all sizes, with MPICH's own choice. For
-    other kinds the rows hold for both.
+    The rows hold for calls in place and out of place. For an all-to-all they hold only out of
+    place; a last row follows for calls in place of all sizes, with MPICH's own choice.
 
-    Raises `InputError` (`not-a-selection`) where a tree, condition or test is missing or out of
-    order, for a test above `LARGEST_TEST`, and for a window that names no algorithm of the
-    collective. Rows before the error have been yielded.
+    Raises `InputError` (`not-a-selection`), after the rows before it, for a missing or wrong
+    tree, condition or test; a test above `LARGEST_TEST`; a window without an algorithm of
+    `name`.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)

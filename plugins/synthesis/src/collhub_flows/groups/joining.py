@@ -62,25 +62,26 @@ def combine_algorithms(
     turns: Turns | None = None,
     starts_ns: Sequence[int] = (),
 ) -> Algorithm:
-    """Combine algorithms into one that executes all of them at the same time.
+    """Combine one or more algorithms into a custom one that executes all of them at once.
 
-    There must be at least one algorithm, and all must have the same number of ranks (not
-    checked). The buffers of a rank are concatenated in the order of the algorithms, and
-    channels of an algorithm come after those of the previous ones. Offsets and counts are in a
-    common unit (`_find_common_unit`).
+    All algorithms must have the same number of ranks (not checked). Each buffer of a rank has
+    the data of the algorithms one after another. Each algorithm gets its own channels, after
+    those of the previous ones. Offsets and counts are in the largest common unit of all
+    algorithms.
 
-    - Kind: custom, with the operator of the first algorithm. A rank has defined input if it has
-      in any algorithm.
-    - Number of units: the largest buffer of a rank, scratch included, rounded up until it is an
-      integer number of bytes, which is the size.
-    - Expected contents: None if all buffers and all sent messages together exceed `_MAX_MEMORY`
-      (2^25) units, or the contents `_MAX_ROWS` rows. Each algorithm must define its result.
-    - `turns`: order of the steps of different algorithms; None for one algorithm after the
-      other in the table, without waiting.
-    - `starts_ns`: start of every algorithm, for which its first steps wait in COMPUTE steps
-      (`_delay_steps`). Empty or all 0: all start at once.
+    - Operator: that of the first algorithm. A rank has defined input if any algorithm defines
+      it.
+    - Unit count: the largest buffer of any rank (INPUT, OUTPUT or SCRATCH), rounded up until
+      the units are an integer number of bytes. This number is the size.
+    - Expected contents: those of all algorithms, each of which must define them. They are
+      None if all buffers and sent messages together have more than 2^25 units, or for too
+      many rows.
+    - `turns`: order of the steps. None: the steps of an algorithm follow those of the
+      previous one in the table, without dependencies between them.
+    - `starts_ns`: start of each algorithm in ns. On each rank, its first steps wait for a
+      COMPUTE step of this duration. Empty or all 0: all start at once.
 
-    Raises `InputError` (`sizes-unlike`) if the common unit is too small.
+    Raises `InputError` (`sizes-unlike`) if an algorithm has more than 2^40 common units.
     """
     unit, factors = _find_common_unit(algorithms)
     sizes = [

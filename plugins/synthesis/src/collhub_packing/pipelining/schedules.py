@@ -308,21 +308,24 @@ class Pipelining:
         )
 
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
-        """Build the input of the event kernel: sizes, times, routes, needs and priorities.
+        """Build the input of the event kernel, which schedules the messages; times are in ps.
 
-        `counts`: chunks per stream (part of the data on one tree). `sizes`: bytes of a chunk per
-        stream. Times are in ps. Streams with equal sizes have one size class, numbered from the
-        smallest size; `busy` and `arrival` have one row per class and one column per link.
+        A stream is a part of the data on one tree. `counts`: chunks per stream. `sizes`: bytes of
+        a chunk per stream. `slack_ps`: time from the end of a message until dependent messages
+        may start. Streams with equal chunk sizes share a size class, numbered by ascending size.
+        `busy` and `arrival` have a row per class and a column per link.
 
-        Of the messages that wait for the first link of their routes, those of the earliest round
-        are sent first; of these, the operation with the highest urgency (`_compute_urgency`). The
-        round of chunk k (from 0) of a stream with n chunks depends on k / n. The distinct fractions
-        of all streams are sorted, and the position of k / n among them is the round. So the first
-        chunks of all streams have round 0. With `reduces_first`, every reduction has a higher
-        priority than every broadcast, in any round.
+        Of the messages that wait for the same link, the first rule that differs decides which is
+        sent:
 
-        The column `turn` has the rounds, multiplied by the largest urgency plus 1. The object
-        itself is not changed.
+        1. With `reduces_first`, a reduction precedes each broadcast.
+        2. The lower round. Chunk k of n in a stream has the fraction k / n (k from 0). Its round
+           is the position of this fraction among the distinct fractions of all streams, so that
+           all first chunks have round 0.
+        3. The higher urgency of the operation (`_compute_urgency`).
+
+        The column `turn` has the round multiplied by the largest urgency plus 1. This object is
+        not changed.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan

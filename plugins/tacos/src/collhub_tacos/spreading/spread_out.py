@@ -526,19 +526,21 @@ def _compute_goal_ps(task: SpreadTask) -> int:
 
 
 def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Spread in equal steps; retime the schedule if links are free before the arrival.
+    """Spread the chunks in steps of equal duration; return the fastest schedule of the seeds.
 
-    All links must have equal times. The fastest schedule of the requested seeds is returned, of
-    equal ones the earlier; 0 seeds let `find_best_all_gather` choose the number. It is a log.
-    If links are free before the arrival and there are at most `_MAX_RETIMED_TRANSFERS` (2
-    million) transfers, it becomes a schedule in which transfers start as early as possible
-    (`retime`).
+    All links must have equal times. Of equally fast schedules, that of the earlier seed is
+    returned. With 0 seeds, the search chooses their number. The kernel of the result is
+    "symmetric" if one node was computed and translated to all other nodes, otherwise
+    "lockstep".
 
-    The kernel is called "symmetric" if one node was computed and translated to all others, else
-    "lockstep". Ctrl-C ends the search with the best result so far, marked as interrupted;
-    without one it is raised again. Raises `InputError` first for a log that would exceed the
-    memory limit (`memory`), then for networks with switches, links with invalid times, and a
-    chunk that cannot reach a node.
+    The result has a log of the steps. It has a schedule instead if links are free before a
+    chunk arrives and there are at most 2 million transfers. Then transfers start as early as
+    possible.
+
+    On Ctrl-C the best result so far is returned, marked as interrupted. Without a result,
+    `KeyboardInterrupt` is raised again. Raises `InputError` first for a log above the memory
+    limit (`memory`), then for networks with switches, invalid link times, and chunks that
+    cannot reach a node.
     """
     from collhub_tacos.spreading.homogeneous import find_best_all_gather
 
