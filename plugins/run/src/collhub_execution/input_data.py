@@ -310,15 +310,16 @@ def _compute_averages_by_unit(
 def divide_values(values: Array, divisor: int | Int64Array) -> Array:
     """Return the values divided by one number or by an array of divisors, as a new array.
 
-    It has the same dtype. Integers are rounded towards zero, as in NCCL; the lowest value
-    of the type gives a wrong result, because its absolute value is not in the type.
-    Floating-point values are divided by the divisor in their own dtype. Divisors must be
-    positive; an array has one divisor per value.
+    It has the same dtype. Integers are rounded towards zero, as in NCCL. Floating-point values
+    are divided by the divisor in their own dtype. Divisors must be positive; an array has one
+    divisor per value.
     """
     if not is_floating(values.dtype):
-        # numpy's // rounds towards minus infinity.
-        quotient: Array = np.sign(values) * (np.abs(values) // divisor)
-        return quotient.astype(values.dtype)
+        quotient = values // divisor
+        # numpy's // rounds towards minus infinity. Absolute values lack that of the lowest number.
+        is_rounded_down = (values < 0) & (values % divisor != 0)
+        rounded: Array = (quotient + is_rounded_down).astype(values.dtype)
+        return rounded
     # bfloat16 times a Python number would be computed in another type.
     scaled: Array = values / np.asarray(divisor, values.dtype)
     return scaled.astype(values.dtype)

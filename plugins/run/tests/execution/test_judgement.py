@@ -15,7 +15,12 @@ from collhub_execution import (
     random_inputs,
     same_bits,
 )
-from collhub_execution.input_data import are_results_exact, divide_averages, significand_bits
+from collhub_execution.input_data import (
+    are_results_exact,
+    divide_averages,
+    divide_values,
+    significand_bits,
+)
 from collhub_execution.output_judgement import compute_expected_parts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -246,3 +251,12 @@ def test_sizes_are_rounded_down_to_whole_elements_in_every_block(size: int, elem
 )
 def test_bus_bandwidth_is_that_of_nccl_tests(kind: str, root: int | None, factor: float) -> None:
     assert bus_bandwidth(Collective(CollectiveKind(kind), 4, 4, root), 100, 2.0) == factor * 50
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint64"])
+def test_quotients_of_integers_round_toward_zero_up_to_the_limits(dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    values = [limits.min, limits.min + 1, limits.max, 7, 5 if limits.min == 0 else -5]
+    expected = [abs(value) // 3 * (1 if value >= 0 else -1) for value in values]
+    quotients = divide_values(np.array(values, dtype), 3)
+    assert (quotients.tolist(), quotients.dtype) == (expected, dtype)
