@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN_CHARACTERS = 80
 _MAX_DIGITS = 40
+_MAX_EXPONENT = 99
 _TYPE_NAMES: dict[type, str] = {
     dict: "an object",
     list: "a list",
@@ -160,8 +161,8 @@ class Value:
         only the digits of a double. The number may be negative.
 
         Raises `InputError` with the code of the value for true and false, for null, lists and
-        objects, for infinities and NaN, for other texts, also with `_`, and for more than 40
-        characters.
+        objects, for infinities, NaN and 1e100 or more, for other texts, also with `_`, and for
+        more than 40 characters.
         """
         # YAML parses 1e3, without point and sign, as text.
         is_number = isinstance(self.raw, int | float | str) and not isinstance(self.raw, bool)
@@ -176,6 +177,9 @@ class Value:
             self._fail_type("a number")
         if not number.is_finite():
             self._fail_type("a finite number")
+        if number and number.adjusted() > _MAX_EXPONENT:
+            # Products of such numbers may exceed the range of decimals.
+            self._fail_type(f"a number below 1e{_MAX_EXPONENT + 1}")
         return number
 
     def _require_object(self) -> dict[str, object]:

@@ -43,6 +43,7 @@ def test_null_counts_as_absent() -> None:
         (lambda: Value("f.yaml", 10).count(9), "$: 10 is not in 1..9; check for a digit too many"),
         (lambda: Value("f.yaml", "1_0").number(), "$: expected a number, got text '1_0'"),
         (lambda: Value("f.yaml", float("inf")).number(), "$: expected a finite number"),
+        (lambda: Value("f.yaml", "1e999999").number(), "$: expected a number below 1e100"),
     ],
 )
 def test_other_values_are_refused_with_what_was_expected(act, said) -> None:

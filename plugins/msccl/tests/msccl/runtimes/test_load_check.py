@@ -380,6 +380,12 @@ def test_ids_of_ranks_are_compared_with_their_number() -> None:
     assert _check("M", text).ok
 
 
+def test_a_huge_number_of_ranks_is_compared_in_little_memory() -> None:
+    text = _first('ngpus="[0-9]+"', 'ngpus="99999999999"')(_valid("M"))
+    messages = [found.message for found in _check("M", text).diagnostics]
+    assert any("the ids of <gpu> are not 0..99999999998" in message for message in messages)
+
+
 def test_only_msccl_compares_the_sizes_of_a_call() -> None:
     reversed_sizes = _first('minBytes="[0-9]+" maxBytes="[0-9]+"', 'minBytes="9" maxBytes="8"')
     for letter in CHECKS:
