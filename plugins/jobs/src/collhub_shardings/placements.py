@@ -325,11 +325,12 @@ def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
 def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
     """Parse the mesh axes of a word, in its order: `01`, or `0,11` with two-digit numbers.
 
-    Without a comma every character is an axis. With commas, empty entries are ignored, so
-    that `,` gives (). Raise `InputError` for an axis that the mesh lacks. `text`: the spec,
-    for the error.
+    Without a comma every character is an axis. Raise `InputError` for an axis that the mesh
+    lacks, and for a comma without an axis on both sides. `text`: the spec, for the error.
     """
-    names = [name for name in digits.split(",") if name] if "," in digits else list(digits)
+    names = digits.split(",") if "," in digits else list(digits)
+    if "" in names:
+        raise _wrong(f"spec {text!r:.80}: a comma has no axis on both sides")
     return tuple(_axis(name, text, mesh) for name in names)
 
 
@@ -360,7 +361,7 @@ def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
     tuple_text = text.removeprefix("PartitionSpec").removeprefix("P")
     try:
         entries = ast.literal_eval(tuple_text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise _wrong(f"spec {text!r:.80} is no tuple of axis names and None") from None
     listed = entries if isinstance(entries, tuple) else (entries,)
     axes = [_entry_axes(entry, text, mesh) for entry in listed]

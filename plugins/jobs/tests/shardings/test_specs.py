@@ -125,6 +125,9 @@ def test_the_text_of_nested_cuts_gives_the_same_tiles(order: list[str], dims: li
         ("8x8:float32", "grid(2,3): R R", "is no mesh"),
         ("8x8:float33", "mesh(2): R R", "there is no dtype 'float33'"),
         ("8,8:float32", "mesh(2): R R", "is no tensor"),
+        ("8x8:float32", "mesh(2,3): S, R", "a comma has no axis on both sides"),
+        ("8x8:float32", "mesh(2,3): S0,,1 R", "a comma has no axis on both sides"),
+        ("8x8:float32", f"mesh(2,3): ({'-' * 3000}1,)", "is no tuple of axis names"),
         # Python converts at most 4300 digits.
         (f"8x{LONG}:float32", "mesh(2): R R", "is no tensor"),
         ("8x8:float32", f"mesh({LONG}): R R", "an axis is no SIZE"),
