@@ -230,14 +230,15 @@ class _Links:
         return before + latency + remaining[topology.destination]
 
     def partition_ns(self, label: Int64Array, traffic: Traffic) -> Iterator[float]:
-        """Yield bounds in ns for a partition: of its slowest blocks, and of all blocks together.
+        """Yield lower bounds in ns for a partition of the nodes: of single blocks, then of all.
 
-        A block must send its traffic over the links that leave it, and receive over those that
-        enter it. Only `slowest_blocks` are examined: sending ones, then receiving ones. The last
-        two bounds are for all blocks together, sending and receiving, over the links between
-        blocks. Links that leave (enter) blocks without a rank do not count. Multicasting switches
-        add up the needs of the blocks to send instead, reducing ones those to receive. `label`:
-        block of every node from 0; `NO_BLOCK` (negative) for a switch in no block.
+        `label`: block of every node from 0; `NO_BLOCK` (negative) for a switch in no block. A
+        block sends its data over the links that leave it, and receives over those that enter it.
+
+        1. A bound for each of the slowest sending blocks, then of the slowest receiving ones.
+        2. One for all blocks together: for sending over all links between blocks, then for
+           receiving. Links that leave (receiving: enter) blocks without ranks do not count. With
+           multicasting switches (receiving: reducing ones), the needs of all blocks are added up.
         """
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)

@@ -280,21 +280,19 @@ def fit_result(
     result: SynthesisResult,
     search_again: Callable[[SynthesisRequest], SynthesisResult],
 ) -> SynthesisResult:
-    """Return a result that a runtime of the request executes, with its resources and statistics.
+    """Return a result that a runtime executes, with its resources and statistics.
 
-    Further results come from `list_tries`: at most 12, each with at most half of the units of the
-    previous one. `request` must have a target.
+    `request` must have a target. `search_again` gives up to 12 tries of at most half of the
+    previous units each.
 
-    1. As long as the next result has fewer steps and is at most 1 % slower than the fastest so far,
-       it replaces the result.
-    2. This result and then the following ones are fitted to the runtime (`target.fit`). Refused
-       results are skipped. The first executable result within the preferred limits ends this; so
-       does one that is more than 5 % slower than the fastest executable one.
-    3. The best executable result by `choose_best` (time, steps, excess of the preferred limits) is
-       returned, in its fitted form.
+    1. A try replaces the result while it has fewer steps and is at most 1 % slower than the
+       fastest.
+    2. It and the later tries are fitted; refused ones are skipped. This stops after one
+       within the preferred limits or more than 5 % slower than the fastest fitted one.
+    3. The best of these by `choose_best` (time, steps, excess of the limits) is returned.
 
-    If none is executable, the last `InputError` about a limit (`runtime-limit`) is raised, which is
-    that of the fewest units; without one, the first `InputError`.
+    If none fits, the last error about a limit (`runtime-limit`) is raised, otherwise the
+    first.
     """
     target = request.target
     assert target is not None

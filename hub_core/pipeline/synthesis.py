@@ -198,26 +198,18 @@ def run_synthesizer(
     name: str,
     options: OptionText | None = None,
 ) -> SynthesisResult:
-    """Call the synthesizer `name`, and check its result against its bounds.
+    """Call the synthesizer `name` with its `options` (texts by name), and check its time.
 
-    `options`: texts by name. The steps are, in this order:
+    1. With a target runtime, the result is converted for it, unless it is partial (steps of
+       some ranks only), already fitted, or `target.is_fitted_later`.
+    2. If the time is below a bound, a simulation in ps replaces it, and bounds that still
+       exceed it are removed with a warning. This needs `request.backend` and a complete
+       result.
 
-    - Parts of the search that limits of the budget ended are listed in the result.
-    - If the request has a target, the result is converted to an algorithm that its runtime
-      executes (`fit_to_runtime`). This is omitted if the result has been fitted already, if the
-      caller does it later (`target.is_fitted_later`), and for a partial result, which has only
-      the steps of some ranks.
-    - If the time of the result is below one of its bounds, the algorithm is simulated again in ps,
-      because simulators truncate to ns. The result gets this time, and bounds that still exceed
-      it are removed with a warning (`apply_simulated_time`).
-
-    The last step is omitted if `request.backend` is "", if the result is partial, or if the
-    simulation gives no time or raises `InputError`; then the time and all bounds remain.
-
-    Raises `UsageError` for a size below 1 and for wrong NPUs. Raises `InputError` for a
-    collective that the synthesizer does not support, (`disconnected`) if data cannot reach an NPU
-    that needs them, (`limit-reached`) if a limit ended the search without a result, and if no
-    result fits the target. Raises `HubError` for an unknown synthesizer or option, and if it fails.
+    Raises `UsageError` for a size below 1 and wrong NPUs. Raises `InputError` for an
+    unsupported collective, unreachable NPUs (`disconnected`), a limit before the first result
+    (`limit-reached`), and if no result fits the target. Raises another `HubError` for unknown
+    names, and if it fails.
     """
     check_size(request.collective_bytes)
     _check_npus(request)

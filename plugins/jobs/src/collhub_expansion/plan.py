@@ -175,18 +175,18 @@ def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
 
 
 def spread(template: Template, members: Sequence[int], stride: int) -> Template:
-    """Return a template for all ranks, in which every group of ranks executes a copy of `template`.
+    """Return a template for all ranks, in which every group of ranks runs a copy of `template`.
 
-    With P positions in `template`, rank r has position (r // `stride`) mod P, and the group of r is
-    l, l + `stride`, ..., l + (P - 1) `stride` with l = r - position x `stride`. For P = 2 and
-    stride 2 the groups are (0, 2), (1, 3), (4, 6).
+    A template has the nodes of a collective by position of the rank in its group. P positions
+    in `template` give the groups {l, l + `stride`, ..., l + (P - 1) * `stride`}: for P = 2
+    and stride 2, these are (0, 2), (1, 3), (4, 6). Rank r has the position (r // `stride`)
+    mod P.
 
-    Position i of the result belongs to rank `members[i]`: it has copies of the nodes and of the
-    dependencies of this rank's position in `template`, in their order. A peer p becomes the
-    position in `members` of the rank at p in the same group; -1 (no message) remains. Kinds, bytes,
-    durations and message numbers are copied; starts, ends and the number of tags are derived again
-    (`built`). `members` must be a permutation of 0 to its length - 1 and contain whole groups; this
-    is not checked. An empty `members` gives a template without positions.
+    Position i of the result is for rank `members[i]`, with the nodes and dependencies of its
+    position in `template`. A peer becomes the position in `members` of that rank of the same
+    group; no peer (-1) remains. Everything else is copied or derived again. `members` must be
+    a permutation of 0 to its length - 1 with complete groups, which is not checked. Empty
+    `members` give no positions.
     """
     positions = len(template.first) - 1
     rank = np.asarray(members, np.int64)

@@ -98,11 +98,12 @@ def compose(
     output: OutputRequest,
     **composition: Unpack[_Composition],
 ) -> None:
-    """Run each IN on the data that the previous one leaves in OUTPUT, without a barrier in between:
-    reduce-scatter and all-gather make an all-reduce.
+    """Run each IN on the data that the previous one leaves in OUTPUT, without a barrier in
+    between: reduce-scatter and all-gather make an all-reduce.
 
-    Each IN is verified; check the result with `collhub verify`. An option -O is passed to the
-    readers and the writer that declare it; reader.KEY and writer.KEY select one side.
+    A single IN needs --instances, --ranks or --embed. Each IN is verified; check the result
+    with `collhub verify`. An option -O is passed to the readers and the writer that declare
+    it; reader.KEY and writer.KEY select one side.
     """
     _check_request(sources, composition)
     target = context.output_target(out, output)

@@ -166,18 +166,17 @@ class _GivenMachine:
 def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
     """Return the machine that the user names by `--like` or `--topology`.
 
-    A GPU is known if a text contains its name in the first 200 characters (`known_gpu`).
-
     - Neither option: all fields are empty, so the machine is unknown.
-    - `--like` names a known GPU, or a shipped profile with a known GPU. The label is that of the
-      profile if the option is exactly the profile's name (in any case) and not the name of the GPU
-      (`p5`); otherwise it is the name of the GPU. `ranks` and `nodes` are None.
-    - `--topology`: the GPU is the one in the text of the option, otherwise the one in the name of
-      the topology. The label is the name of the GPU. `ranks` is the number of NPUs, `nodes` is
-      ranks / GPUs per node, rounded up, at least 1.
+    - `--like`: the GPU is the one named in the first 200 characters of the text, otherwise
+      that of the shipped machine profile with this name. The label is the profile's label if
+      the text is the profile's name (in any case) and not the GPU's, otherwise the name of
+      the GPU. `ranks` and `nodes` are None.
+    - `--topology`: the GPU is the one named in the text, otherwise in the topology's name.
+      The label is its name. `ranks` is the number of NPUs; `nodes` is this / GPUs per node,
+      rounded up, at least 1.
 
-    Raises `UsageError` for both options together and if no GPU is known, and the `HubError` of a
-    topology that cannot be read.
+    Raises `UsageError` for both options, then if no GPU is known. Errors of the topology pass
+    through.
     """
     from collhub_machine_profiles import find_profile, shipped_names
     from collhub_machine_profiles.gpus import GPUS, known_gpu

@@ -62,13 +62,17 @@ class _Facts:
 
 
 def read_nccom_test(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the tables of nccom-test, or its JSON, as measurements.
+    """Read the tables of nccom-test, or its JSON (text that begins with `{`), as measurements.
 
-    The time is that of the column `time(us)` (the median), otherwise of `time:p50(us)` or
-    `time:avg(us)`, otherwise of the first column `time:...(us)`. Rows of failed runs, and rows that
-    do not fit the columns, give a note. Raises `InputError` if collective or ranks are known
-    neither from a command line nor from the request (`missing-facts`), for tests of messages
-    between two ranks, for a table without times, and if no row can be used (`no-results`).
+    Collective, ranks and nodes come from the last command line before the row, otherwise from
+    the request; nodes default to 1. `size(B)` is the size in bytes. The time in us is the
+    first of the columns `time(us)`, `time:p50(us)`, `time:avg(us)` and any other
+    `time...(us)`.
+
+    Failed runs, rows that do not fit the columns, and rows without valid numbers give a note
+    each. Raises `InputError` for any of these: a used row without known
+    collective or ranks (`missing-facts`), a test of messages between two ranks, a table or
+    JSON row without a column of times, and a file without any usable row (`no-results`).
     """
     del options
     text, file = text_of(facts.source), facts.source.name

@@ -94,26 +94,18 @@ class MeasuredTimes:
     def _divide(
         self, names: Collection[str] | None
     ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
-        """Divide all sizes into windows with one algorithm each; yield the windows, ascending.
+        """Divide the sizes into windows with one algorithm each; yield them, ascending.
 
-        A window is (algorithm, minimum, maximum, sizes). `names`: algorithms that take part; None
-        for all. An algorithm can win at a size where it has a time, unless `winners` or
-        `limits_ns` exclude it.
+        A window is (algorithm, first byte, last byte, sizes). The first one begins at 0, each
+        later one at its first size; the last byte is before the next window, finally None. Only
+        algorithms in `names` (None: all) take part. Sizes at which none can win and the default
+        is not measured are omitted.
 
-        1. A size counts if an algorithm of `names` can win there, or if the time of the runtime's
-           default is known there. Other sizes are in no window.
-        2. Consecutive sizes that keep the default (`_default_indices`) are a window of the
-           algorithm None.
-        3. The sizes between are divided into as few windows as possible. In each, the algorithm
-           takes at most 1 + `tolerance` times the best time of all that can win
-           (`_find_longest_runs`).
-        4. The last sizes of such a window move to the next one while the next one's algorithm is
-           better there (`_move_borders`). Its first size never moves. Windows of the default do
-           not change.
-
-        Minimum and maximum are in bytes and included. The first window begins at 0, others begin
-        at their first size. A window ends one byte before the next begins; the maximum of the last
-        is None. Yields no window if no size counts.
+        1. Consecutive sizes that keep the runtime's default are a window of the algorithm None.
+        2. Those between are divided into as few windows as possible, in which the algorithm takes
+           at most (1 + `tolerance`) times the best time of each size.
+        3. While the next algorithm is better at the last size of such a window, the size moves to
+           the next one. Every window keeps its first size.
         """
         times = {
             name: self._winning_times(name)

@@ -152,16 +152,13 @@ def _find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
 
 
 def _build_plane_trees(width: int, height: int) -> Int64Array:
-    """Return the parents in four trees of a torus of two rings of more than two ranks.
+    """Return the parents in four trees of a torus: int64[4, ranks], -1 for the root 0.
 
-    The result is int64[4, ranks], with position x + width * y for column x and row y. The root is
-    position 0, with parent -1. X = width // 2, Y = height // 2; coordinates are modulo width and
-    height. Four moves have a name:
-
-    - outward x: from x - 1 if x <= X, else from x + 1; outward y in the same way with Y
-    - inward x: from x + 1 if x < X, else from x - 1; inward y in the same way with Y
-
-    The parent of (x, y) is given by the first rule that applies:
+    The torus has two rings of more than two ranks. The rank in column x and row y is x +
+    `width` * y; coordinates are modulo `width` and `height`. X = width // 2, Y = height // 2.
+    Outward x means the parent (x - 1, y) if x <= X, else (x + 1, y). Inward x means (x + 1,
+    y) if x < X, else (x - 1, y). Outward y and inward y do the same with y and Y. The first
+    case decides:
 
     - Tree 0: (x - 1, y) if y = 0; (-1, y) if x = 0; (x + 1, y) if x = X; else outward y.
     - Tree 1: (0, y + 1) if x = 0; outward x if y = Y; else inward y.

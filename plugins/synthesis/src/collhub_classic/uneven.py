@@ -267,24 +267,18 @@ class _Exchange:
     def in_two_levels(self, groups: Int64Array, *, is_node_first: bool, is_united: bool) -> _Plan:
         """Plan an all-to-all-v in two levels: within nodes, and between equal local indices.
 
-        `groups`: ranks of every node, each rank once; the local index of a rank is its position
-        in the row. Data of a rank for itself are copied. Data for another rank of the node are
-        sent directly.
+        `groups`: ranks of every node; the local index of a rank is its position in the row. Data
+        for the rank itself are copied, those within the node are sent directly. Other data pass a
+        relay. With `is_node_first` it is on the sender's node with the receiver's local index,
+        otherwise on the receiver's node with the sender's local index.
 
-        Data for another node have a relay. With `is_node_first` it is the rank of the sender's
-        node with the receiver's local index, else the rank of the receiver's node with the
-        sender's local index. The first hop leads into the relay's SCRATCH, the second hop out
-        of it.
+        - Without `is_united`, every pair of ranks has its own messages through SCRATCH of the
+          relay. If the relay is the sender or receiver, the data are sent directly.
+        - With `is_united`, data of one hop between the same ranks that are adjacent in both
+          buffers are one message. A relay also copies its own data through SCRATCH, unless no
+          other data join them.
 
-        - Without `is_united`, each pair of sender and receiver has separate messages. If the
-          relay is the sender or the receiver, the data are sent directly.
-        - With `is_united`, data of a hop between the same two ranks become one message if they
-          are adjacent in both buffers. Therefore a relay that is the sender or receiver also
-          copies its own data into or out of SCRATCH. Exception: if these are the only data
-          between the relay and the rank on the other node, they are sent directly.
-
-        SCRATCH of a relay is ordered by the rank on the other node (the receiver with
-        `is_node_first`, otherwise the sender), then as in the OUTPUT or INPUT of that rank.
+        SCRATCH is ordered by the rank on the other node, then as in the buffer of that rank.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]

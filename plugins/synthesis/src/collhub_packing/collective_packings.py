@@ -122,12 +122,16 @@ def fixed_rate(
     per_root: int,
     weights: Sequence[int] | None = None,
 ) -> Fraction:
-    """Compute the best all-gather rate with a given number of trees per root.
+    """Compute the best all-gather rate if every node gets a given number of trees.
 
-    A node has `per_root` trees of weight 1 per unit of its weight. The rate is x = per_root / U,
-    where U is the smallest factor for which the capacities floor(U * c) suffice for these trees. U
-    is a multiple of 1 / c for some capacity c, so it is found by one binary search per distinct
-    capacity. `weights` and errors are as in `all_gather_rate`.
+    `weights`: one per compute node, None for 1 each. A compute node is the root of `per_root`
+    * weight trees, each of which carries the same amount of data.
+
+    The rate is the exact fraction `per_root` / U. U is the smallest factor for which the
+    capacities c, scaled to floor(U * c), carry one unit of data per tree from its root to all
+    compute nodes. It is found by binary search among the multiples of 1 / c of all c.
+
+    The rate is at most that of `all_gather_rate`, which also raises the errors.
     """
     sent = scaled(to_weight_array(graph, weights), per_root)
     network = SourcedNetwork(graph)

@@ -342,11 +342,15 @@ def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
 
 
 def _replace_switch(links: Links, switch: int, degree: int) -> Links:
-    """Return the links with those of one switch replaced by links between its neighbours.
+    """Return the links, with those of one switch replaced by links between its neighbours.
 
-    `degree`: maximum number of links per in-link of the switch, 0 for all. The bandwidth of an
-    in-link is divided among its links, and the slower of the two ports limits it. Latencies are
-    added. Links of other nodes come first, in the same order.
+    First come all links of other nodes, in the same order. Then follow, for every in-link of
+    the switch in order, direct links from its source to the destinations of out-links. These
+    are the first `degree` (0: all) out-links in ascending order of destination, beginning
+    after the source and continuing cyclically. Out-links back to the source are skipped.
+
+    The bandwidth of a direct link is the smaller one of in-link and out-link, divided by the
+    number of direct links of this in-link. Its latency is the sum of both.
     """
     in_link, out_link, link_count = _pair_ports(links, switch, degree)
     # The slower of two ports limits the bandwidth, which is divided among the links of the port.

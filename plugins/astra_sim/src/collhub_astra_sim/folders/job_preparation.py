@@ -241,19 +241,18 @@ class CustomSets:
 
 
 def collect_custom_sets(workload: Workload) -> CustomSets:
-    """Collect the custom algorithms of a job: one set of traces for each algorithm and size in use.
+    """Collect the custom algorithms of a job: one set of traces per algorithm and size.
 
-    A custom algorithm replaces ASTRA-sim's native one at the collective nodes that name it. The
-    pairs (position in `workload.algorithms`, size in bytes) are sorted and numbered from 0 on,
-    with one sequence for all collectives. `programs` of the result maps "KIND-NUMBER", such as
-    `all-gather-1`, to (algorithm, size). The size is the `bytes` of the node; for an all-gather
-    without counts it is multiplied by the ranks of the node's group, which gives the output.
-    `per_node` maps the identity of a node to the name of its set. `workload` of the result is the
-    same object, or a copy in which all nodes have new identities: if collectives with the same
-    identity use different sets (or a set and a native algorithm), or if a node with a set has an
-    identity of `NODE_LIMIT` or more. If no node names an algorithm, `programs` and `per_node` are
-    empty. Raises `InputError` for a node with counts per rank but no algorithm (`no-algorithm`),
-    and for an algorithm of another collective or number of ranks than its node (`algorithm`).
+    A custom algorithm replaces ASTRA-sim's own at the collective nodes that name it. Its size
+    in bytes is that of the node, for an all-gather without counts times the ranks of its
+    group. Sets are numbered from 0, sorted by the position of the algorithm in the workload,
+    then by size.
+
+    `programs` maps names such as `all-gather-1` to (algorithm, size), and `per_node` maps
+    identities of nodes to names. Nodes get new identities, in a copy of the workload, if one
+    identity has several sets or one is `NODE_LIMIT` (2^31) or more. Raises `InputError` for a
+    node with counts but no algorithm (`no-algorithm`), then for an algorithm of other ranks
+    or another collective (`algorithm`).
     """
     nodes = workload.nodes
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0)

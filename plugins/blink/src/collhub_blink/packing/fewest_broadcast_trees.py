@@ -74,28 +74,20 @@ def find_fewest_broadcast_trees(
     budget: Budget,
     max_depth: int | None = None,
 ) -> TreeSearchResult:
-    """Find the fewest trees from `root` to all nodes with integer weights whose sum is `total`.
+    """Find the fewest trees from `root` to all nodes whose integer weights add up to `total`.
 
-    All nodes of `graph` are compute nodes. `known`: an available packing, may be empty.
-    `max_depth`: largest number of arcs from the root in a tree of the search, None for any. The
-    trees in `known` may be deeper.
+    `known`: trees that are already available, or none. Only smaller numbers of trees are
+    tried (all, if there are none), ascending from the bound of `bound_tree_count` to `total`.
+    New trees have at most `max_depth` arcs from the root to a node; None is no limit.
 
-    Numbers of trees are tried in ascending order, from the bound of `bound_tree_count` up to
-    `total`, but only below the number of `known`. The first number that has a packing decides.
-    Its trees are returned by descending weight. The attempts stop without an answer:
+    The first number with a packing decides; its trees are returned by descending weight.
+    `known` is returned if no number has one, or if a search stops early: the `budget` of
+    steps is used up, or there are too many weight vectors (4096) or choices of parents.
+    Ctrl-C also returns `known` and sets `budget.is_interrupted`, but is raised without known
+    trees.
 
-    - if the steps of `budget` are used up
-    - if a number of trees has more than 4096 weight vectors and the first 4096 have no packing
-    - if a node has too many choices of parents (`_generate_patterns`)
-
-    `known` is returned if they stop without an answer, if no smaller number has a packing, and
-    on Ctrl-C, which sets `budget.is_interrupted`. With an empty `known` the result then has no
-    trees, but Ctrl-C raises `KeyboardInterrupt`. Steps are subtracted from `budget`; an exception
-    of `budget.spend` passes through.
-
-    The result also has a proved lower bound of the number of trees and its reason: those of
-    `bound_tree_count`. If searches excluded the numbers up to n, the bound is n + 1; it then
-    holds only for integer weights and trees of up to `max_depth`.
+    The result has a lower bound of the number of trees: n + 1 if all numbers up to n were
+    excluded.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth

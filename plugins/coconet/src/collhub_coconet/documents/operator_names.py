@@ -278,23 +278,18 @@ class _StatementInference:
         return max((shape for shape in known if shape is not None), key=prod, default=None)
 
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
-        """Find the shape of the result of a collective from its bytes: those of one rank's input.
+        """Find the shape of a collective's result from its bytes: those of one rank's input.
 
-        n is the number of elements of the input: the bytes divided by the size of the element type.
-        The result has n elements, for an AllGather n * ranks. The first rule that applies gives its
-        shape:
+        n is bytes / size of the element type; R is the ranks of the workload. The first rule that
+        applies gives the shape; tensors without dimensions are skipped.
 
-        - A recorded input of the node has n elements and at least one dimension. The result has its
-          shape, for an AllGather with the first dimension multiplied by the ranks.
-        - A recorded input of a reader of the node has as many elements as the result, and at least
-          one dimension. The result has its shape. Readers of a ReduceScatter record the block of
-          one rank. Hence elements and first dimension of their inputs are multiplied by the ranks.
-        - The result is a vector of its elements.
+        1. A recorded input of the node has n elements: its shape, for an AllGather with the first
+           dimension times R.
+        2. A recorded input of a reader has n elements (AllGather: n * R, ReduceScatter: n / R):
+           its shape, for a ReduceScatter with the first dimension times R.
+        3. Otherwise a vector of n elements, for an AllGather n * R.
 
-        Inputs and readers are tried in the order in which they are stored, readers by row. The
-        ranks are those of the workload. Raises `UsageError` if the element type is unknown
-        (`_find_element`), and `InputError` if the bytes are not a positive multiple of the element
-        size.
+        Raises `UsageError` for an unknown element type, then `InputError` if n is 0 or broken.
         """
         element = self._find_element(row)
         if element is None:

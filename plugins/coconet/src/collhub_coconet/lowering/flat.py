@@ -515,21 +515,18 @@ class _FlatBuilder:
         self.producers.ready[operation.name] = ready
 
     def _add_collective(self, operations: Sequence[Operation], operands: Sequence[str]) -> None:
-        """Add the nodes of the algorithm of a collective on a group, once for every piece.
+        """Add the nodes of a collective's algorithm, once for every piece of its data.
 
-        `operations`: the members of a bucket, or a single operation. `operands`: names of their
-        input values, in the same order; the nodes wait for all of them. On a mesh of several axes
-        `_add_mesh_collective` does everything, otherwise `_add_row_collective` for an uneven
-        collective.
+        `operations`: a single operation, or the members of a bucket (fused into one collective).
+        `operands`: names of their inputs, in the same order; the nodes wait for all of them. A
+        mesh of several axes and uneven collectives (with counts per rank) have separate methods.
 
-        The choice of the first operation gives the number of pieces and the limit `at_once`: on
-        each rank, piece i waits until piece i - `at_once` has ended there. An operation that is no
-        communication reduces to a scalar; it is performed as an all-reduce in one piece. Each piece
-        has separate message tags.
-
-        Appends a `CollectiveRuns` to `parts`, and records the producers of all results and the
-        chunks that no node writes (`_connect`). Raises `HubError` for an algorithm that does not
-        fit or is incorrect.
+        The choice for the first operation gives the number of pieces and `at_once`: on each rank,
+        piece i waits until piece i - `at_once` has ended there. An operation that is no
+        communication reduces to a scalar; it is an all-reduce in one piece. Message tags differ
+        between pieces. One `CollectiveRuns` is appended to `parts`, and the producers of the
+        results are recorded. Raises `HubError` for an algorithm that does not fit or is
+        incorrect.
         """
         if len(self.program.mesh) > 1:
             self._add_mesh_collective(operations, operands)

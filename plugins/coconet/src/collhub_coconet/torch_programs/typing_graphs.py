@@ -761,19 +761,18 @@ class _GraphTyper:
         return self.emit(name, Kind.ALL_TO_ALL_V, [local], counts=counts, axes=over)
 
     def _refuse_unfilled_rows(self, outputs: Collection[str]) -> None:
-        """Refuse an operation or an output with rows that an AllToAllV leaves empty on some ranks.
+        """Refuse operations and outputs with rows that are missing on some ranks.
 
-        The graph of the captured rank has data in all rows. The result of an AllToAllV is uneven if
-        ranks receive different numbers of rows. The result of any other operation with an uneven
-        operand is uneven, too.
+        An AllToAllV whose ranks receive different numbers of rows has an uneven result. Other
+        operations with an uneven operand also have an uneven result, with the same rows. Raises
+        `InputError` (`splits`) at the first operation, in program order, with one of these
+        defects:
 
-        Raises `InputError` (`splits`) for the first operation, in program order, in one of these
-        cases:
-
-        - an AllToAllV with an uneven operand whose blocks of rows are not those that it sends
-        - another operation with an uneven operand that does not work row by row (`_works_by_rows`),
-          or with uneven operands of different blocks of rows
-        - an uneven result that is in `outputs`
+        - An AllToAllV has an uneven operand, but sends other blocks of rows than those in it.
+        - Another operation has an uneven operand, but its row r depends on further rows, or this
+          is not known (`_works_by_rows`).
+        - It has two uneven operands with different rows.
+        - Its result is uneven and in `outputs`.
         """
         blocks: dict[str, RowBlocks] = {}
         for operation in self._operations.values():
@@ -854,20 +853,17 @@ class _GraphTyper:
         return self.emit(name, Kind.DIVIDE, [total, float(count)])
 
     def _add_output(self, output: GraphOutput) -> str:
-        """Return the program value of an output; add an Update for the new value of a state.
+        """Return the name of the program value of an output; add an Update for a new state.
 
-        A value that is partial on some axes is first converted to a local one there, for all
-        outputs. An output of the role `MUTATION` gives the new value of the first input whose
-        target or name is the output's `target`. On each axis on which this input is sliced and the
-        value is not, the value is converted to a block of the same dimension. If its type then
-        equals that of the input, the input becomes a state, and the result is a new Update. The
-        Update is called `INPUT_updated`, made unique.
-
-        No Update is added, and the (converted) value is returned:
-
-        - for other roles, an empty target, or a target that is no input
-        - for an input that is local on any axis, or already has an Update
-        - if the types differ
+        1. On axes of the mesh on which the value is partial (to be summed over the ranks), it
+           becomes local: each rank returns its own summand.
+        2. An output of another role than `MUTATION`, or without a target, is complete. Otherwise
+           it is the new value of the first input whose target or name is the output's `target`.
+        3. If there is no such input, or it is local on any axis or already has an Update, the
+           value is returned.
+        4. On each axis on which the input is sliced and the value is not, the value is cut into
+           blocks of the same dimension. If its type still differs, it is returned.
+        5. Otherwise an Update of the input, named `INPUT_updated` (made unique), is returned.
         """
         value = self._values[output.value]
         partial = [

@@ -170,14 +170,15 @@ def _build_steps(
 ) -> StepTable:
     """Return the joint step table of several algorithms with equal numbers of ranks.
 
-    Steps are grouped by rank, within a rank in the order of `turns`. `factors`: common units
-    per unit of each algorithm; counts and offsets are multiplied by it. `bases`:
-    int64[algorithms, ranks, buffers], the first unit of an algorithm in each joint buffer; it
-    is added to the offsets. Operands without a buffer get the offset 0.
+    `turns`: the order of all steps, and control dependencies between the algorithms. Steps
+    are grouped by rank, then in this order; dependencies within an algorithm are kept.
 
-    The channels of an algorithm are numbered after the highest channel of the previous ones.
-    Dependencies within an algorithm are kept. `turns` adds control dependencies between the
-    algorithms. Raises `InputError` if the dependencies are cyclic or connect different ranks.
+    - Counts and offsets are multiplied by the algorithm's entry of `factors`.
+    - The first unit of the algorithm's part in the joint buffer (`bases`: int64[algorithms,
+      ranks, buffers]) is added to offsets. An operand without a buffer gets the offset 0.
+    - Channels of an algorithm follow the highest channel of the previous ones.
+
+    Raises `InputError` if the dependencies are cyclic or connect different ranks.
     """
     columns: dict[str, list[np.ndarray]] = {}
     edges: dict[str, list[Int64Array]] = {

@@ -108,19 +108,18 @@ class PartialSums(ColumnTable):
 
 
 def build_partial_sums(trees: InTrees) -> PartialSums:
-    """Return the messages of all trees, with equal messages merged, and their summands.
+    """Return the messages of all trees, with equal ones merged, and the summands of every sum.
 
-    Every NPU must reach every other one (`connects_all`). Messages are equal if they use the same
-    arc and carry the contributions of the same NPUs. A merged message is summed as in the first of
-    its trees, so messages that only its other trees would need contribute to no result. Such
-    messages are dropped. The others are numbered from 0 by ascending arc, then by the set of
-    contributing NPUs as bits.
+    In the tree of a destination, each other NPU sends one message: the sum of its subtree.
+    Equal messages use the same arc and contain the contributions of the same NPUs. They
+    become one, which is summed as in the first tree that has it. Messages that then reach no
+    result are dropped. The other ones are numbered from 0 by arc, then by their set of NPUs.
 
-    Rows of `parts` are the messages, then the results of all NPUs; each row has its summands in
-    ascending order, without the contribution of the NPU itself. `remaining` is the longest time in
-    ps from a message's start to a result that contains it (`_find_remaining`, before messages are
-    dropped). A summand has a larger value than its message. A network of one NPU has no messages
-    and one empty result. Memory: one set of NPUs, as bits, for every pair of NPUs.
+    The rows of `parts` are all messages, then the result of every NPU. A row has the messages
+    that the NPU adds to its own contribution, ascending. `remaining` is the longest time in
+    ps from the start of a message to a result that contains it, also in trees whose messages
+    were dropped. One NPU has no messages and one empty result. Every NPU must reach every
+    other one.
     """
     number, first = _number_messages(trees)
     parts_of_message, parts_of_result = _find_summands(trees, number, first)
