@@ -82,18 +82,25 @@ def plan_measurements(
     and one for the runtime's default. Algorithms that NCCL has itself are runs of
     nccl-tests with NCCL_ALGO. Other algorithms run as a program for NCCL, or, with
     `has_msccl`, as an MSCCL program in nccl-tests. Calls in place and out of place share a
-    run, which then has the sizes of both, ascending. The list is empty if every size is
-    decided. Uneven collectives have no runs, because nccl-tests has no such test.
+    run, which then has the sizes of both, ascending. Different algorithms whose outputs
+    would have equal names have separate runs, whose names are numbered. The list is empty
+    if every size is decided. Uneven collectives have no runs, because nccl-tests has no such test.
     """
     runs: dict[tuple[str, str], PlannedRun] = {}
     for one in tuned:
         if one.outcome.question.counts:
             continue
         for subject, sizes in find_missing_measurements(one).items():
+            number = 1
             run = _plan_run(one, subject, sizes, has_msccl)
-            known = runs.get((run.collective, run.output))
+            # Files of different folders may have equal names.
+            while (
+                known := runs.get((run.collective, run.output))
+            ) is not None and known.subject != subject:
+                number += 1
+                run = _plan_run(one, subject, sizes, has_msccl, number)
             if known is not None and known.sizes != run.sizes:
-                run = _plan_run(one, subject, sorted({*known.sizes, *sizes}), has_msccl)
+                run = _plan_run(one, subject, sorted({*known.sizes, *sizes}), has_msccl, number)
             runs[run.collective, run.output] = run
     return list(runs.values())
 
@@ -161,13 +168,17 @@ def plan_lines(plan: Sequence[PlannedRun]) -> list[str]:
 
 
 def _plan_run(
-    tuned: TunedCollective, subject: str, sizes: Sequence[int], has_msccl: bool
+    tuned: TunedCollective,
+    subject: str,
+    sizes: Sequence[int],
+    has_msccl: bool,
+    number: int = 1,
 ) -> PlannedRun:
     """Return the run that measures an algorithm, or the runtime's default, at ascending sizes.
 
     `subject`: name of the algorithm, or `DEFAULT`. `sizes`: bytes, ascending, at least one. The
     commands are not executed. The first rule that fits decides; STEM is the collective and
-    `_file_stem` of the subject, joined by `-`:
+    `_file_stem` of the subject, joined by `-`, and from 2 on also `number`:
 
     - `DEFAULT`: a run of nccl-tests with output `STEM.txt`.
     - An algorithm that NCCL has itself (`_NCCL_ALGORITHMS`; the tree only for an all-reduce,
@@ -184,7 +195,7 @@ def _plan_run(
     question = tuned.outcome.question
     kind, ranks = question.kind, question.num_npus
     nodes = count_nodes(tuned.outcome.topology)
-    stem = f"{kind}-{_file_stem(subject)}"
+    stem = f"{kind}-{_file_stem(subject)}" + (f"-{number}" if number > 1 else "")
     nccl_word = _NCCL_ALGORITHMS.get(subject)
     if (nccl_word == "Tree" and kind != _TREES_OF) or (nccl_word == "PAT" and nodes != ranks):
         nccl_word = None

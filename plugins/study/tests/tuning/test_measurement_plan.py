@@ -101,6 +101,19 @@ def test_algorithms_that_cannot_win_are_not_measured() -> None:
     assert missing == {"default": [MIB], "ring": [MIB], "swing": [MIB]}
 
 
+def test_algorithms_in_files_with_equal_names_have_separate_runs() -> None:
+    times = {MIB: 20.0}
+    tuned = _tuned(_outcome({"a/x.json": times, "b/x.json": times, "c/x.json": times}))
+    runs = [run for run in plan_measurements([tuned, tuned]) if run.subject]
+    outputs = {run.subject: run.output for run in runs if run.subject.endswith("x.json")}
+    assert sorted(outputs.values()) == [
+        "all-reduce-x-json-2.jsonl",
+        "all-reduce-x-json-3.jsonl",
+        "all-reduce-x-json.jsonl",
+    ]
+    assert len(runs) == len({run.output for run in runs})
+
+
 def test_measured_times_decide_and_the_plan_becomes_empty() -> None:
     times = {"ring": {MIB: 24.0}, "swing": {MIB: 26.0}}
     default = (MeasuredCurve(NCCL, {MIB: 25.0}),)
