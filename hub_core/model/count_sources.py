@@ -257,9 +257,9 @@ def _parse_csv(text: str, name: str) -> list[list[object]]:
     list.
 
     Raises `InputError` (`invalid-counts`) at the first other cell, such as an empty cell next
-    to a filled one (`1,,2`), or an integer with more digits than Python converts. The message
-    has `name` (of the file), line and column, both from 1; empty lines count. `csv.Error`
-    passes through.
+    to a filled one (`1,,2`), `1_0`, or an integer with more digits than Python converts. The
+    message has `name` (of the file), line and column, both from 1; empty lines count.
+    `csv.Error` passes through.
     """
     rows: list[list[object]] = []
     for line, cells in enumerate(csv.reader(io.StringIO(text)), 1):
@@ -268,10 +268,13 @@ def _parse_csv(text: str, name: str) -> list[list[object]]:
         row: list[object] = []
         for column, cell in enumerate(cells, 1):
             try:
+                # Python also converts `1_0`, and digits of all scripts.
+                if "_" in cell or not cell.strip().isascii():
+                    raise ValueError
                 row.append(int(cell))
             except ValueError:
                 # Python converts no integer of thousands of digits.
-                is_long = cell.strip().lstrip("+-").isdecimal()
+                is_long = cell.isascii() and cell.strip().lstrip("+-").isdecimal()
                 defect = "has too many digits" if is_long else "is no integer"
                 raise InputError(
                     f"{name}:{line}: column {column}: {cell[:40]!r} {defect}, expected units of 0"

@@ -100,6 +100,8 @@ def test_counts_that_contradict_the_collective_are_refused(kind, table, units, t
     [
         (b"[[0, 1], [9, 0]]", "t: an integer has too many digits, expected units of 0..2^62"),
         (b"0,1\n9,0\n", f"t:2: column 1: '{'9' * 40}' has too many digits"),
+        (b"0,1_0\n9,0\n", "t:1: column 2: '1_0' is no integer"),
+        ("0,1\n\u0669,0\n".encode(), "t:2: column 1: '\u0669' is no integer"),
     ],
 )
 def test_a_file_with_an_integer_of_thousands_of_digits_is_refused_in_one_line(content, text):

@@ -140,11 +140,10 @@ class _Fields:
         """Return a text field that must be the name of a file without a folder.
 
         Files outside of the folder must not be loaded. Raises `InputError` for a text with a
-        separator, `.`, the empty text, any other value and a missing field. `..` is not
-        refused; it is no file, so loading it fails.
+        separator, `.`, `..`, the empty text, any other value and a missing field.
         """
         value = self.text(name)
-        if value != Path(value).name or not value:
+        if value != Path(value).name or value in ("", ".."):
             self.refuse(name, "the name of a file in this folder")
         return value
 

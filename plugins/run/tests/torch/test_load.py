@@ -508,6 +508,7 @@ def manifest_of(folder: Path, **changes: object) -> Path:
         ({"num_ranks": 0}, "num_ranks: expected a number of ranks"),
         ({"num_ranks": True}, "num_ranks: expected a whole number"),
         ({"library": {"cuda": "../x.so", "cpu": "y.so"}}, "cuda: expected the name of a file in"),
+        ({"library": {"cuda": "..", "cpu": "y.so"}}, "cuda: expected the name of a file in"),
         ({"library": {"cuda": "/lib/x.so", "cpu": "y.so"}}, "cuda: expected the name of a file in"),
         ({"library": []}, "library: expected an object"),
         ({"functions": {"run": "system(1)"}}, "run: expected letters, digits and _"),
