@@ -60,22 +60,15 @@ class ReportFiles:
     def write(self, checked: Sequence[CheckedSource], *, is_quiet: bool) -> bool:
         """Write the requested files of findings; return whether every error is accepted.
 
-        The findings are those of `locate_findings(checked)`. It adds the error `not-verified`
-        to an input that failed without an error. A finding is accepted if its fingerprint is in
-        the baseline that was read; if a new baseline is written, all findings are accepted. The
-        result is False if a finding that is not accepted is an error. Warnings and notes do not
-        matter.
+        A finding is accepted if its fingerprint is in the baseline that was read. If a new
+        baseline is written, all are accepted. An input that failed without an error gets one
+        (`not-verified`). Warnings and notes do not change the result.
 
-        Files are written in this order, each only if it has a path: new baseline (with all
-        findings), SARIF and JUnit (without accepted findings). Unless `is_quiet`, two lines may
-        follow:
-
-        - on stdout, the numbers of findings and of accepted findings, if any fingerprint is
-          accepted
-        - on stderr, the number of accepted fingerprints that no longer occur, if there are any
-
-        Raises `HubError` if a file cannot be written; files written before remain, and nothing
-        is printed.
+        Each file is written if it has a path: new baseline (all findings), then SARIF and JUnit
+        (without accepted findings). Unless `is_quiet`, stdout gets the numbers of findings and
+        accepted ones, if any fingerprint is accepted. Stderr gets the number of accepted ones
+        that no longer occur, if above 0. Raises `HubError` for a file that cannot be written;
+        earlier ones remain.
         """
         from hub_core.cli.reports import check_results as results
         from hub_core.pipeline.core_rules import collect_rules

@@ -169,26 +169,19 @@ def native_phases(
 ) -> list[NativePhase]:
     """Return the phases that ASTRA-sim runs one after the other in a stream of all ranks.
 
-    `size`: bytes of the stream. `sizes`: ranks of each dimension. `mask`: bit d selects
-    dimension d, -1 all. The algorithms of `system` for `kind` belong to the dimensions in
-    order. If the first name begins with `one`, there is only one dimension of all ranks with
-    this algorithm; bit 0 selects it, and further names are ignored.
+    Dimension d of `sizes` takes part if it has more than one rank, a name of an algorithm in
+    `system`, and bit d of `mask` (-1: all). If the first name begins with `one`, there is
+    only one dimension of all ranks.
 
-    There is a phase for each dimension that has an algorithm, is selected, and has more than
-    one rank. `_order_phases` gives their order and kinds; it may divide an all-reduce into
-    reduce-scatters, an all-reduce and all-gathers. `stride` of a phase is the product of the
-    sizes of all lower dimensions. `size` of the first phase is that of the stream. After a
-    reduce-scatter it is divided by the ranks of its dimension (rounded down), after an
-    all-gather it is multiplied by them.
+    An all-gather visits dimensions in descending order, other kinds ascending. Unless the
+    optimization is `baseline`, an all-reduce is a reduce-scatter in all but the last
+    dimension, an all-reduce there, and all-gathers back. `size`, first that of the stream, is
+    divided by the ranks after a reduce-scatter (rounded down), and multiplied after an
+    all-gather.
 
-    Raises, in this order:
-
-    1. `InputError` if `system` has no algorithm for the kind.
-    2. `InputError` (`several-dimensions`) for more algorithms than dimensions, no phase, or an
-       all-reduce in several dimensions without `collective-optimization`.
-    3. `KeyError` for an unknown name of an algorithm.
-
-    Source: `generate_collective` of ASTRA-sim.
+    Raises `InputError` without names; (`several-dimensions`) for too many, no phase, or an
+    all-reduce in several dimensions without optimization; then `KeyError` for an unknown
+    name.
     """
     names = _configured_names(system, kind)
     if names[0].startswith("one"):

@@ -568,17 +568,16 @@ def _remove_location(text: str) -> str:
 
 
 def _split_types(text: str, start: int) -> tuple[str, str]:
-    """Split an operation into the text before its types, and the types.
+    """Split an operation into the text before the colon of its types, and these types.
 
-    Two rules, neither of which removes blanks:
+    `start`: index in `text`; earlier colons do not count. Without a colon the result is
+    (`text`, ""). Rule 1 applies first, otherwise rule 2:
 
-    - If the text ends with `>` or `)` and contains no ` attributes {`, the last ` : ` separates the
-      parts. Without one after `start` the types are `""`. If it is within brackets, or if a `}` is
-      after it, the second rule applies.
-    - Otherwise the last colon after `start` that is outside of brackets separates the parts;
-      without such a colon the types are `""`. The types end before ` attributes {`.
-
-    The colon is in neither part. `start`: index in `text`.
+    1. The text closes with `>` or `)` and contains no ` attributes {`. It is split at the
+       last ` : `, whose blanks are dropped. The rule fails if the colon is inside brackets or
+       if a `}` follows it.
+    2. It is split at the last colon that is outside of all brackets; blanks remain. The types
+       stop before ` attributes {`.
     """
     depth, last = 0, -1
     if text.endswith((">", ")")) and " attributes {" not in text:

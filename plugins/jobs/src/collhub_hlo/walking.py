@@ -317,21 +317,18 @@ class _Evaluation:
         self._stack.append(new)
 
     def _leave(self, frame: _Frame) -> None:
-        """End an iteration of a frame: begin the next one, or return the value to the caller.
+        """Finish an iteration of a frame (a computation): repeat it, or return its value.
 
-        A frame with `remaining` iterations restarts at its first instruction, without values.
-        Unless the module runs in the order of its schedule, `entered` and each argument are then
-        all rows of the values of the previous iteration. Any other frame is popped, and the
-        instruction of the caller gets a value (nothing happens for the entry):
+        With `remaining` iterations it restarts. Unless the module has a schedule, `entered` and
+        all arguments become all rows of the previous iteration. Otherwise the frame is popped. If
+        an instruction called it, this one gets as its value:
 
-        - `call`: the value of the root, in which the elements of a tuple remain separate
-        - asynchronous computation: the rows of the root, or in the order of a schedule the last
-          rows (`tail`) of the frame
+        - `call`: the value of the root, with separate elements of a tuple
+        - asynchronous computation: the rows of the root, with a schedule the `tail` (last rows)
         - other instructions: all rows of the root
 
-        Without a root the value is empty. Except after an asynchronous computation, `tail` of the
-        frame becomes that of the caller. More than `_MAX_PARENTS` rows are replaced by a MARKER
-        row; `InputError` is raised for too many rows.
+        Without a root it is empty. The caller takes over `tail`, except after an asynchronous
+        computation. One MARKER row replaces too many rows; too many in all raise `InputError`.
         """
         root = frame.computation.root
         result: Value = frame.values[root.name] if root else ()

@@ -70,21 +70,18 @@ def interleaved_zero_bubble(devices: int, micros: int, chunks: int) -> Schedule:
 def _build_interleaved(
     name: str, devices: int, micros: int, chunks: int, *, is_split: bool
 ) -> Schedule:
-    """Build an interleaved schedule with `chunks` stages per device, in rounds of microbatches.
+    """Build an interleaved schedule with `chunks` stages per device.
 
-    Stage s is on device s modulo `devices`. The microbatches (at least 1) are divided into max(1,
-    micros // devices) equal rounds of m microbatches each. Forward passes of a device are ordered
-    by round, then by ascending chunk, then by microbatch; backward passes by round, then by
-    descending chunk, then by microbatch.
+    Stage s is on device s modulo `devices`. The microbatches must form max(1, micros //
+    devices) equal rounds of m, otherwise `UsageError` (`micro-batches`). Forward passes are
+    sorted by round, chunk, microbatch; backward passes the same, but with descending chunk.
 
-    Device d first runs its first (chunks - 1) * m + w * (devices - 1 - d) forward passes, at most
-    all of them; w is 1 if `is_split`, else 2. Then one forward and one backward pass alternate,
-    forward first. Without forward passes left, only backward passes follow.
-
-    Without `is_split`, backward passes are full ones. With it, they are input gradients. After
-    each input gradient except the first d, the weight gradient of the input gradient d positions
-    earlier follows. The last d weight gradients are at the end. Raises `UsageError`
-    (`micro-batches`) if the number of rounds does not divide the microbatches.
+    1. Device d first runs (chunks - 1) * m + w * (devices - 1 - d) forward passes, at most
+       all. w is 1 with `is_split`, otherwise 2.
+    2. Then one forward and one backward pass alternate; finally only backward passes remain.
+    3. With `is_split`, backward passes are input gradients. From position d (from 0) on, each
+       is followed by the weight gradient of that d positions earlier; the last d are at the
+       end.
     """
     rounds = max(1, micros // devices)
     if micros % rounds:

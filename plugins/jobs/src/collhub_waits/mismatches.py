@@ -58,20 +58,15 @@ def compare_calls(
 ) -> Difference | None:
     """Return the first difference between the calls of the ranks in one operation, or None.
 
-    `calls`: not empty. `group`: ranks of the operation in order, None if unknown; `calls` may
-    lack some of them. The checks, in order:
+    `calls`: not empty. `group`: all ranks of the operation in order, None if unknown.
 
-    1. Operation names (kind `type`), then sizes (`size`), then dtypes (`dtype`) must agree
-       between the ranks. Unknown sizes and dtypes, and sizes that may differ by rank
-       (`_sizes`), agree with all. Culprits are the ranks that differ from the most frequent
-       value, or all ranks if two values are most frequent (`find_minority`). There are no
-       culprits if the ranks of `group` that `calls` lacks could change the majority.
-    2. No call may contradict itself (`find_contradiction`). Culprits are the ranks with such a
-       call, in the order of `calls`; kind and text are those of the first one. If all ranks
-       have such a call and `is_completed`, this is no difference, and the next check follows.
-    3. If `group` is known and all calls are all-to-alls, the data that each rank sends must be
-       the data that the other ranks receive (kind `all-to-all`). It is compared by segment
-       (`_compare_segments`), and if that finds no difference, by total (`_compare_totals`).
+    1. Names (kind `type`), then sizes (`size`), then dtypes (`dtype`) must agree; unknown
+       ones agree with all. Culprits are the ranks outside of the majority. On a tie they are
+       all ranks. They are none if ranks of `group` without calls could change the majority.
+    2. No call may contradict itself. Culprits are the ranks with such a call; kind and text
+       are those of the first one. If all ranks have one and `is_completed`, this is accepted.
+    3. With a known `group` and only all-to-alls, each rank must send the data that the other
+       ranks expect (kind `all-to-all`): compared by segment, then in total.
     """
     for kind, signature in _SIGNATURES:
         minority = find_minority(

@@ -236,18 +236,18 @@ def predict_baseline(
     version: str = "",
     dtype: str = "",
 ) -> Baseline | None:
-    """Predict which algorithm NCCL uses for a call by all ranks of a topology, and its time in us.
+    """Predict NCCL's choice for a call by all ranks of a topology, and its time in us.
 
-    `profile`: None is the shipped profile of the machine that the topology names. `version` of
-    NCCL: "" gives the choice by the version of the profile (or `DEFAULT_VERSION`), and a time of
-    any version.
+    `profile`: None is the shipped profile of the machine that the topology names.
+    `size_bytes`: full buffer. `dtype`: "" is unknown. An empty `version` of NCCL means that
+    of the profile for the choice, and any version for the time.
 
-    - The choice is that of NCCL's cost model; None if the communicator is unknown
-      (`communicator_of_topology`) or the model lacks the collective.
-    - The time is that of the profile (`expected_time`), with its method and error. If it has none
-      for the call, it is the cost in NCCL's model, with the method `NCCL_COST` and no error.
+    - Choice: by NCCL's cost model; None for an unknown GPU or a collective that the model
+      lacks.
+    - Time: by the profile, with its method and error; otherwise the cost in the model, with
+      the method `NCCL_COST` and no error. An all-to-all has a choice but no cost.
 
-    Returns None if neither gives a time. An all-to-all has no cost in the model.
+    Without a time the result is None. Raises `ValueError` if the model allows no algorithm.
     """
     profile = profile or find_profile(topology)
     machine = "" if profile is None else profile.name

@@ -97,7 +97,16 @@ def read_nccom_test(facts: MeasurementRequest, options: NoOptions) -> Measuremen
 def _read_tables(
     text: str, file: str, test: _Facts, points: list[Measurement], skipped: list[Diagnostic]
 ) -> None:
-    """Append the measurements of all tables of a text, and notes on rows that are not used."""
+    """Append the measurements of all tables of a text, and notes on rows that are not used.
+
+    A table has a header line (`size(B)`, `count(elems)`), then rows that begin with a digit,
+    up to a row with "errors found" or a command line of nccom-test. Such a command line gives
+    `test` the collective and ranks of the following tables. Other lines are ignored.
+
+    A row gives a note if its run failed, if its number of fields is wrong, or if its numbers
+    are invalid. Raises `InputError` for a header without a column of times, and for a row
+    without known collective and ranks.
+    """
     columns: list[str] = []
     time_column = ""
     for number, raw in enumerate(text.splitlines(), 1):

@@ -152,29 +152,16 @@ class _Search:
 def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResult:
     """Return the best algorithm of all suitable synthesizers that verification accepts.
 
-    The candidates of `_try_all` are handled in these steps:
+    With a target, the fastest ones are converted for its runtime. All are ordered by the
+    objective (with `robust=links` by the worst failure of a link). The first accepted one is
+    the result. A single one is not verified. If none is accepted, the first is the result,
+    with warnings.
 
-    1. If the request has a target, the fastest candidates are converted for its runtime
-       (`_fit_candidates`).
-    2. They are ordered by the objective (`_Search.list_in_order`), or by the worst failure of a
-       link with `robust=links`.
-    3. The first one that verification accepts is the result. If there is only one candidate, it
-       is returned unverified. If none is accepted, the first one is returned, and the result
-       has a warning for each.
-
-    A limit or Ctrl-C during `_try_all` ends only the calls of synthesizers, and the candidates
-    so far are used. Without any, Ctrl-C is raised. Later, Ctrl-C passes through. The result has
-    the statistics of `_collect_statistics`, the largest lower bounds of all candidates, the
-    synthesizers that were not tried, and warnings of the search before its own diagnostics.
-
-    Without a candidate, raises `InputError` by the first rule that applies:
-
-    - `too-large`: the request is too large for a synthesizer, and no limit was reached
-    - `limit-reached`: a synthesizer was skipped, or not reached because of a limit
-    - `nothing-fits`: no synthesizer supports the request, or all failed
-
-    Raises `InputError` if no candidate fits the runtime, and `UsageError` for unknown
-    candidates.
+    A limit or Ctrl-C stops the search with the algorithms so far. Ctrl-C before the first
+    one, or later, is raised. Raises `UsageError` for unknown candidates. Raises `InputError`
+    if none fits the runtime. Without algorithms it has the first code that applies:
+    `too-large` (a synthesizer refused the size, and no limit was reached), `limit-reached` (a
+    synthesizer was skipped or not reached), `nothing-fits`.
     """
     registry = request.hub or run_registry()
     search = _Search(

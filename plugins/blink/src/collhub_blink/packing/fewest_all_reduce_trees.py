@@ -180,16 +180,17 @@ def _generate_problems(
     numbers: Int64Array,
     total: int,
 ) -> Iterator[_SpanningProblem]:
-    """Divide the search for spanning trees of a network into independent problems; yield them.
+    """Divide the search for spanning trees of a network into independent problems.
 
-    `total`: sum of the weights of the trees. `numbers`: number in the original network of each link
-    of `DuplexLinks.of(graph)`; problems have these numbers as `link`. If the strength of `graph` is
-    not `total`, `graph` is a single problem, whose links may have capacity left.
+    `total`: sum of the weights of the trees. `numbers`: number in the original network of
+    each link of the graph, which problems keep.
 
-    If it is `total`, the trees must fill all links between the blocks of the partition that proves
-    the strength. The first problem has these links and one node per block (its index in the
-    partition). The problems of each block of several nodes follow, found in the same manner with
-    the links inside the block; its nodes are numbered from 0 in ascending order.
+    - If the strength of the graph (the largest possible total) is not `total`, the graph is
+      one problem. Its links may keep some capacity.
+    - Otherwise the blocks of the partition that proves the strength become nodes of the first
+      problem, in their order. Its links are those between blocks, which must be used up. Then
+      follow the problems of each block of several nodes, found in the same manner, with the
+      nodes numbered from 0 in ascending order.
     """
     links = DuplexLinks.of(graph)
     network_strength = strength(graph)

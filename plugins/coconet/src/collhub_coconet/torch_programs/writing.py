@@ -550,14 +550,17 @@ class _ModuleWriter:
         return set(members[0].reads).isdisjoint(names)
 
     def _write_row_chunks(self, members: Sequence[Operation]) -> None:
-        """Write a chain of two exchanges of rows, cut into `CHUNKS` chunks of rows.
+        """Write a chain of two exchanges of rows (AllToAllV) in `CHUNKS` chunks of rows.
 
-        `members`: a chain that `_can_chunk_rows` accepts. The rows of every pair of ranks are
-        cut. Waits for pending values from outside of the chain come first. Then all chunks of
-        the first exchange are started. Each chunk is computed when it has arrived, and returned
-        while the next one is computed. The result is complete, not pending. Changes `_lines`,
-        and `_pending` by the waits. Raises `InputError` for a computation without a form in
-        PyTorch.
+        `members`: exchange, computations, exchange back. The rows between every pair of ranks are
+        cut into equal chunks. The written statements are, in this order:
+
+        1. waits for pending values from outside of the chain
+        2. the start of the first exchange of all chunks
+        3. for each chunk: the wait for it, the computations, and the start of the exchange back
+        4. the wait for all chunks, which gives the complete result
+
+        Raises `InputError` for a computation without a form in PyTorch.
         """
         names = {operation.name for operation in members}
         reads = (read for operation in members for read in operation.reads)

@@ -87,21 +87,19 @@ def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewri
 
 
 def overlap(program: Program, members: Sequence[str]) -> Rewrite:
-    """Make a chain of `members`, names of operations or stages from producer to consumer.
+    """Make a chain of `members`: each starts when its predecessor has completed a chunk.
 
-    Each member starts when its predecessor has completed a chunk. The record notes the resource of
-    each member. Raises `RefusedMoveError` for the first violated condition:
+    `members`: operations or stages (fused operations), from producer to consumer. Raises
+    `RefusedMoveError` for the first violated condition:
 
-    - There are at least two members, all names exist, and an operation of a stage is named by its
-      stage. None is in a chain.
-    - No member contains a reduction to a scalar, which needs all chunks, or is in a bucket.
-    - Each member reads a value of its predecessor, and both have a dimension along which all these
-      values can be cut into chunks.
-    - An uneven collective after another collective reads the rows in the blocks in which that one
-      delivers them, along the same axes, as the combine of experts after their dispatch
-      (`row-blocks`).
-    - No path between operations of the members contains another operation.
-    - The chain and another stage do not wait for each other.
+    1. There are two or more, all exist, and none is in a stage (name the stage) or a chain.
+    2. None contains a reduction to a scalar or is in a bucket of collectives.
+    3. Each reads a value of its predecessor, and all these values have a common dimension to
+       cut.
+    4. A collective with counts per rank after another collective reads the same blocks of
+       rows along the same axes (`row-blocks`).
+    5. No path between members has another operation, and no stage and the chain wait for each
+       other.
     """
     conditions = Conditions("overlap", program, {"members": tuple(members)})
     conditions.require(len(members) > 1, "several", " ".join(members), "no pair", "name two")

@@ -20,26 +20,18 @@ _NO_ARGS = IssuerArgs(frozenset(), -1)
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """Build the profile of a rank whose collectives run on the host.
 
-    `window`: (start, end) in ns, end excluded, None for the entire file. It selects operators by
-    their start, and collectives by their issue time: the start of the issuing operator, or of the
-    annotation for device libraries (nccl).
+    `window`: (start, end) in ns, end excluded; None is the entire file. It selects operators
+    by start, and collectives by issue: the start of the operator that issues them.
+    Collectives are in the order of issue, each on its own stream. On device libraries they
+    take no time.
 
-    Activities are the collectives in the order of issue, each on a stream of its own. Those of
-    device libraries have no recorded times without their kernels: they end at their start, are not
-    `is_recorded`, and the host does not wait for them.
+    Points of time are the issues, and starts and ends of the outermost operators; those that
+    contain one of torch.distributed are replaced by their inner ones. The host is assumed to
+    wait for a collective until the next point, if it was idle or in torch.distributed when
+    that collective ended. Of several before one point, the last one counts.
 
-    Points of the host are the starts and ends of the operators in `visible_rows`, and the issue
-    times. These operators are the outermost ones of all threads, except threads in which libraries
-    communicate. An operator that contains an operator of torch.distributed is replaced by the
-    operators directly inside it; the time between these counts as idle.
-
-    Files do not record waiting. So the host is assumed to wait for a collective if it is idle, or
-    in an operator of torch.distributed, when the collective ends. It then waited before the next
-    point, if that is after the issue. If several end between two points, it waited for the last.
-
-    Raises `InputError` (`no-issuer`) for a collective of a host library that starts in the window
-    without an issuing operator. Raises `InputError` (`group`) for a truncated list of ranks that no
-    other record completes.
+    Raises `InputError`: `no-issuer` without the operator of a host collective, `group` for
+    cut ranks.
     """
     operators = _Operators.of(events)
     issued = _issued_calls(events, operators, window)

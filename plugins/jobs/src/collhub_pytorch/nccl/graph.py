@@ -369,22 +369,17 @@ def order_calls(
     rows_of_call: Mapping[CallKey, Mapping[int, int]],
     notes: list[str],
 ) -> Sequence[CallKey]:
-    """Return all keys of `rows_of_call`, each once, in an order that follows the ranks' records.
+    """Return all keys of `rows_of_call`, each once, in an order that fits the records.
 
-    `rows_of_call`: rows of the records by rank and call; other records are ignored. The ranks of a
-    call are those with a row.
+    `rows_of_call`: row of the record of each rank, by call; other records are ignored.
 
-    1. On each rank, the calls are in the order of their rows. Then the calls of each communicator
-       (of each operation, if the keys name one) are sorted by sequence number, within the positions
-       that they occupy. Messages keep their positions.
-    2. A rank has reached its first call that is not yet taken. A call becomes ready when all its
-       ranks have reached it. Ready calls are taken in the order in which they became ready. At the
-       beginning, and after a call is taken, its ranks go on in ascending order.
-    3. If no call is ready, the orders of the ranks contradict each other. The call that the lowest
-       rank with remaining calls has reached is taken; the other ranks of that call skip it later.
-
-    If rule 3 was used, a note with the number of its uses is added to `notes`. Without calls the
-    result is empty.
+    1. Each rank has its calls by row. Those of one communicator (and operation, if the key
+       has one) are then sorted by sequence number within their positions.
+    2. Each rank waits at its first call that is not taken. A call is ready when all its ranks
+       wait at it. Calls are taken in the order in which they became ready; the ranks of a
+       taken call go on, ascending.
+    3. If none is ready, the ranks contradict each other. The call at which the lowest
+       unfinished rank waits is taken. `notes` gets the number of these cases, if above 0.
     """
     rank_of_kind = [job.rank_of[record_kind.member] for record_kind in calls.kinds]
     key_of_row = {row: key for key, rows in rows_of_call.items() for row in rows.values()}

@@ -99,16 +99,15 @@ class OperationReader:
     def _read(self, value: JsonValue, position: int, context: _Context) -> None:
         """Add one operation, and the operations inside it if it is a pipeline.
 
-        Appends one row to the operations, then its items (channels or semaphores) and its
-        ranges, which refer to this row. `position`: index in the list that contains the
-        operation. An operation with an unknown name gets a row with `UNKNOWN_CODE` and no items
-        or ranges; its name is recorded by row. The operations inside a pipeline get the
-        following rows, with the row of the pipeline as `pipeline`; otherwise this is -1.
+        One row is appended to the operations, then its items (channels or semaphores) and ranges,
+        which refer to it. `position`: index in the list with the operation. An unknown name gives
+        a row with `UNKNOWN_CODE` without items and ranges, and is recorded. The operations inside
+        a pipeline follow as rows with its row as `pipeline` (outside: -1).
 
-        Raises `InputError` for the first invalid or missing member. It has the code `old-plan`
-        for members of plans before July 2025. Errors inside a pipeline are recorded by
-        `attempt` instead, and reading continues. If the members of the row itself are valid,
-        the row and the items and ranges before the error are kept.
+        Raises `InputError` for the first invalid or missing member; the code is `old-plan` for
+        members of plans before July 2025. The row remains if its own members are valid, with
+        items and ranges before the error. An error inside a pipeline is recorded instead, and
+        reading continues.
         """
         refuse_old_operation(value)
         name = value.member("name").text()

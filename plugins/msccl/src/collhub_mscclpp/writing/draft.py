@@ -115,19 +115,18 @@ def assign_blocks(work: PlanWork) -> Int64Array:
 
 
 def _group_steps(work: PlanWork) -> Int64Array:
-    """Number the groups of steps that one block of a rank executes: int64[rows].
+    """Number the groups of steps that one thread block of a rank executes: int64[rows].
 
-    - Steps with a lane: the lane is the group.
-    - Messages without a lane: the group of their side of the connection (`_group_connections`),
-      numbered from the highest lane + 2.
-    - Copies and reductions without a lane: the group of the step that is last in the order of
-      execution among those on which they depend directly (data dependencies), which can be such a
-      local step itself.
-    - All other steps without a lane, such as local ones without a dependency: one common group, the
-      highest lane + 1.
+    H is the highest lane of all ranks, -1 without lanes. The first rule that applies to a
+    step:
 
-    The highest lane is that of all ranks, -1 without lanes. A group number can occur on several
-    ranks; steps of different ranks are never executed by one block. Numbers can have gaps.
+    - It has a lane: the group is the lane.
+    - It is a message: the group of its side of the connection, from H + 2.
+    - It is a copy or a reduction with a data dependency: the group of that direct predecessor
+      which is last in the order of execution.
+    - Otherwise: one common group, H + 1.
+
+    Groups of different ranks may have the same number. Numbers may have gaps.
     """
     steps = work.steps
     lane = work.lane

@@ -360,21 +360,16 @@ def _build_nccl_lines(communicator: Communicator, tuned: Sequence[TunerRule]) ->
 
 
 def _build_default_lines(ll_below: int) -> Iterator[str]:
-    """Yield lines that cover all sizes of all collectives, for every communicator.
+    """Yield lines of a tuner file that cover all sizes of all collectives.
 
-    A line is as of `_format_line`: collective, first and last size in bytes, algorithm, protocol,
-    channels, nodes and ranks, separated by commas. NCCL's number of channels is kept, and any
-    number of ranks matches. NCCL takes the first matching line that it can use, so NVLS is skipped
-    on machines without it. With N = max(`_NVLS_FROM`, `ll_below`) and R = max(`_RINGS_FROM`,
-    `ll_below`) the lines are, in this order:
+    NCCL takes the first line that matches the call and that it can use. L is `ll_below`, N =
+    max(2 MiB, L), R = max(4 MiB, L). Sizes are in bytes. Lines keep NCCL's number of channels
+    and match any number of ranks; lines with no sizes are left out. Their order:
 
-    1. All-reduce on one node: nvls simple from N bytes on; ring ll below `ll_below`; ring simple
-       from there on.
-    2. All-reduce on any number of nodes: tree ll below `ll_below`, tree simple from there to R - 1.
-    3. All collectives in the order of `COLLECTIVES`, on any number of nodes: ring ll below
-       `ll_below`, and ring simple from there on. Of all-reduce only ring simple from R on.
-
-    Lines without sizes are left out, such as those of ll if `ll_below` is 0.
+    1. All-reduce on one node: nvls simple from N on; ring ll below L; ring simple from L on.
+    2. All-reduce on any number of nodes: tree ll below L; tree simple from L to R - 1.
+    3. Each collective, in the order of `COLLECTIVES`, on any number of nodes: ring ll below
+       L; ring simple from L on. For all-reduce only ring simple from R on.
     """
     reduce, one_node = CollectiveKind.ALL_REDUCE, (1, 1)
     nvls_from, rings_from = max(_NVLS_FROM, ll_below), max(_RINGS_FROM, ll_below)
