@@ -42,7 +42,11 @@ CASES = (
         (1024, "torus:32x32", kind, "64MiB")
         for kind in ("all-gather", "reduce-scatter", "broadcast", "reduce")
     ),
-    *((1024, "mesh:32x32", kind, "64MiB") for kind in ("broadcast", "reduce")),
+    *(
+        (1024, name, kind, "64MiB")
+        for name in ("mesh:32x32", "rail:128x8")
+        for kind in ("broadcast", "reduce")
+    ),
     *(
         (10240, name, kind, "1GiB")
         for name in ("rail:1280x8", "leaf-spine:320,32,32")

@@ -83,17 +83,22 @@ _MAX_GROUP = 32
 # Chunks of a broadcast or reduce on a large torus or mesh per hop: the first chunk takes 3 % of the
 # time.
 _MAX_CHUNKS_PER_HOP = 32
-# Steps of a broadcast or reduce on a torus or mesh of thousands of ranks: small messages shorten
-# the time until the first data have reached all ranks.
-_MAX_TORUS_STEPS = 16_400_000
+# Steps of a broadcast or reduce of thousands of ranks on a torus or mesh, or on groups: small
+# messages shorten the time until the first data have reached all ranks.
+_MAX_STEPS_OF_TREES = 16_400_000
 # Chunks of equal messages on a tree: more of them are hardly faster.
 _MAX_TREE_CHUNKS = 256
 # Chunks on the way between groups, in addition to those of the latency: each link stores a message
-# before it is forwarded, and members of other trees delay it.
-_STORED_CHUNKS = 8
-# In a reduce on such trees, more chunks on the way would meet at the parent.
+# before it is forwarded.
+_STORED_CHUNKS = 2
+# In a reduce on two binary trees, more chunks on the way would meet at the parent.
 _STORED_CHUNKS_OF_REDUCE = 2.0
-# Chunks of each of two binary trees of many ranks, on which a chunk passes several links per rank.
+# Chunks of a tree that are on the way per level of a reduce, in addition to half of the latency (a
+# chunk of one tree passes a link in every second time of a chunk). Between groups, two links and a
+# message of the other tree take three of these times; the paths of binary trees are longer.
+_CHUNKS_PER_LEVEL, _CHUNKS_PER_LONG_LEVEL = 2, 6
+# Chunks of each tree of many ranks, if trees are not disjoint: a chunk passes several links per
+# rank.
 _MAX_MANY_CHUNKS = 512
 
 
@@ -360,14 +365,24 @@ def _generate_on_trees(
         else:
             statistics["chunks per message"] = f"1..{int(grains.max())}"
         latency_chunks = _count_latency_chunks(request, trees, chunks)
-        if is_reduce and not trees.is_disjoint:
+        is_grouped, chunks_per_level = trees.group_size > 1, 0
+        if is_reduce and is_grouped:
+            # The messages of other trees fill the links during a part of a chunk.
+            latency_chunks, chunks_per_level = floor(latency_chunks), _CHUNKS_PER_LEVEL
+        elif is_reduce and not trees.is_disjoint:
             latency_chunks = max(latency_chunks, _STORED_CHUNKS_OF_REDUCE)
-        elif trees.group_size > 1:
+            # Programs of runtimes have few operations for such waits.
+            chunks_per_level = 0 if request.target else _CHUNKS_PER_LONG_LEVEL
+        elif is_grouped:
             latency_chunks += _STORED_CHUNKS
         if is_reduce:
-            steps = build_reduce_steps(parents, chunks, grains, latency_chunks)
+            steps = build_reduce_steps(
+                parents, chunks, grains, latency_chunks, chunks_per_level=chunks_per_level
+            )
         else:
-            steps = build_broadcast_steps(parents, chunks, grains, latency_chunks, trees.turns)
+            steps = build_broadcast_steps(
+                parents, chunks, grains, latency_chunks, trees.turns, trees.group_size
+            )
         yield collective, steps, units if is_reduce else 0, statistics
 
 
@@ -400,8 +415,8 @@ def _choose_tree_chunks(
     1. The option `chunks` is not 0: this number and None.
     2. The request has a target runtime: the basic candidate.
     3. Trees of groups: `choose_group_messages` with at most min(c, B) chunks, then with at most
-       min(256, B), and at most S // 2 messages. Equal pairs count once. If the basic candidate is
-       large, only the latter.
+       min(512, B), and at most 2.1e6 messages, from 4096 ranks on 8.2e6. Equal pairs count once.
+       If the basic candidate is large, only the latter.
     4. There are fewer than 512 ranks: the basic candidate.
     5. The trees are not disjoint: the basic candidate, unless it is large, and min(512, S // (2 x
        trees x ranks), B) chunks with None. Only the basic one if it has no fewer chunks.
@@ -424,7 +439,8 @@ def _choose_tree_chunks(
     if request.target is not None:
         return [(equal, None)]
     if trees.group_size > 1:
-        limits = [min(best, most_chunks), min(_MAX_TREE_CHUNKS, most_chunks)]
+        limits = [min(best, most_chunks), min(_MAX_MANY_CHUNKS, most_chunks)]
+        max_steps = _MAX_STEPS if ranks < MANY_RANKS else _MAX_STEPS_OF_TREES
         pairs = [
             choose_group_messages(trees.group_size, ranks, trees.depth, limit, max_steps // 2)
             for limit in (limits[-1:] if is_large else limits)
@@ -443,7 +459,7 @@ def _choose_tree_chunks(
     many = min(_MAX_CHUNKS_PER_HOP * trees.depth, most_chunks)
     if many <= equal:
         return [(equal, None)]
-    max_steps = _MAX_STEPS if ranks < MANY_RANKS else _MAX_TORUS_STEPS
+    max_steps = _MAX_STEPS if ranks < MANY_RANKS else _MAX_STEPS_OF_TREES
     latency_chunks = _count_latency_chunks(request, trees, many)
     grains = choose_grains(trees.parents, many, latency_chunks, max_steps // 2)
     if grains is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from hub_core.schedules import find_second_tree_parents, find_tree_parents
 _MAX_GROUP_GRAIN = 32
 # Sizes of messages that are tried for each of several edge-disjoint trees.
 _TRIED_SCALES = 160
+# Chunks by which a broadcast's root sends ahead within its group, in addition to the latency.
+_AHEAD_IN_GROUP = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,16 +197,18 @@ def choose_group_messages(
     groups have one chunk. `size`: ranks per group. `depth`: messages on the longest path of
     a tree. For g = 1 to `_MAX_GROUP_GRAIN`, c is the largest number for which all 2 *
     `size` trees together have at most about `max_messages` messages, but at least 1 and at
-    most `max_chunks`. The pair with the smallest (depth + c + g) / c, which is about the
-    time relative to that of the data, is chosen; of equal ones the smallest g.
+    most `max_chunks`. The pair with the smallest (1.5 (depth + g) + c) / c is chosen; of
+    equal ones the smallest g. This is about the time relative to that of the data: a level
+    delays the first chunk by the time of three of the 2 c chunks that pass a link, as does
+    each chunk of a message within a group.
     """
     groups = num_ranks // size
     inside = num_ranks - groups
-    best = 1.0 + depth + 1, 1, 1
+    best = float("inf"), 1, 1
     for grain in range(1, _MAX_GROUP_GRAIN + 1):
         chunks = int(max_messages / (2 * size) / (groups + inside / grain))
         chunks = max(1, min(chunks, max_chunks))
-        best = min(best, ((depth + chunks + grain) / chunks, grain, chunks))
+        best = min(best, ((1.5 * (depth + grain) + chunks) / chunks, grain, chunks))
     return best[2], best[1]
 
 
@@ -344,6 +349,29 @@ class _Messages:
         later = np.flatnonzero(is_first & (number > fitting))
         return later - 1 - fitting[later], later
 
+    def find_clock(
+        self, is_outside: BoolArray, is_inside: BoolArray, lead: int
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return pairs (message to another group, message of the root in its group that waits).
+
+        `is_outside`, `is_inside`: the messages of the root to other groups, of one chunk, and in
+        its group. A message inside waits until the chunk `lead` chunks before its last one has
+        arrived outside, in the first tree with such messages and the same parity. Without such a
+        tree or chunk it does not wait.
+        """
+        earlier, later = [], []
+        for parity in range(2):
+            outside = np.flatnonzero(is_outside & (self.tree % 2 == parity))
+            if not outside.size:
+                continue
+            first = outside[0]
+            inside = np.flatnonzero(is_inside & (self.tree % 2 == parity))
+            chunk = (self.first + self.size)[inside] - 1 - lead
+            earlier.append(first + chunk[chunk >= 0])
+            later.append(inside[chunk >= 0])
+        empty = np.zeros(0, np.int64)
+        return np.concatenate([empty, *earlier]), np.concatenate([empty, *later])
+
 
 def build_broadcast_steps(
     parents: Int64Array,
@@ -351,6 +379,7 @@ def build_broadcast_steps(
     grains: Int64Array | None = None,
     latency_chunks: float = 0.0,
     turns: Int64Array | None = None,
+    group_size: int = 1,
 ) -> StepTable:
     """Build the steps of a broadcast of `chunks` chunks on each tree, with one unit per chunk.
 
@@ -363,7 +392,10 @@ def build_broadcast_steps(
     read OUTPUT and receives write it, at the offset of their units. A send depends on the
     receives of its units, a send of the root on the copy. With `grains`, message n of a
     link of the root also waits for message n - 1 - f, where f is `latency_chunks` / grain,
-    rounded up.
+    rounded up. In groups of `group_size` ranks above 1 (`find_group_trees`), this holds only
+    for messages of the root to other groups, whose links limit the time. Those in its group
+    wait for such a message instead (`_Messages.find_clock`, with a lead of
+    `_AHEAD_IN_GROUP` chunks and the latency).
 
     The steps are sorted by rank, and the copy is first. In a rank the order is: last chunk
     of the message, tree, receives before sends, `turns` of the receiver (int64[trees,
@@ -415,7 +447,13 @@ def build_broadcast_steps(
     received = 1 + each.first_of[each.tree, each.parent] + each.first // received_size
     before = position[expanded_ranges(np.where(is_of_root, 0, received), needed)]
     after = np.repeat(position[1 + messages :], needed)
-    earlier, later = each.find_windows(is_of_root & has_windows, grains, latency_chunks)
+    is_outside = is_of_root & (each.child // group_size != root // group_size)
+    is_inside = is_of_root & ~is_outside
+    earlier, later = each.find_windows(is_outside & has_windows, grains, latency_chunks)
+    if group_size > 1 and has_windows:
+        lead = _AHEAD_IN_GROUP + ceil(latency_chunks)
+        clock, clocked = each.find_clock(is_outside, is_inside, lead)
+        earlier, later = np.concatenate([earlier, clock]), np.concatenate([later, clocked])
     return StepTable.from_columns(
         ranks,
         {name: column[order] for name, column in columns.items()},
@@ -429,6 +467,8 @@ def build_reduce_steps(
     chunks: int,
     grains: Int64Array | None = None,
     latency_chunks: float = 0.0,
+    *,
+    chunks_per_level: int = 0,
 ) -> StepTable:
     """Build the steps of a reduce of `chunks` chunks on each of several trees, one unit per chunk.
 
@@ -442,8 +482,10 @@ def build_reduce_steps(
 
     A step depends on the addition before it of the same units. So that all leaves send the chunks
     in the same order, their sends also wait for earlier ones, even without `grains`
-    (`_Messages.find_windows`, `latency_chunks`). Steps are sorted by rank, then by the first chunk
-    of the message, then tree, receives before sends, then the order of the children.
+    (`_Messages.find_windows`, `latency_chunks`). If most ranks are inner ranks in only one of the
+    trees 2 k and 2 k + 1, further sends wait with `chunks_per_level` (`_find_paces`). Steps are
+    sorted by rank, then by the first chunk of the message, then tree, receives before sends, then
+    the order of the children.
     """
     ranks = parents.shape[1]
     if grains is None:
@@ -491,9 +533,49 @@ def build_reduce_steps(
     of_child = each.first_of[both[after], source]
     before = messages + of_child + np.tile(each.first, 2)[after] // grains[both[after], source]
     earlier, later = each.find_windows(previous[:messages] < 0, grains, latency_chunks)
+    if chunks_per_level:
+        per_level = chunks_per_level + latency_chunks / 2
+        paces, paced = _find_paces(each, parents, grains, last_child, per_level)
+        earlier, later = np.concatenate([earlier, messages + paces]), np.concatenate([later, paced])
     return StepTable.from_columns(
         ranks,
         {name: column[order] for name, column in columns.items()},
         (position[before], position[after]),
         (position[earlier], position[later]),
     )
+
+
+def _find_paces(
+    messages: _Messages,
+    parents: Int64Array,
+    grains: Int64Array,
+    last_child: Int64Array,
+    per_level: float,
+) -> tuple[Int64Array, Int64Array]:
+    """Return pairs (message, later message that waits for its addition) in a reduce on tree pairs.
+
+    A rank that is a leaf in one tree of a pair has its data at once. If it sent them as fast as
+    possible, they would delay the partial sums of the other tree, on which the end depends. In the
+    time-reversed broadcast it sends in both trees alternately: with each level that it is deeper in
+    a tree, its chunks are earlier by the time of `per_level` chunks. Before a rank sends chunk c,
+    the sum of the other tree must be complete for the chunk that is so many chunks and one more
+    before c, at most the last one. If the rank is less deep in the tree, this number may be
+    negative.
+
+    Only messages of one chunk wait, in the tree in which their rank has the lower height, and only
+    if it has children in the other tree (`last_child`: int64[trees, ranks], the child that is added
+    last, else -1). There is no cycle: c minus so many chunks times the depth of the rank grows with
+    every wait and from every child to its parent.
+    """
+    depths = np.asarray([compute_depths(parent) for parent in parents])
+    heights = np.asarray([compute_heights(parent) for parent in parents])
+    tree, child = messages.tree, messages.child
+    other = tree ^ 1
+    lead = np.ceil(per_level * (depths[tree, child] - depths[other, child])).astype(np.int64) + 1
+    last_chunk = (messages.first + messages.size).max(initial=0) - 1
+    chunk = np.minimum(messages.first - lead, last_chunk)
+    last = last_child[other, child]
+    is_lower = heights[tree, child] < heights[other, child]
+    paced = np.flatnonzero(is_lower & (grains[tree, child] == 1) & (last >= 0) & (chunk >= 0))
+    other, last = other[paced], last[paced]
+    return messages.first_of[other, last] + chunk[paced] // grains[other, last], paced

@@ -475,6 +475,41 @@ def test_messages_within_groups_may_have_several_chunks(grain: int, kind: Collec
     assert is_correct_on_trees(parents, 7, 9, kind, grains)
 
 
+@pytest.mark.parametrize("chunks_per_level", [1, 2, 6])
+@pytest.mark.parametrize("root", [0, 13])
+def test_sends_that_wait_for_sums_of_the_other_tree_have_no_cycle(
+    root: int, chunks_per_level: int
+) -> None:
+    """Also on trees of unequal depth, of 11 groups, in which the shallower tree may wait."""
+    parents = find_group_trees(3, 33, root)
+    grains = build_group_grains(3, 33, 2)
+    for trees, sizes in ((parents, grains), (find_binary_trees(33, root), None)):
+        units = len(trees) * 9
+        collective = Collective(
+            CollectiveKind.REDUCE, 33, units, root, in_place=True, out_of_place=True
+        )
+        plain = build_reduce_steps(trees, 9, sizes)
+        paced = build_reduce_steps(trees, 9, sizes, chunks_per_level=chunks_per_level)
+        assert len(paced.control_edges[0]) > len(plain.control_edges[0])
+        assert verify(Algorithm(collective, paced, np.full(33, units), Provenance("test"))).ok
+
+
+@pytest.mark.parametrize("root", [0, 9])
+def test_a_root_sends_evenly_within_its_group_and_to_others(root: int) -> None:
+    """Sends within the group wait for those to other groups, whose links are the slowest."""
+    parents = find_group_trees(4, 24, root)
+    collective = Collective(CollectiveKind.BROADCAST, 24, 72, root, in_place=True)
+    steps = build_broadcast_steps(
+        parents, 9, build_group_grains(4, 24, 2), 1.0, find_group_turns(4, 24, root), 4
+    )
+    assert verify(Algorithm(collective, steps, np.zeros(24, np.int64), Provenance("test"))).ok
+    earlier, later = steps.control_edges
+    of_group = steps.peer // 4 == root // 4
+    waits = (steps.rank[later] == root) & of_group[later]
+    assert waits.any()
+    assert not of_group[earlier[waits]].any()
+
+
 @pytest.mark.parametrize("root", [0, 9])
 def test_ranks_of_a_group_divide_the_data_between_groups(root: int) -> None:
     """On 6 groups of 4 ranks, each rank sends at most two parts of eight to other groups."""
@@ -494,17 +529,21 @@ def test_ranks_of_a_group_divide_the_data_between_groups(root: int) -> None:
     assert sent.max() == 2
 
 
-def test_a_broadcast_on_rails_is_near_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", _OF_TREES)
+def test_a_collective_on_rails_is_near_its_bound(
+    kind: CollectiveKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not hub_core.discover().all(Simulator):
         pytest.skip("no simulator is installed")
-    plain = make("rail:8x4", 1 << 26, CollectiveKind.BROADCAST)
+    plain = make("rail:24x4", 1 << 28, kind)
     monkeypatch.setattr("collhub_classic.nested._FEW_RANKS", 32)
-    result = make("rail:8x4", 1 << 26, CollectiveKind.BROADCAST)
+    result = make("rail:24x4", 1 << 28, kind)
     assert result.statistics["trees"] == 8
     assert result.ratio_to_bound is not None
     assert plain.ratio_to_bound is not None
-    # 1.03, and 5.26 with two binary trees.
-    assert result.ratio_to_bound < 1.1 < plain.ratio_to_bound
+    # 1.02; a reduce took 1.49 while leaves of one tree delayed the sums of the other one. With two
+    # binary trees 4.2 to 5.0.
+    assert result.ratio_to_bound < 1.06 < plain.ratio_to_bound
 
 
 @pytest.mark.parametrize(("size", "trees"), [(1 << 12, 2), (1 << 25, 128)])
