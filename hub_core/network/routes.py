@@ -137,12 +137,12 @@ class _RouteSearch:
         self._links = self._backwards.entering
 
     def routes(self, goals: Int64Array, goal_of_path: Int64Array, sources: Int64Array) -> Routes:
-        """Return a shortest path from `sources[i]` to `goals[goal_of_path[i]]`, for every i.
+        """Return a path of fewest links from `sources[i]` to `goals[goal_of_path[i]]`, for every i.
 
-        Shortest means the fewest links; a path with equal ends is empty. If several links of a node
-        lie on shortest paths, an NPU takes the first one in link order. A switch with n such links
-        takes number d mod n, and d becomes d // n for the next switch; at first, d is the number of
-        the goal. Raises `InputError` (`disconnected`) for the first pair without a path.
+        A path from a node to itself is empty. If several links of a node are on such paths, an
+        NPU takes the first in link order. A switch with n such links takes number d mod n, and d
+        becomes d // n for the next switch; at first, d is the node number of the goal. Raises
+        `InputError` (`disconnected`) for the first pair without a path.
         """
         distance = self._backwards.hops(goals)
         length = distance[goal_of_path, sources].astype(np.int64)

@@ -100,13 +100,13 @@ def transform(
 ) -> None:
     """Transform the algorithm or workload in IN by passes and write the result.
 
-    Passes run in the order of the command line; that of --search is the last one. IN and the result
-    are verified, as --verify says. --list prints the possible applications of all passes to the
-    result so far, and writes nothing. OUT is needed without --list and --search, and with --run.
+    Passes run in the order of the command line, --search last. One of --pass, --list and
+    --search is needed. IN and the result are verified, as --verify defines. --list prints the
+    possible applications of all passes to the result so far, and writes no file. OUT is
+    needed without --list and --search, and with --run.
 
-    -O after a --pass sets an option of that pass, if the pass declares it. Any other -O sets an
-    option of the reader, the passes and the writer that declare it; reader.KEY, writer.KEY and
-    NAME.KEY, with the name of a pass, name one of them.
+    -O after a --pass sets an option of that pass, if it declares it. Any other -O sets it in
+    the reader, passes and writer that declare it; reader.KEY, writer.KEY, PASS.KEY name one.
     """
     session: Session = context.obj
     if not (passes or is_listing or is_searching):

@@ -66,11 +66,14 @@ def pipeline(
 ) -> None:
     """Time the pipeline schedule SCHEDULE, and report its bubble, memory and proven bounds.
 
-    SCHEDULE is a name (`search`, `1f1b`, `zbv`, ...) or a CSV file of PyTorch, whose path contains
-    a `.` or `/`. The file is checked: all passes once and in order, messages, deadlock. The options
-    are those of the generator `pipeline` (`collhub formats pipeline`): -O stages=8 -O
-    micro_batches=16 -O memory=8. The numbers of stages and micro-batches of a file are those of the
-    file; options that differ are refused.
+    SCHEDULE is a name (`search`, `1f1b`, `zbv`, ...) or a CSV file of PyTorch, whose path
+    contains a `.` or `/`. Any other text is refused. The file is checked: all passes once and
+    in order, messages, deadlock. With `search`, it is an error if the time is over before any
+    schedule is found.
+
+    The options are those of the generator `pipeline` (`collhub formats pipeline`): -O
+    stages=8 -O micro_batches=16 -O memory=8. The numbers of stages and micro-batches of a
+    file are those of the file; options that differ are refused.
     """
     from collhub_pipeline.job import schedule_from, shape_of
     from collhub_pipeline.schedule_csv import read_schedule_file, write_schedule

@@ -104,11 +104,16 @@ def _operation_name(number: int) -> str:
 
 
 def _lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, words): first of the line with the number of flows, then of the flows.
+    """Yield (line number from 1, words) for the first line, then for the line of each flow.
 
-    Without a first line of one number, its words are []. Empty lines are skipped. Raises
-    `InputError` for lines of more than 2^20 bytes, and (`no-schedule`) for a first line with the
-    completion time of a flow.
+    Empty lines are skipped. If the first line is one number of at most 18 digits (the total
+    of flows), its words are yielded first. Otherwise the first pair is (number of that line,
+    []), and the line is then yielded again with its words, as a flow. An empty file yields no
+    pair.
+
+    A byte order mark is removed, and bytes outside ASCII are replaced. Raises `InputError`
+    for a line of 2^20 bytes or more, and (`no-schedule`) if the first line is one of a file
+    of flow completion times of ns-3.
     """
     is_first = True
     number = 0

@@ -264,15 +264,14 @@ class DeviceList:
     ) -> None:
         """Append a component of the document to a device, after checking its kind, name and size.
 
-        The entry `choice` is the kind, one of `_KINDS`. A component of the kind `device` consists
-        of `count` copies of the device with the component's name. Any other component has `count`
-        vertices of its kind; for `custom` it is replaced by `type` in the entry `custom`, if that
-        entry exists.
+        The entry `choice` is the kind. A component of kind `device` consists of `count` copies of
+        the device with the component's name. Any other component has `count` vertices of its
+        kind. For `custom` with an entry `custom`, the kind is the `type` in that entry.
 
-        Raises `InputError` at the entry concerned, in this order: for a missing name or kind, an
-        unknown kind, a repeated name, a count outside of 1 to `MAX_NODES` (2^20), and errors of
-        `get_device`. Last are the limits: the device may have at most `MAX_NODES` vertices, and the
-        copies of the component together at most `MAX_LINKS` (2^24) edges.
+        Raises `InputError` at the entry concerned, in this order: a missing name or kind; an
+        unknown kind; a name that the device has already; a count not in 1..2^20; an invalid
+        nested device; more than 2^20 vertices of the device, or 2^24 edges of all copies; a
+        missing `type`. The device is unchanged after an error.
         """
         name, kind = component["name"].text(), component["choice"].text()
         if kind not in _KINDS:

@@ -185,8 +185,9 @@ def _print_errors(context: CommandContext, profile: MachineProfile) -> None:
 def check(context: CommandContext, machine: str, results: tuple[str, ...], as_json: bool) -> int:
     """Check a profile: its document and, with RESULT, its predictions of measured times.
 
-    The error is that of the model, or of the tables if the model predicts no result. Results of
-    other machines are left out; at least one result must be of this machine.
+    The error is that of the model, or of the tables if the model predicts no result. Results
+    of other machines are left out. If all results are of a sibling GPU, they are compared
+    with the model only. At least one result must be of this machine or of a sibling GPU.
 
     Exit 1 if the median error on the results exceeds 15 %.
     """

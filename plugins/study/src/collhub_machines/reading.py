@@ -297,8 +297,11 @@ def nccom_test() -> Sequence[MeasurementRequest]:
 
 
 def deepspeed_times() -> Sequence[MeasurementRequest]:
-    """Sample of DeepSpeed: the requests read from a summary with the minima over the ranks of an
-    all-gather whose ranks have 1 MiB each.
+    """Return a list of one request to read a small log of DeepSpeed, to test the reader.
+
+    The file `summary.log` has an all-gather of 1 MiB per rank, called 4 times: a table with
+    its average times, and a table with the minima over the ranks. The request also gives an
+    all-reduce on 8 ranks of one node, for facts that the file lacks.
     """
     columns = "".join(
         f"{name: <20}" for name in ("Comm. Op", "Message Size", "Count", "Total Latency(ms)",

@@ -184,10 +184,12 @@ def _are_rows_equal(rows: Int64Array) -> bool:
 
 
 def transpose_network(network: LinkNetwork) -> LinkNetwork:
-    """Return the network with every link, and every route over switches, reversed.
+    """Return a new network with every link, and every route over switches, reversed.
 
-    Links are sorted again by destination, then by source. Multicast and reduction of switches are
-    exchanged. The result has the opposite of every link of `network`, which is not modified.
+    Links and routes are sorted by their new destination, then by their new source. Parallel
+    links keep their order. A switch that multicasts reduces in the result, and the reverse.
+    The topology of the result has no dimensions; its node names and groups are kept.
+    `network` is not modified.
     """
     links = network.links if isinstance(network, PathNetwork) else network
     # Stable: parallel links keep their order.

@@ -76,16 +76,15 @@ def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
 
 
 def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield the checks for ASTRA-sim's statistics and for operations of the host.
+    """Yield three checks of nodes that make ASTRA-sim abort, each also if no node is affected.
 
-    A check is (code, bool[nodes] of affected nodes, message, severity, cure); all three are yielded
-    in this order, even if no node is affected.
+    A check is (code, bool[nodes] of affected nodes, message, severity, cure).
 
-    - `h1` (warning): computations of the host, and all loads, stores and markers. Only on ranks
-      that have a message or collective by a custom algorithm on which no node except markers
-      depends, because it may finish last
-    - `h2` (error): markers whose trace node has the type METADATA
-    - `host-message` (error): SEND and RECV nodes that are marked as operations of the host
+    - `h1` (warning): computations of the host, loads, stores and markers, if their rank may
+      finish with a message. It may if some node of the rank is a message, or a collective
+      with a custom algorithm, and at most markers depend on this node.
+    - `h2` (error): markers whose trace node has the type METADATA.
+    - `host-message` (error): SEND and RECV nodes that are operations of the host.
     """
     nodes = workload.nodes
     is_memory = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)

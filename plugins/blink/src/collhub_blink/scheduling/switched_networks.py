@@ -71,21 +71,18 @@ def generate_candidates(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield schedules for a network with switches: coarse ones, then promising refinements.
+    """Yield coarse schedules for a network with switches, then refinements with more chunks.
 
-    First all candidates of `_generate_coarse_candidates` are yielded; the fastest one of each
-    packing takes part in the refinement. If the request fixes the number of chunks, there are no
-    refinements. A refinement has more chunks (`_refined_chunks`). In each round:
+    With a fixed number of chunks there are no refinements. Otherwise the fastest coarse one
+    of each packing (the first of equal ones) is kept. In each round:
 
-    1. The candidate is chosen whose refinement has the smallest predicted time, of equal ones the
-       first. Without candidates the search ends.
-    2. The search ends if this prediction times 1.001 is not below the best time of all candidates
-       so far. The factor is 1.003 if the refinement takes seconds to simulate.
-    3. The search ends too if `task.within_ns` is given and the estimated time of this candidate
-       with four times its chunks is not below it.
-    4. The candidate is removed, and its refinements (`_generate_refinements`) are yielded. If one
-       of them achieves at least half of the predicted gain, the fastest such one is a candidate of
-       later rounds.
+    1. Take the kept one with the smallest predicted time after refinement, the first of equal
+       ones. Without any, stop.
+    2. Stop if 1.001 times this time (1.003 times if the refinement takes seconds to simulate)
+       is not below the best time so far.
+    3. Stop if `task.within_ns` is not above the time estimated for four times the chunks.
+    4. Remove it and yield its refinements. The fastest that achieves half of the predicted
+       gain is kept.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):

@@ -330,28 +330,18 @@ class _FlatBuilder:
                 self.producers.ready[operation.name] = self.producers.ready[source]
 
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
-        """Add one COMPUTE node per tile and rank, which computes its tile of all given operations.
+        """Add one COMPUTE node per rank and tile (set of chunks) for all given operations together.
 
-        `operations`: of equal cut and group, in program order; views (`find_viewed_value`) need no
-        node. A view gets the producers of its source. Without other operations, nothing else is
-        done. A cut is the division of a value into chunks; a tile is a
-        set of chunks that a node computes. The tiles are those of the last operation that is no
-        view (`_cut_tiles`). The costs of all operations on a rank are divided among its tiles by
-        their numbers of chunks.
+        The operations have equal cuts into chunks and equal groups. Views get no node, but the
+        producers of their source. The tiles are those of the last operation that is no view. The
+        costs on a rank are divided among its tiles by their numbers of chunks.
 
-        A node waits for the producers, on its rank, of each value that the operations read:
-
-        - of the chunks that overlap its own, if the value is cut in the same way within the same
-          chain or stage, otherwise of the complete value
-        - in a contraction of rows of an uneven collective, of the complete right operand
-        - in a contraction whose cut is derived from that of an operand, of the chunks of this
-          operand that its own chunks need
-
-        The nodes of a rank run one after the other, and, unless their stage communicates, after the
-        previous such computation of the rank (`Streams.append`). A `Segment` is appended to
-        `parts`, and the nodes become the producers of the values. With `is_partial`, the last
-        operation reduces to a scalar that an all-reduce completes: its nodes become the producers
-        of its partial value only.
+        For each value read, a node waits on its rank for the chunks that overlap its own if the
+        value has the same cut in the same chain or stage, otherwise for the complete value.
+        Contractions differ: with rows of an uneven collective, the right operand is complete;
+        with a cut derived from an operand, only the needed chunks of it count. The nodes become
+        the producers of the values; with `is_partial`, of the last one only its partial value,
+        for an all-reduce to complete.
         """
         self._add_views(operations)
         working = [

@@ -225,20 +225,18 @@ def select_rank_chunks(product: Grid, chunks: Int64Array, position: int) -> Int6
 def find_needed_chunks(
     product: Grid, operand: Grid, leading: int, chunks: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Find all pairs (index into `chunks`, chunk of the operand that this chunk needs).
+    """Find all pairs (index into `chunks`, number of an operand's chunk that this chunk needs).
 
-    `chunks`: chunk numbers of the grid of a product; `operand`: grid of one operand. `leading`:
-    number of leading dimensions that both share: all but the last of a left operand, all but the
-    last two of a right one. One position in these dimensions is a unit. A chunk of the product
-    touches some units, also partly, and needs all elements of the operand in these units.
+    A grid divides a tensor into blocks, and each block into chunks. `chunks` are chunk
+    numbers of the grid `product`. `leading`: number of leading dimensions that product and
+    operand share. Each position in these dimensions is a unit.
 
-    Only one block of the operand is searched: the block with the number of the product's block. If
-    the product is divided along two dimensions (`across`), it is the number along the first one.
-    The needed chunks are consecutive: from the one with the first needed element to the one with
-    the last. Chunks without elements between them are included.
-
-    The result is two int64 arrays of equal length, sorted by the first, then the second. Chunks of
-    the product without elements have no pairs.
+    A chunk of the product needs all elements of the operand in the units that it touches,
+    also partly. Only the operand's block of the same number is searched. If the product is
+    divided along two dimensions, this is the number along the first. All chunks from the
+    first to the last needed element are returned, also empty ones between. An empty chunk of
+    the product has no pair. The result is two int64 arrays, sorted by the first, then the
+    second.
     """
     block, part = np.divmod(chunks, product.parts)
     source, target = block, np.zeros_like(block)

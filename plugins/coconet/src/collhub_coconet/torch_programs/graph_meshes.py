@@ -65,25 +65,18 @@ def find_mesh(
     sizes: Mapping[str, int] | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> GraphMesh:
-    """Return the mesh of ranks of a captured graph, with the axes of each process group.
+    """Return the mesh of ranks of a captured graph, with the axes of each group in use.
 
-    The user may give `num_ranks`, `sizes` (ranks by axis name, the slowest axis first) and `groups`
-    (axis names by the name of a process group). Used groups are those that collectives name; only
-    they are keys of `axes_of`. Groups with the same recorded ranks count as one; a group without
-    recorded ranks is different from all others. The mesh is the first of these:
-    1. The axes in `sizes`, or without them the device mesh that the graph recorded.
-    2. With at most one different used group: one axis without a name (`names` is empty). Its size
-       is the number of ranks of the group, else the last `group_size` of a collective, else
-       `num_ranks`, else `DEFAULT_RANKS` (4). All used groups have the axes (0,).
-    3. The axes that `derive_axes` derives from the ranks of the used groups.
+    `sizes`: ranks by axis, the slowest first; `groups`: axes by group. The first that exists:
 
-    In 1 and 3 a group has the axes that `groups` names, as ascending positions, else those of
-    `_find_axes`.
+    1. The mesh of `sizes`, else the device mesh of the graph.
+    2. With at most one group in use: one axis without a name. Its size is the group's number
+       of ranks, else the last `group_size` of a collective, else `num_ranks`, else 4.
+    3. The axes that the recorded ranks of the groups have in common.
 
-    Raises `InputError` in these cases: used groups without recorded ranks, except with a mesh of 1
-    and axes in `groups`; an axis in `groups` that the mesh lacks; ranks that do not extend along
-    axes; a `num_ranks` or `group_size` that contradicts the mesh; fewer than 2 or more than
-    `MAX_RANKS` (65536) ranks.
+    In 1 and 3 a group has its axes in `groups`, else those of its ranks. Raises `InputError`
+    for unknown axes, ranks that follow no axes, contradicting numbers and numbers not in
+    2..65536. In 1 and 3 it does for groups without recorded ranks, except in 1 with `groups`.
     """
     used = {
         str(node.arguments["group_name"]): node

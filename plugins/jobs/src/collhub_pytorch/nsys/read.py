@@ -93,22 +93,17 @@ def _open_files(files: Sequence[TraceFile]) -> Iterator[tuple[Tables, int | None
 def _workload_of(
     exports: Iterable[tuple[Tables, int | None]], options: NsysOptions, provenance: Provenance
 ) -> Workload:
-    """Join the exports of Nsight Systems to a workload, with aligned clocks.
+    """Join the exports of Nsight Systems to one workload, with all times on a common clock.
 
-    `exports`: the tables of each file, and the rank in its name, None if unknown. This rank is
-    ignored if the file has several processes or devices. Each export is read completely before the
-    next one is taken. Ranks are set by `_number_ranks`, and clocks aligned by `align_clocks` (times
-    in ns).
+    `exports`: the tables of each file, and the rank in its name (None if unknown). If every
+    process recorded the initialization of a communicator, ranks follow from these records.
+    Otherwise a process has the rank of its file; without one, or in a file of several
+    processes or devices, its position among all processes.
 
-    Gaps on a stream below `KERNEL_DELAY_NS` (30 ns) x the option `kernel_delay_factor` count as
-    delay between kernels. Idle times are not reported for extra streams (negative ids), which only
-    repeat kernels with several calls. The extension of the workload has `assumptions` and `notes`
-    (first those on each file, then on ranks, then on all files), and the members of `join_ranks`
-    and `align_clocks`.
-
-    Raises `InputError` for damaged files, files without work of a device (`empty`), and files that
-    do not belong to one run. The errors of `_number_ranks`, `join_ranks` (such as missing or
-    repeated ranks) and `align_clocks` pass through.
+    Gaps between kernels of a stream below 30 ns x `kernel_delay_factor` count as delay. Idle
+    times of streams with negative ids are omitted. The extension has `assumptions` and
+    `notes`. Raises `InputError` for damaged files, files without work of a device (`empty`),
+    missing or repeated ranks, and files of different runs.
     """
     parts: list[RankNodes] = []
     ranks: list[FileRank] = []

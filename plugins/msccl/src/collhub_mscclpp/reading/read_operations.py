@@ -144,16 +144,17 @@ class OperationReader:
         row: int,
         context: _Context,
     ) -> None:
-        """Add the ranges of a data operation; nothing for other operations.
+        """Add one row per range (a part of a buffer) of an operation that moves data.
 
-        All ranges in `src_buff` are added, then all in `dst_buff`, each list in the order of
-        the file. A range has the `row` of the operation, its side, its position in the list,
-        its scope (`scope_of`) and the columns of `_read_operand`.
+        Operations that move no data add no row. For `src_buff`, then for `dst_buff`:
 
-        Raises `InputError` if a list is missing or has a number of ranges that the operation
-        does not permit, if a range is invalid, or (checked last) if an operation that copies
-        source i to destination i has different numbers of them. Rows that were added before an
-        error are kept.
+        1. `InputError` if the list is missing, or its length is not permitted for this operation.
+        2. The ranges are added in the order of the list. Each has `row` (the number of the
+           operation), its side, its position from 0, its kind of location (local, remote or
+           switch) and its buffer, index and size. An invalid range raises `InputError`.
+
+        Last, `InputError` if an operation that copies source i to destination i has unequal
+        numbers of ranges. Rows that were added before an error are kept.
         """
         if operation.role is not Role.DATA:
             return

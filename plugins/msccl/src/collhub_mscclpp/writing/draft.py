@@ -154,18 +154,15 @@ def _group_steps(work: PlanWork) -> Int64Array:
 def _group_connections(work: PlanWork) -> Int64Array:
     """Choose which sides of connections are executed by one thread block; return their groups.
 
-    The result is int64[2 * connections]: the receives of connection c have entry 2 c, its sends 2 c
-    + 1; equal numbers are one group. Only dependencies between steps without a lane count.
+    The result is int64[2 * connections]: entry 2 c is the receives of connection c, entry 2 c
+    + 1 its sends. Equal numbers are one group. Only direct dependencies between two steps
+    without a lane count. First, the receives of two connections are joined if a reducing
+    receive of one depends on one of the other with the same destination and count.
 
-    First, connections with receives that are added to the same sum are joined at their receives, so
-    that one operation can add several messages. Such receives are reducing, have the same
-    destination and count, and one depends directly on the other.
-
-    Then the sends of a connection are joined with the group of receives of another one on which
-    they depend directly, so that a ring needs no semaphores. The pairs (receiving connection,
-    sending connection) are taken by decreasing number of such dependencies, ties in ascending order
-    of the pair. A pair is skipped if its receiving or sending side has a partner already. A side
-    without a partner is a separate group.
+    Then the sends of a connection are joined with the receives on which they depend. The
+    pairs (receiving, sending connection) are taken by descending number of such dependencies;
+    equal ones in ascending order of the pair. A pair is skipped if one of its two sides
+    already has a partner. A side without a partner is a separate group.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)

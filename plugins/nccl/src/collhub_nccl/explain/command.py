@@ -178,25 +178,17 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
 
 
 def _explain_evidence(context: CommandContext, request: _Request) -> int:
-    """Compare logs and files of measured times with the model, print the result and return DONE.
+    """Compare the files of `--log` with the model of NCCL, print the result and return DONE.
 
-    Disagreeing findings do not change the result. A file holds measured times if it is no tuning
-    log and the signature of a reader of measurements occurs in it. All other files are read as
-    tuning logs. The machine is that of `--machine` or `--topology`. Without them it is inferred
-    from each log.
+    A file with the signature of a reader of measurements holds measured times, unless it is a
+    tuning log. All other files are read as tuning logs. The machine is that of `--machine` or
+    `--topology`. Without them each log gives its own, and measured times raise `UsageError`.
 
-    `--ranks` replaces the ranks of each log, and with it `--nodes` (if given) the nodes. `--nodes`
-    without `--ranks` has no effect, nor has either on measured times. `--nccl-version` replaces the
-    version of the logs. `--env`, `--dtype` and `--registered` are ignored; `--search` is too,
-    unless a machine is given.
-
-    With `--json`, one report is printed. Otherwise, for each log in the order of the options, one
-    line with its communicator, a table and its notes; last one table of all measured calls.
-
-    Raises `UsageError` for `--collective`, `--size` or `--tuner`, for an unknown version, machine
-    or number of ranks, and for measured times without `--machine` and `--topology`. Raises
-    `InputError` for a file that cannot be read (`unreadable-input`), for one without tuning lines
-    (`no-tuning-lines`), and for a log that fits no known machine (`unknown-machine`).
+    `--ranks` replaces the ranks of each log, and then `--nodes` its nodes. `--nodes` has no
+    effect without it. `--json` prints one report; otherwise each log gives a line, a table
+    and notes, in their order, before one table of measured calls. Raises `UsageError` for
+    `--collective`, `--size`, `--tuner` and invalid values, `InputError` for an unreadable
+    file, a log without tuning lines and one of an unknown machine.
     """
     from collhub_machine_profiles.nccl_constants import parse_version
 
