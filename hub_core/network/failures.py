@@ -249,17 +249,17 @@ class Separation:
 
 
 def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
-    """Find the NPUs that are separated from NPU 0 without some links; None if there are none.
+    """Find the NPUs that are separated from NPU 0 when some links fail; None if there are none.
 
-    `fails`: bool[links], the failed links. The result has the NPUs that NPU 0 does not reach over
-    the other links, ascending. If it reaches all, they are the NPUs that do not reach NPU 0, and
-    `is_backwards` is True. A network that is not connected even with all links has separated NPUs,
-    too.
+    `fails`: bool[links], True for failed links. The result has the NPUs that NPU 0 cannot
+    reach, ascending. If it reaches all, it has those that cannot reach NPU 0, and
+    `is_backwards` is True. NPUs that are separated even without failures are included.
 
-    `links_to_restore` is found in rounds, until NPU 0 reaches all NPUs, and then until all reach
-    it: the first failed link, in link order, from a reached node to a node that is not reached, is
-    restored, or, for paths to NPU 0, from a node that does not reach NPU 0 to one that does. The
-    opposite of a restored link precedes all others. If a round has no such link,
+    `links_to_restore` are (source, destination) pairs whose repair reconnects all NPUs. Links
+    are repaired one by one: first until NPU 0 reaches all NPUs, then until all reach it. A
+    candidate is a failed link from a reached node to another one; in the second part, to a
+    node with a path to NPU 0 from one without. The first candidate in link order is used, but
+    one that is the opposite of a repaired link has priority. Without any candidate,
     `links_to_restore` is empty.
     """
     keeps = ~fails

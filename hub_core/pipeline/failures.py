@@ -43,22 +43,17 @@ def simulate_failures(
 ) -> list[FailureTime]:
     """Simulate an algorithm without each link of a network; return one result per pair of nodes.
 
-    The results are in the order of `list_failures`: all links between two nodes, in both
-    directions and on all planes, fail together. `time_ns`: the time on the complete network, None
-    if unknown. The first rule that applies gives the result of a pair:
+    Pairs are in link order. All links between two nodes fail together. The first rule
+    applies:
 
-    1. No message uses the links on the complete network: the time is `time_ns`, and `is_used` is
-       False.
-    2. The remaining links separate NPUs, even if these exchange no messages: no time, and a reason
-       that begins with `not possible:` and names these NPUs.
-    3. The links were all links of a plane, a message that used them has no other route on its
-       plane, or its new route passes through an NPU, but its old route passes through none: no
-       time, `not possible: uses the link`.
-    4. Otherwise the messages use the remaining routes, and the time is simulated. It is None, with
-       the reason `never ends`, if a rank does not finish.
+    1. No message used them: the result is `time_ns` (None if unknown), `is_used` is False.
+    2. NPUs are separated: no time; the reason names them.
+    3. A plane has no links left, or a message has no route, or only one that newly passes
+       through an NPU: no time, `not possible: uses the link`.
+    4. Otherwise: the simulated time. It is None, with a reason, if a rank does not finish.
 
-    Raises `InputError` for messages without a route on the complete network, and `HubError` for an
-    unknown simulator or option and for a simulation that fails.
+    Raises `InputError` for messages without a route on the complete network, and `HubError`
+    for an unknown simulator or option and for a simulation that fails.
     """
     messages = MessageRoutes.of(algorithm, topology)
     times = []

@@ -162,18 +162,18 @@ def _fit(
 def _choose_variant(
     chosen: ChosenRuntime, calls: _Calls, rows: Sequence[tuple[Algorithm, int, str]]
 ) -> FittedAlgorithm:
-    """Return the form of an algorithm with the best merit that the runtime executes.
+    """Return the best form of an algorithm that the runtime executes.
 
-    `rows`: (form, time in ns, text) by ascending time. Candidates are the first executed form, and
-    each later executed one with fewer steps than all candidates so far. Forms more than 1 % slower
-    than the first candidate end the search; 5 % while all candidates exceed the limits that the
-    runtime prefers. After a form was refused as too large (`runtime-limit`), forms with as many or
-    more steps are skipped. `choose_best` compares time, steps and excess of the preferred limits of
-    the candidates.
+    `rows`: (form, time in ns, text) by ascending time. The first form that the runtime
+    executes is a candidate, as is each later one with fewer steps than all candidates so far.
+    The search is over at a form more than 1 % slower than the first candidate, or 5 % if all
+    candidates exceed the limits that the runtime prefers. After a form that is too large,
+    those with as many or more steps are skipped. Of the candidates within the same tolerance
+    of the fastest, the one with the least excess of the preferred limits wins, then the one
+    with the fewest steps.
 
-    If no form is executed, the `InputError` of the first refused one is raised; without `rows`,
-    `InputError` (`runtime-limit`). Other errors of `_check_fit`, such as `PluginError`, pass
-    through.
+    If no form is executed, raises the `InputError` of the first refused one; without `rows`,
+    `InputError` (`runtime-limit`). Other errors, such as `PluginError`, pass through.
     """
     fitted: list[FittedAlgorithm] = []
     reason: InputError | None = None

@@ -55,19 +55,17 @@ class FifoBuffers:
         self._parents, self._children = parents[is_separate], children[is_separate]
 
     def cycle(self, capacity: int, units: int | None) -> list[int]:
-        """Return rows that wait for each other in a cycle, or [] if there is no deadlock.
+        """Return rows of steps that wait for each other in a cycle, or [] if there is no deadlock.
 
-        In the result each row is followed by one that waits for it, and the last one by the first.
-        Adjacent transfers of one row are one entry, also at the ends of the list; a row may occur
-        again later. Only one cycle is returned.
+        Each row is followed by one that waits for it; the last one by the first. A row may occur
+        again, but not twice in succession. Only one cycle is returned.
 
-        `capacity`: number of transfers that a connection buffers. Transfer k + `capacity` of a
-        connection waits until transfer k has been received. `units`: maximum units per transfer;
-        with 4, a message of 10 units has 3 transfers, each after the previous one. With None, every
-        step is one transfer. A local step is always one.
-
-        Raises `UsageError` if `capacity` or `units` is below 1. Raises `InputError` (`too-large`)
-        if the transfers, one per local step included, exceed 2^24 plus the number of steps.
+        `capacity`: number of transfers that a connection buffers. Its transfer k + `capacity`
+        waits until transfer k is received. `units`: maximum units per transfer. With 4, a message
+        of 10 units has 3 transfers, in sequence. With None, it has one. A send that is fused with
+        a receive forwards transfer by transfer. Raises `UsageError` if `capacity` or `units` is
+        below 1. Raises `InputError` (`too-large`) for more than 2^24 + S transfers of S steps; a
+        local step counts as one.
         """
         if capacity < 1 or (units is not None and units < 1):
             fifo = f"a FIFO of {capacity} transfers of {units} units"

@@ -113,18 +113,18 @@ def collect_workload_warnings(
 def print_workload(
     name: str, format_name: str, workload: Workload, lines: Sequence[str], as_json: bool
 ) -> None:
-    """Print the description of a workload as text, or as JSON with `as_json`.
+    """Print the description of a workload on standard output: text, or JSON with `as_json`.
 
-    The text has these fields: the file `name` with its format; ranks and nodes; nodes by kind,
-    without kinds that do not occur; data and control dependencies; the number of process groups and
-    their different sizes. Then follow the sum of declared compute times (undeclared ones count as
-    0) and the origin, or "not stated". Then comes a table of the first `LISTED` (20) kinds of
-    collective of `_count_collectives`, which is omitted without collectives. `lines`: additional
-    lines from the reader, printed last.
+    The text has one field per line: the file `name` with its format, ranks and nodes, nodes
+    by kind (only kinds that occur), data and control dependencies, and the number of process
+    groups with their different sizes. The last fields are the sum of declared compute times
+    (undeclared ones count as 0) and the name of the origin, if known. A table of at most 20
+    kinds of collective follows, by total bytes (size times calls), largest first. It is
+    omitted without collectives. Then `lines`, given by the reader, are printed.
 
-    The JSON has the same facts, with all kinds of nodes and all rows of collectives. It also has
-    the ranks of each process group by its name (of equal names the last), the names of extensions,
-    and `lines`. It prints on standard output and returns nothing.
+    The JSON has the same facts, with all kinds of nodes and of collectives. It also has the
+    ranks of each process group by name (of equal names the last), sorted names of extensions,
+    and `lines`.
     """
     from hub_core.reports import to_json
 

@@ -369,24 +369,18 @@ class _Parts:
 
 
 def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
-    """Plan the blocks of nodes that replace the nodes of a job: entry, piece and dependencies.
+    """Plan the blocks of nodes that replace the nodes of a job.
 
-    - A node that is no call in `calls` has one block: itself (entry = its row, piece -1).
-    - A call has one block per piece of its collective: the template of the piece at the position of
-      the call. A collective without pieces has no blocks.
-    - First pieces wait for no other piece. If those of a call together have more than 16 start
-      nodes, a MARKER block (piece -1) precedes them. Likewise one follows the last pieces, for
-      which no other piece waits, if they have more than 16 end nodes. The last template of
-      `entries` must be this MARKER.
+    A node that is no call in `calls` has one block: itself (entry = its row, piece -1). A
+    call has one block per piece of its collective: the template of the piece at the position
+    of the call. First pieces wait for no other piece; for last ones, no piece waits. If the
+    first pieces together have more than 16 start nodes, a MARKER block (piece -1) precedes
+    them. Likewise one follows last pieces with more than 16 end nodes. Blocks are ordered by
+    rank, then by identity of the old node, then MARKER, pieces, MARKER.
 
-    Blocks are ordered by rank, then by identity of the old node. The blocks of one call are the
-    MARKER before, the pieces in order, and the MARKER after. Identity matters because simulators
-    issue the smallest ready one first.
-
-    `entrances` lists by old row its first blocks: the MARKER before, otherwise the first pieces; or
-    the node itself. `exits` lists the last blocks in the same way. `chains` has (earlier, later)
-    blocks of one call: first all pairs of `pieces.waits`, then MARKER and first pieces, then last
-    pieces and MARKER.
+    `entrances` lists, by old row, the MARKER before, otherwise the first pieces; `exits`
+    likewise. `chains` are (earlier, later) pairs of blocks of a call: waits between pieces,
+    then MARKER and first pieces, then last pieces and MARKER.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True

@@ -275,19 +275,17 @@ class _Evaluation:
         return len(self.program.calls) - 1
 
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
-        """Begin to evaluate the computation that an instruction executes, by pushing a frame.
+        """Begin to evaluate the computation that an instruction calls, by pushing a frame for it.
 
-        A frame is one activation of a computation. None is pushed without a called computation, for
-        one without work (`visits`), and for a loop of 0 iterations; the value of the instruction is
-        then the rows of its operands. None is pushed either for a computation that a fusion
-        executes too; it is added as a single row by `_compute`. Of a conditional, only the branch
-        with the most communication is evaluated, which is counted as a loss.
+        The value of the instruction is first set to the joined rows of its operands. Of a
+        conditional, only the branch with the most communication is called; this counts as a loss.
+        No frame is pushed without a called computation, for one without work, and for a loop of 0
+        iterations. A computation that a fusion executes too is added as one row of computation.
 
-        `entered`, for which rows without operands wait, is empty if the module runs in the order of
-        its schedule. Otherwise it is the union of the rows of all operands and `entered` of the
-        caller's frame. In a call and an asynchronous computation, argument i is the value of
-        operand i. For other instructions each argument is `entered`. Raises `InputError` for a loop
-        of unknown trips, and for too many rows.
+        In a frame, rows without operands wait for `entered`. It is empty if the module runs in
+        the order of its schedule, otherwise the operands' rows and the caller's `entered`.
+        Argument i is the value of operand i in a call or asynchronous computation, and `entered`
+        otherwise. Raises `InputError` for a loop of unknown trips.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)

@@ -188,19 +188,18 @@ class StatementReader:
         return raw.decode("utf-8", "replace").strip()
 
     def _join(self, text: str, end: str) -> str:
-        """Append following lines until the statement is complete, and return it as one line.
+        """Append following lines to `text` until the statement is complete; return it as one line.
 
-        `text`: its first line. `end`: bracket that remains open, `{` for the head of a computation,
-        otherwise `""`. It is complete if no other bracket is open and `_is_complete` is true. Lines
-        are joined by one space, then comments `/* */` are removed. Brackets in strings do not
-        count.
+        `end` is `{` for the head of a computation, otherwise `""`. A head is complete if its last
+        line is closed by `{` and no other bracket is open. Any other statement is complete if no
+        bracket is open, its last line has no `,` or `=` at the end, and the next line is missing,
+        empty, an assignment, or begins with `}` or `/`. A statement `HloModule` needs no such
+        next line. Lines are joined by one space, and comments `/* */` are removed. Brackets in
+        strings do not count. Raises `InputError` at the first line of the statement:
 
-        Raises `InputError` with the first line of the statement:
-
-        - `cut`: the file ends before the statement is complete.
-        - `hlo`: with `{`, a following line begins with `}`; or more brackets are closed than
-          opened.
-        - `too-large`: the statement, or one line, has more than 2^24 characters.
+        - `cut`: the file is over before the statement is complete.
+        - `hlo`: a head is followed by a line with `}` first, or too many brackets are closed.
+        - `too-large`: the statement has more than 2^24 characters.
         """
         start, parts, size, depth = self._line, [text], len(text), _count_open(text)
         while depth > len(end) or not self._is_complete(parts, end):

@@ -125,21 +125,19 @@ def read_schedule(text: str, path: str) -> Schedule:
 
 
 def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
-    """Write a schedule as CSV in the format of PyTorch, one row per device, with CRLF line ends.
+    """Write a schedule as CSV in PyTorch's format: one row per device, with CRLF line breaks.
 
-    A row has the passes of its device in order; an overlapped forward pass shares the cell with
-    the pass after it. With `has_messages`, a row also has:
+    A row has the passes of its device in order. An overlapped forward pass shares the cell
+    with the next pass. `has_messages` adds, as devices run a cell per round if its input is
+    available:
 
-    - first an UNSHARD per stage of the device, in the order of their first passes
-    - a send after the cell of its pass, if the next stage (for gradients the previous one) is
-      on another device
-    - a receive, appended to the row of the other device at the moment of its send. To find this
-      moment the devices are executed in rounds: in ascending order, each runs its next cell if
-      it has its inputs
-    - REDUCE_GRAD and RESHARD of a stage after its last pass and the send of that pass
+    - at the start of a row: an UNSHARD per stage of the device, in the order of first passes
+    - after a pass whose next stage (for gradients: previous stage) is on another device: a
+      send, and at that moment a receive in the row of the other device
+    - after the last pass of a stage and its send: REDUCE_GRAD and RESHARD
 
-    Raises `InputError` (`pipeline-csv`) for schedules in two directions, for token slices and,
-    with `has_messages`, for schedules that deadlock.
+    Raises `InputError` (`pipeline-csv`) for schedules in two directions, for token slices,
+    and, with `has_messages`, for a deadlock.
     """
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"

@@ -38,29 +38,18 @@ def join_ranks(
     provenance: Provenance,
     extension: Mapping[str, JsonValue],
 ) -> Workload:
-    """Join the nodes of all ranks to a workload, rank by rank, each in the order of its file.
+    """Join the nodes of all ranks to one workload, by rank, each in the order of its file.
 
-    With `ranks_missing=assume-same`, missing rank r copies the file at position r modulo the number
-    of files, in the order of ranks. Recorded dependencies become data dependencies, assumed ones
-    control dependencies. The extension `pytorch` has these members, and then those of `extension`,
-    which replace members of the same name:
+    The number of ranks is the recorded one, otherwise the highest that occurs plus 1. With
+    `ranks_missing=assume-same` a rank r without a file copies one: of all files in order of
+    rank, that at position r modulo their number. Recorded dependencies become data
+    dependencies, assumed ones control dependencies. Members of `extension` replace those with
+    equal names.
 
-    - `files`, `has_device` and `idle`: lists by rank; `idle` is null without a device and for
-      assumed ranks
-    - `assumed_ranks`: ascending
-    - `memory_names`, `communication_names`: sorted; the latter includes messages without a known
-      peer, which become computations
-
-    Raises `InputError`, checked in this order:
-
-    1. `rank-twice`: two files of one rank
-    2. `mixed-jobs`, `rank-range`: as `_find_world_size`
-    3. `missing-ranks`: missing ranks without the option, or more than 2^26 copied nodes with it
-    4. `too-large`: a number of a call does not fit in 64 bits
-    5. `group`: a rank communicates in a group of which it is no member
-    6. `missing-ranks`: the group of a copied call cannot be derived, or a copied call is a message
-
-    Rules 5 and 6 are checked call by call. Raises `ValueError` without files.
+    Raises `ValueError` without files. Raises `InputError` for two files of one rank, then for
+    wrong numbers of ranks, for missing ranks without the option (or more than 2^26 copied
+    nodes) and for numbers beyond 64 bits. Then, per call: for a rank that is no member of the
+    group, and for a copied message or a copied call whose group cannot be derived.
     """
     _check_unique(parts)
     sources = _select_sources(parts, options)

@@ -159,17 +159,17 @@ class _File:
 def write(selection: Selection, options: SelectionOptions) -> WriteResult:
     """Return the XML files of a selection, in a folder that is named after the runtime.
 
-    For each window of sizes the fastest algorithm that can be written is used; if its file serves
-    only the smaller sizes, the next fastest serves the rest (`_add_window`). Files are in the order
-    of the collectives, then of the modes if a mode needs its own file (in-place first), then of the
-    windows. Every file has been checked: the runtime uses it without warnings.
+    Each window of sizes gets the chosen algorithm, otherwise the fastest one that can be
+    written. If its file serves only the smaller sizes, the next one serves the rest. Files
+    are in the order of collectives, then modes (in place first) if a file has one mode, then
+    windows. The runtime uses every file without warnings. The following cases are losses,
+    left to the runtime:
 
-    These cases are losses and are left to the runtime: collectives with a root, collectives that
-    the runtime does not know, and sizes without a writable algorithm. If all are such cases, the
-    result has no files; no error is raised.
+    - collectives with a root, or unknown to the runtime
+    - an all-to-all in place, if a file has one mode
+    - sizes without a writable algorithm
 
-    Notes come in this order: the use of the folder, the versions of the runtime, and the algorithm
-    of each file. Nothing is written to disk.
+    If no file is left, no error is raised. The function writes no file to disk.
     """
     folder = _Folder(RUNTIMES[options.runtime], options.proto)
     for selected in selection.collectives:

@@ -211,17 +211,17 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
 
 
 def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:
-    """Return the positions of NPUs in the lowest layers, and of switches in layers by level.
+    """Place the nodes of a topology in layers; return float64[num_nodes, 2] in pixels.
 
-    The result is float64[num_nodes, 2] in pixels, y downwards. `level`: 0 for NPUs, from 1 for
-    switches. The layers are those of `_assign_layers`, in which internal switches of hosts are
-    below the NPUs. The lowest layer begins at y = 0, and higher ones have more negative y.
+    `level`: 0 for NPUs, from 1 for switches; each level is a layer. But internal switches of
+    hosts get a layer below the NPUs, if other switches of level 1 exist. The lowest layer has
+    y = 0; higher ones have smaller (negative) y.
 
-    The nodes of a layer are spread evenly over the width of the widest layer, which is at most
-    that of a page without margins. NPUs of level 0 are in their order. Other nodes are sorted by
-    the mean x of their neighbours one level below, ties by number, and `boxes` (collapsed groups)
-    come last. If the nodes of a layer need more than this width, they alternate between two or
-    more rows.
+    Every layer is spread evenly over one width: that of the widest layer, at most the page
+    without margins. A layer that needs more alternates between two or more rows. In a layer,
+    NPUs are in their order. Switches are sorted by the mean x of their neighbours one level
+    below (0 without any), ties by number. Switches in `boxes` (collapsed groups) count as the
+    right edge.
     """
     floor = _assign_layers(topology, level)
     width = _compute_layer_width(topology, floor)

@@ -98,9 +98,16 @@ def _combine(times: list[DeepSpeedTime]) -> Iterator[DeepSpeedTime]:
 
 
 def _parse_json(facts: MeasurementRequest, text: str) -> tuple[int, list[DeepSpeedTime]]:
-    """Return ranks and times of a summary in JSON; lines are 0.
+    """Return (ranks, times) of a DeepSpeed summary in JSON, in the order of the file.
 
-    Raises `InputError` for invalid JSON, without ranks, and for entries of a wrong form.
+    Ranks are `metadata.world_size`, otherwise (missing or 0) those of `facts`. The times are
+    the averages by operation and size: from `straggler_analysis` if it has entries, otherwise
+    from `summary`. Each becomes a `DeepSpeedTime` with line 0, converted from ms to us. Its
+    bytes are the size of the file, for an all-gather times the ranks. A missing table gives
+    no times.
+
+    Raises `InputError` for invalid JSON, without ranks (`missing-facts`), and for an entry
+    without an integer size or a finite time.
     """
     file = facts.source.name
     document = parse_json_object(text.encode(), file)

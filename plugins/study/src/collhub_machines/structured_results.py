@@ -112,28 +112,17 @@ class _Collector:
 def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
     """Read the JSON file that `-J` of nccl-tests writes, as points in bytes and us.
 
-    Facts come from the file, otherwise from the request: the collective (file name of `args[0]`),
-    the ranks (number of entries of `config.devices` in the group of the first entry) and the
-    nodes (number of their host names). Nodes are 1 if neither has them. The points have no host
-    names.
+    Collective, ranks and nodes (default 1) are those of the file, otherwise of the request.
+    Each result has a half out of place, then one in place. The first rule that applies to a
+    half:
 
-    Each result gives one point per half that the file contains: first out of place, then in
-    place. Points have the order of the file. In the order of these rules:
+    - missing, null or empty: ignored
+    - with CPU times (`cpu_time`): `InputError`
+    - with wrong elements (`nwrong` above 0): a warning in `skipped`
+    - of a place that `options` does not select: ignored
 
-    - A half that is missing or null is ignored.
-    - A half with CPU times (`cpu_time`) raises `InputError`.
-    - A half with wrong elements (`nwrong` above 0) gives a warning in `skipped`. So do errors of
-      the test, and wrong results (`out_of_bounds`).
-    - A half of a place that `options` does not select is ignored.
-    - An invalid point (`Measurement.defect`) gives a warning in `skipped`.
-
-    A truncated file gives its complete results and a warning.
-
-    Raises `InputError` also for empty text, bytes that are not UTF-8 and invalid JSON, for devices
-    that are not those of one test (`_check_devices`), for a test of another operation than a
-    collective, if the collective is unknown in both (`missing-facts`), if the ranks are, and if no
-    point remains (`no-results`). The last error contains the warnings; without warnings, it names
-    the missing place.
+    Invalid points, a truncated file and failures that the test reports give warnings, too.
+    Raises `InputError` for invalid JSON, unknown facts, inconsistent devices, and no point.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)

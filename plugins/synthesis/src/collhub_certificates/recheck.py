@@ -125,20 +125,18 @@ def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) ->
 
 
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check the certificate of an algorithm by recomputing its claims; flaws become diagnostics.
+    """Check the certificate of an algorithm by recomputing its claims; return the report.
 
-    The network is the topology of the request, or the links in the certificate if there is
-    none. A request without an algorithm raises `AssertionError`. An algorithm without a
-    certificate gives `ok` False, `is_applicable` False, and no facts.
+    The network is the topology of the request, otherwise the links in the certificate. Flaws
+    become diagnostics, not exceptions. `ok` is True if no diagnostic is an error.
 
-    `ok` is True if no diagnostic is an error. A certificate without trees gives only a
-    warning. A document that violates the schema is an error `certificate-form`, without
-    rate and bound.
+    - No certificate: `ok` and `is_applicable` are False, and there are no facts.
+    - A certificate that violates the schema: error `certificate-form`; rate and bound are
+      None.
+    - A certificate without trees: a warning; only the bound is checked, and the rate is None.
 
-    Facts: `is_optimal` (ok, and the rate equals the bound), `rate` and `bound` (exact
-    fractions of bytes per second as text; None if not recomputed), and `not_proved` (sorted
-    paths of the fields that no check proves). The details give rate, bound and the
-    descriptions of these fields for people.
+    Facts: `rate`, `bound` (bytes/s, exact fractions as text), `is_optimal` (`ok`, rate equals
+    bound), `not_proved` (sorted paths of fields). No algorithm raises `AssertionError`.
     """
     assert request.algorithm is not None
     certificate = find_certificate(request.algorithm)

@@ -232,21 +232,18 @@ class _Rows:
     def find_data_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> _Edges:
-        """Return (parent rows, child rows) of all data dependencies, two int64; pairs may repeat.
+        """Return (parent rows, child rows) of all data dependencies: two int64 arrays.
 
-        A child starts after its parent. An entry is a block of a message. The row that writes a
-        piece is the REDUCE of a staged piece (received into SCRATCH first), otherwise the receive.
-        Parent -> child, in this order:
+        A child starts after its parent. Pairs may repeat. Rows are those before sorting. The
+        writer of a piece is its receive, or its REDUCE if it is staged (first received into
+        SCRATCH). In order:
 
-        1. last write of a block on the sender before the send -> the send
-        2. previous write of a block on the receiver -> the row that writes the piece
-        3. a send -> the row that writes the block on the sender next
+        1. last writer of a block on the sender -> send of the block
+        2. previous writer of a block on the receiver -> writer of the piece
+        3. send of a block -> next writer of the block on the sender
         4. receive of a staged piece -> its REDUCE
-        5. REDUCE of a staged piece -> the next receive, by round, into the same SCRATCH slot
-        6. the edges of `_find_copy_edges`
-
-        Rows are those before sorting. No row is its own parent. Without messages both arrays are
-        empty.
+        5. REDUCE of a staged piece -> next receive, by round, into the same SCRATCH slot
+        6. early copy -> send or REDUCE of the block; send from INPUT -> late copy
         """
         piece = self.pieces.of_entry
         writer, sender = self.write[piece], piece

@@ -638,19 +638,17 @@ class _ModuleWriter:
             self._write_call(operation, call)
 
     def _write_call(self, operation: Operation, call: Mapping[str, object]) -> None:
-        """Append the call of an operator of PyTorch to the lines of the module.
+        """Append the lines of the module that call an operator of PyTorch.
 
-        `call`: `operator`, such as `aten.add.Tensor`; `arguments` by name, in order;
-        `keywords`, names of the arguments that are passed by name; `results`, number of results
-        (default 1). One result is assigned to the name of the operation. Several are assigned
-        to `NAME_results`, and the one with the index `output` (default 0) to the name.
+        `call`: `operator` (`aten.add.Tensor`), `arguments` (values by name, in order), `keywords`
+        (names of arguments to pass by name), `results` (number, default 1) and `output` (default
+        0). One result is assigned to the name of the operation. Several are assigned to
+        `NAME_results`; a second line assigns the one with index `output` to the name. Operators
+        that create tensors, such as `aten.zeros`, also get `device=device_`. `aten.view` and
+        `aten._unsafe_view` become `aten.reshape.default`, as a view may need a copy.
 
-        Operators that create tensors (`_FACTORIES`) get `device_` as device. `aten.view` and
-        `aten._unsafe_view` become `aten.reshape.default`, because a view may need a copy.
-
-        Raises `InputError` without a valid operator, arguments or keywords, for an operator in
-        `_FORBIDDEN` or a namespace in `_FORBIDDEN_NAMESPACES`, for an argument with an invalid
-        name or value, and for an `output` that is no integer from 0 to `results` - 1.
+        Raises `InputError` (`torch-module`) for an invalid operator, argument, keyword list or
+        `output`, and for operators that load files or code, or use strides (`aten.as_strided`).
         """
         name, operator = operation.name, call.get("operator")
         arguments, keywords = call.get("arguments"), call.get("keywords")

@@ -59,21 +59,15 @@ class _Gpu:
     def build(self) -> dict[str, Any]:
         """Build the JSON object of a rank, with `copies` instances of each thread block.
 
-        `copies` is the number of instances of the program. Members of the object:
-
-        - `id`: the rank.
-        - `input_chunks`, `output_chunks`, `scratch_chunks`: those of the program times
-          `copies`.
-        - `threadblocks`: instance c of block t has the id and the position t * `copies` + c.
-          Every number below the largest used one has blocks. Blocks of unused numbers have no
-          operations. The operations are those of `lower_block`: fused and with nops if the
-          program requests it.
-        - `channels`: see `_build_channels`.
-        - `remote_buffers`: rank, buffer type and channel types of each, once for all instances.
-        - `semaphores`: for each semaphore of the program in order, `copies` equal entries with
-          its initial value.
-
-        A rank without operations has an empty list of thread blocks.
+        - `id`: the rank
+        - `input_chunks`, `output_chunks`, `scratch_chunks`: those of the program times `copies`
+        - `threadblocks`: instance c of block t has the id and position t * `copies` + c. Unused
+          numbers below the largest used one get blocks without operations. The list is empty for
+          a rank without operations. Operations are fused, and synchronized by nops, if requested.
+        - `channels`: one object per channel type in order of first use, with each peer `copies`
+          times; then each switch `copies` times
+        - `remote_buffers`: rank, buffer type and channel types, once each
+        - `semaphores`: per semaphore `copies` equal entries with its initial value
         """
         program, copies = self.program, self.copies
         recorded = program.blocks[self._rank]

@@ -504,11 +504,12 @@ def _add_up(
 ) -> None:
     """Add steps of `rank` that store the sum of its own unit and one unit of each peer.
 
-    There is one reducing receive per peer, in the order of `peers` and in lane `_LANE`. The first
-    adds the received unit to unit `own_unit` of the input, and depends on all rows of `sent`
-    (sends of the rank). Each further one adds to the sum so far, and depends on the step before
-    it. The sums are stored in unit 0 of the output. Without peers, the rank's own unit is copied
-    there.
+    The sum is stored in unit 0 of the output. All steps have the same lane.
+
+    - With peers: one reducing receive per peer, in the order of `peers`. The first adds the
+      received unit to unit `own_unit` of the input; it depends on all rows of `sent` (sends
+      of the rank). Each further one adds to the sum so far, and depends on the one before it.
+    - Without peers: one copy of unit `own_unit`, which depends on all rows of `sent`.
     """
     if not peers:
         steps.add(

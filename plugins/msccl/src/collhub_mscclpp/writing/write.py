@@ -200,17 +200,16 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 
 
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
-    """Write the operations of all thread blocks, divided to fit the executor's tables.
+    """Write the operations of all thread blocks of a draft, cut so that they fit the executor.
 
-    Returns for each rank a list of segments, which become the thread blocks of the plan; it is
-    empty for a rank without steps. A block of the draft becomes one segment, or several if its
-    operations, channels or buffers exceed a table. If several blocks share the work (option
-    `tbg`), each part of a block has such segments. The order is by block, then by part.
+    Returns one list per rank, empty for a rank without steps. Its segments become the thread
+    blocks of the plan, ordered by block of the draft, then by part. The option `tbg` is the
+    number of parts that share the work of a block. Each part is one segment, or several if
+    its operations, channels or buffers exceed a table of the executor.
 
-    Steps that one operation executes together form a group. Before a group, the semaphores that
-    its steps wait for are acquired; after it, those that its steps signal are released. New
-    semaphores and remote buffers are added to the tables of the draft, so this function must be
-    called only once per draft.
+    Consecutive steps that one operation executes form a group. Before a group, all semaphores
+    are acquired for which its steps wait. After it, those that its steps signal are released.
+    New semaphores and remote buffers are added to the draft: call this only once per draft.
     """
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     blocks: list[list[Segment]] = [[] for _ in draft.tables]
