@@ -103,27 +103,23 @@ def scan_json_head(head: bytes) -> JsonHead | None:
 
 
 def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
-    """Return the reader of `kind` for an input.
+    """Return the reader of `kind` for an input, by its suffix and its signature.
 
-    Readers of formats with another layout (file, folder, ranks) take no part. A reader that
-    executes its input takes part only for one file that the user named with its suffix.
-    Signatures are searched in the first 4096 bytes (of JSON, in `JsonHead.searched`). W are the
-    readers of workloads with the suffix or a matching signature or, if no reader at all has the
-    suffix, all readers of workloads. The first rule that applies decides:
+    Only readers for its layout (file, folder, ranks) count; those that execute it only for
+    one file named with their suffix. Candidates have a signature in the first 4096 bytes; if
+    any also have the suffix, only these. Rules, in this order:
 
-    - Exactly one reader has the suffix: this reader. But if its format has a signature that
-      does not match, and the only reader with a matching signature has a format without
-      suffixes: that one.
-    - Competitors are the readers with a matching signature and the suffix; without such
-      readers, all with a matching signature. Exactly one competitor is not in W: the first
-      reader in W whose `claims` accepts the content; if none does, this competitor.
-    - There is exactly one competitor: this competitor.
-    - There is no competitor. Only readers with the suffix that are not in W count. If some of
-      them have no signature, only these count. Exactly one reader remains: this reader.
+    1. Exactly one reader has the suffix: this one. Exception: its format has a signature that
+       is absent, and the only reader with a matching one has a format without suffixes: that
+       one.
+    2. Exactly one candidate is not for workloads: the first workload reader that `claims` the
+       content, otherwise this candidate. Workload readers need the suffix or to be a
+       candidate, but all take part if no reader has the suffix.
+    3. There is exactly one candidate: this one. Without candidates: the only reader with the
+       suffix that is not for workloads; of several the only one without a signature.
 
-    Otherwise raises the error of `_create_json_error` for JSON (or the suffix `.json`) without
-    competitors if all plugins are loaded, else that of `_create_ambiguity_error`. Raises
-    `PluginError` if a function `claims` fails.
+    Otherwise `InputError` (`PluginError` if a plugin that is not loaded may have the reader) is
+    raised. Raises `PluginError` if `claims` fails.
     """
     name = opened.source.parts[0].name
     able = [

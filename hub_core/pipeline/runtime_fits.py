@@ -62,20 +62,19 @@ def create_target(
     *,
     is_quick: bool = False,
 ) -> SynthesisTarget:
-    """Return the target of a synthesis: limits of the chosen runtimes, and the function that fits.
+    """Return the target of a synthesis: limits of runtimes, and the function that fits a result.
 
-    `chosen`: at least one runtime. `sizes`: sizes in bytes that the algorithm must serve; the time
-    counts for the first one. `variants`: lists forms of an algorithm with their times. `is_quick`:
-    the resources of fitted algorithms may be those of other programs than the written ones, as far
-    as runtimes find them faster (`Runtime.fits_quickly`).
+    `chosen`: at least one runtime. `sizes`: bytes that the algorithm must serve; times are
+    for the first. `variants`: lists forms of an algorithm. `is_quick`: resources may be of
+    another program than the written one (`Runtime.fits_quickly`).
 
-    Numbers of chunks suit all runtimes: the smallest `max_units` counts, and the least common
-    multiple of their `unit_bytes` must divide every chunk. `max_chunks` is the largest limit of the
-    runtimes on received messages of a rank, None if one of them has no such limit. `fit` tries the
-    runtimes in order and uses the first one that executes the algorithm. `limits` and
-    `replace_limits` are set for a single runtime only, otherwise None.
-
-    Raises `InputError` (`size-not-served`) for a size that is no multiple of these bytes.
+    - Numbers of chunks suit all runtimes: the smallest `max_units`, and chunks that are
+      multiples of all `unit_bytes`. `InputError` (`size-not-served`): a size is no such
+      multiple.
+    - `max_chunks` (messages that a rank may receive) is the largest of the runtimes, None if
+      one has no limit.
+    - `fit` uses the first runtime that executes the algorithm. `limits` and `replace_limits`
+      are None for several runtimes.
     """
     names = " and ".join(one.runtime.name for one in chosen)
     unit_bytes = lcm(*(one.runtime.limits.unit_bytes or 1 for one in chosen))

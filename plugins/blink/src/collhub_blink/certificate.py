@@ -147,17 +147,17 @@ def build_planes_certificate(
     shares: Sequence[Share],
     bound: RateBound,
 ) -> JsonObject:
-    """Build the certificate of trees on several planes.
+    """Build the certificate (a JSON object) of trees on several planes of links.
 
-    `shares`: one entry per plane that carries data. `bound`: the bound for the links of all planes.
-    The result has the fields of `_build_head`, with the sum of the shares' rates as rate, and:
+    `shares`: a part of the data with its trees, for each plane that carries data. `bound`:
+    for the links of all planes. To the fields of every certificate, with the sum of the
+    shares' rates, it adds:
 
-    - `tree_count`: the number `trees` of all planes; `at_least` 1, `status` "feasible" and a
-      `reason`, because the fewest trees across planes are not searched. It has no `unit`.
-    - `planes`: by share `plane` (number), `share` (of the data), `rate` in bytes/s (both fractions
-      as text) and `bound`
-    - `trees`: the trees of all shares in order, each with its `plane`. Missing if their number
-      times the number of NPUs of the topology is above `_MAX_NUMBERS`.
+    - `tree_count`: the number of trees in `trees`; `at_least` 1, `status` "feasible" and a
+      `reason`, because the fewest trees are not searched
+    - `planes`: for each share the number of its plane, its part, rate (bytes/s) and bound
+    - `trees`: those of all shares in order, each with its `plane`; left out if trees times
+      NPUs of the topology are above 2^15
     """
     packings = [share.packing for share in shares]
     rate = sum((packing.rate for packing in packings), Fraction(0))

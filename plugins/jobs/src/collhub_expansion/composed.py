@@ -144,17 +144,16 @@ def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
     """Compose the algorithms of phases to one collective of all ranks on a grid.
 
-    The grid has one dimension per distinct `level` of the phases. Its size is the number of `npus`
-    of the phase (of the last one, if several have this level). Ranks are numbered with the lowest
-    dimension fastest: on a 2 x 3 grid, ranks 0 and 1 differ in dimension 0.
+    Each phase is a collective within the groups of ranks along one dimension, its `level`.
+    The size of a dimension is the number of `npus` of its phase. Ranks are numbered with the
+    lowest dimension fastest. Phases run one after the other, each on the output of the
+    previous one. Copies without duration are added where a phase needs another order of the
+    data, and at the end to OUTPUT.
 
-    Phases run one after the other, each on the output of the previous one, in all groups of ranks
-    along their dimension. Copies without duration are added where a phase needs another order of
-    the data. Every rank begins with all units of its input, in an all-gather with one unit. The
-    collective has as many units as ranks. At the end each rank copies its result to OUTPUT.
-
-    The result is not verified here: the caller chooses phases that together perform `kind`. Raises
-    `ValueError` for a reduce-scatter in a dimension along which the data are already scattered.
+    The units of the collective are as many as the ranks. Each rank begins with its complete
+    input: one unit in an all-gather, otherwise all. The caller ensures that the phases
+    perform `kind`. Raises `ValueError` for a reduce-scatter in a dimension in which data are
+    already scattered.
     """
     sizes = {phase.level: len(phase.npus) for phase in phases}
     levels = sorted(sizes, reverse=True)

@@ -205,21 +205,17 @@ class Maker:
     def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> Phase:
         """Return template number, dimension and estimated time in ns of a native phase.
 
-        A template has the nodes of an algorithm. The algorithm is synthesized and verified for the
-        first group of the phase (ranks 0, stride, 2 x stride, ...), and its nodes are copied to all
-        groups of `job_request.members`. Phases with equal synthesizer, options, kind, bytes, first
-        group and `job_request.members` share a template. Only the first one synthesizes, and adds a
-        template and its record. The time in ns is that of the first rank: its durations, its sent
-        bytes divided by the bandwidth of the dimension, and one latency per sent message. It is 1
-        if the topology has no dimensions.
+        A template has the nodes of an algorithm, synthesized and verified for the first group
+        (ranks 0, stride, 2 x stride, ...) and copied to all groups of `job_request.members`.
+        Phases of equal synthesizer, options, kind, bytes, group and members share one. If
+        `phase.choice.alternates`, the option `root` is "highest" and "lowest" in turn, counted by
+        kind of `job_request` and dimension.
 
-        If `phase.choice.alternates`, the option `root` is added: "highest" in call 0, 2, ... and
-        "lowest" in call 1, 3, ... Calls are counted per kind of `job_request` and dimension, also
-        calls that find an existing template. So such phases have up to two templates.
+        The time is that of the first rank: all durations, its sent bytes by the bandwidth of the
+        dimension, and one latency per sent message; 1 without dimensions.
 
-        Raises the errors of the synthesizer, the `InputError` of `admit`, and `UsageError`
-        (`invalid-subset`) if the topology does not have the ranks of the first group. Errors add no
-        template, but the call is counted.
+        Raises errors of the synthesis and verification, and `UsageError` (`invalid-subset`) if
+        the topology lacks ranks of the group. They add no template, but the turn counts.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)

@@ -130,17 +130,16 @@ class _Document:
     def workload(self) -> Workload:
         """Build the workload from the parsed JSON document.
 
-        The constructor has checked the document against the schema, except for the entries of
-        nodes, names, extras, algorithms, extensions and counts. The types and lengths of these
-        are checked here, except for the extensions, which may have any content. Raises
-        `InputError` for the first defect:
+        The constructor has checked all members against the schema, except for the contents of
+        nodes, names, extras, algorithms, extensions and counts. Extensions may have any content;
+        the other ones are checked here. Raises `InputError` for the first defect. Its message
+        depends on the defect:
 
-        - a wrong type or length, an unknown or a missing column: the message begins with the
-          JSON path
-        - values of nodes out of range, and dependencies between ranks: a message about the
-          column, with the file
-        - other defects of the model, such as a group that lists a rank twice or groups that
-          contradict nodes: only the first message, after the path `$`
+        - wrong types or lengths, an unknown or a missing column: the JSON path, then the defect
+        - values of nodes out of range, dependencies between ranks: the defect, located at the
+          file
+        - other defects, such as a group with a repeated rank: `$: ` and the first message of the
+          model
         """
         root = self._root
         for key in ("names", "extras"):

@@ -115,23 +115,19 @@ def node_rings(nodes: Sequence[Sequence[int]], channels: int) -> list[tuple[int,
 
 
 def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[int, TreeNode]]:
-    """Return the tree of each channel: a chain in every node, and a binary tree between the nodes.
+    """Return NCCL's balanced tree of each channel: parent and children by rank.
 
-    This is NCCL's balanced tree. `nodes`: ranks of every node; there must be one. A tree is a dict
-    by rank, ascending, with parent (-1 at the root) and children. H is half of `channels`, rounded
-    up, at least 1.
+    `nodes`: ranks of each node, at least one. The root has parent -1. H is half of
+    `channels`, rounded up. Children are first in the own node, then in other nodes,
+    ascending.
 
-    - Chain: on several nodes, channel c begins with GPU (c mod H) mod (GPUs of the node); on one
-      node it begins with GPU 0. The other GPUs follow in cyclic order. The first GPU of a chain is
-      the parent of the second one, and so on.
-    - Between nodes, channels below H use the first tree (`find_tree_parents`), the others the
-      second one (`find_second_tree_parents`). The first GPU of a node's chain is a child of a GPU
-      in the parent node. That GPU is the second of the parent's chain if the child has the lower
-      number of the two nodes, otherwise the first; with one GPU per node it is always the first.
-
-    Nodes are numbered from 0. In the second tree of n nodes, node k has the number n - 1 - k if n
-    is even, otherwise (k - 1) mod n. The children of a rank are the one in its chain, then those in
-    other nodes, ascending.
+    - Within a node, the GPUs form a chain in cyclic order, each the parent of the next.
+      Channel c begins with GPU (c mod H) mod (GPUs of the node); with one node it begins with
+      GPU 0.
+    - Between nodes, channels below H use NCCL's first binary tree, further ones its second
+      one, in which node k of n counts as n - 1 - k (n even) or (k - 1) mod n. The first GPU
+      of a chain is the child of a GPU in the parent node: its second GPU if the child's node
+      has the lower number, otherwise (or in a node with one GPU) its first.
     """
     count, half = len(nodes), max(1, -(-channels // 2))
     # Parents of the nodes, and the number of each node within the tree.

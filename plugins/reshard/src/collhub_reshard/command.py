@@ -151,14 +151,15 @@ def reshard(
 def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """Return the moves of `--tensor` in their order, then those of the file of `--tensors`.
 
-    Each `--tensor` moves from `--from` to `--to`, without release and due time, and is named
-    `tensor 0`, `tensor 1` and so on. Entries of the file without sides use `--from` and `--to`,
-    too. `host_size`: devices per host; `None` for the length of the last axis of each mesh.
+    A `--tensor` moves from `--from` to `--to`, without release and due time, and is named
+    `tensor 0` and so on. Entries of the file use these sides if they lack one. `host_size`:
+    devices per host; None for the length of the last axis of each mesh. The errors, in this
+    order:
 
-    Raises `UsageError` if there is a `--tensor` without both `--from` and `--to`, if the text of a
-    tensor or side is invalid, and if neither `--tensor` nor `--tensors` is given. Raises
-    `InputError` for a file that cannot be read (`not-readable`) or is no valid list of tensors
-    (`invalid-state-dict`).
+    1. `UsageError` for the first `--tensor` that lacks a side, or with an invalid text
+    2. `InputError` for a file that cannot be read (`not-readable`) or is no valid list of at
+       least one tensor (`invalid-state-dict`)
+    3. `UsageError` without `--tensor` and `--tensors`
     """
     from collhub_shardings import parse_move
 

@@ -28,21 +28,20 @@ _MAX_ADDRESSES = 2.0**61
 def join_in_sequence(
     parts: Sequence[StepTable], collective: Collective, scratch_units: Int64Array
 ) -> StepTable:
-    """Concatenate the steps of algorithms that run one after another, with the needed dependencies.
+    """Concatenate the steps of algorithms that run one after another, without a barrier.
 
-    On every rank the steps of a part precede those of the next one, and keep their order and
-    dependencies. The regions of all parts must already be in the buffers of `collective`. Each part
-    gets separate channels and lanes. Channels of messages are shifted above the largest one of all
-    previous parts, lanes above the largest one on the same rank. Channels of local steps and the
-    lane -1 stay.
+    `parts`: at least one, with regions already in the buffers of `collective`.
+    `scratch_units`: int64[ranks], all scratch. On each rank, the steps of a part precede
+    those of the next.
 
-    There is no barrier. A step gets a data dependency on a step of an earlier part if both access a
-    unit, one of them writes it, and no conflicting access of it is between them. Memory is shared
-    as in any of the modes (in place, out of place) that the collective supports. Steps that can
-    never run get no new dependency. `scratch_units`: int64[num_ranks], total scratch.
+    - Messages get channels above all of earlier parts. Lanes get numbers above those of
+      earlier parts on the rank. Channels of local steps and the lane -1 remain.
+    - A step gets a data dependency on a step of an earlier part if both access a unit, one of
+      them writes it, and no other access in between conflicts with them. This holds for every
+      mode (in place, out of place) of the collective. Steps that can never run get none.
 
-    There must be at least one part. Raises `InputError` (`too-large`) for 2^61 units of memory or
-    more, and for more than `MAX_ACCESSES` overlapping accesses.
+    Raises `InputError` (`too-large`) for 2^61 units of memory or more, and for more than
+    `MAX_ACCESSES` overlapping accesses.
     """
     # There is no barrier: a step waits only for those steps of earlier parts that touch the same
     # units, one of the two writing, in a mode that the collective claims. Such pairs are found on

@@ -326,25 +326,18 @@ def forced_choices(text: str) -> dict[str, str]:
 
 
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
-    """Apply a comment line of the output to the last test of `tests`, or start a new test with it.
+    """Apply a comment line of the output of nccl-tests to the last test, or to a new one.
 
-    `line`: the line as it is, for the positions of columns; `stripped`: it without blanks at its
-    ends, beginning with `#`. A line that names a starting test, or its parameters, starts a new
-    test if the last one has columns or rows. The new one is `following` of the last test if there
-    is one, else a test with its library and version.
+    `line`: original text, for positions of columns; `stripped`: without outer blanks. The
+    name of a starting test, or parameters, begin a new test if the last one has rows or
+    columns. A name is taken (of a concluded test only if there is none yet), and the rest is
+    skipped. Otherwise the first fitting form of each list is applied:
 
-    The first form that fits is applied:
+    - the library version; the word rccl before the first row (sets the library); the
+      parameters; a line with `...` at its end after ranks and before columns (ranks are cut)
+    - a rank; the order of in place and out of place; the columns; the units; a summary
 
-    - the name of a starting or concluded test; a concluded name counts only without an earlier name
-    - library and version (`_note_version`); or "rccl" in any case before the first row, which gives
-      the library only;
-      or parameters; or a line that ends in `...` after ranks and before the columns, which marks
-      the list of ranks as cut
-
-    After the forms of the second kind, also if none of them fits, the first of these is applied: a
-    rank with group, host and GPU; the order of in place and out of place; the columns
-    (`_set_header`); the units of the columns; a summary line, which completes the test. Other lines
-    are ignored. Raises `InputError` for unusable columns and for units other than bytes and us.
+    Raises `InputError` for unusable columns, and for units other than bytes and us.
     """
     test = tests[-1]
     name = _TEST_NAME.match(stripped)

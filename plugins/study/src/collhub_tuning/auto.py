@@ -157,8 +157,8 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     the result. A single one is not verified. If none is accepted, the first is the result,
     with warnings.
 
-    A limit or Ctrl-C stops the search with the algorithms so far. Ctrl-C before the first
-    one, or later, is raised. Raises `UsageError` for unknown candidates. Raises `InputError`
+    A limit or Ctrl-C stops the search with the algorithms so far. Ctrl-C is raised before the
+    first one, and after the search. Raises `UsageError` for unknown candidates. Raises `InputError`
     if none fits the runtime. Without algorithms it has the first code that applies:
     `too-large` (a synthesizer refused the size, and no limit was reached), `limit-reached` (a
     synthesizer was skipped or not reached), `nothing-fits`.

@@ -101,27 +101,19 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check an algorithm's lower bound of the time by counting the messages across its cut in time.
+    """Check an algorithm's lower bound of the time by counting messages across a cut in time.
 
-    Node v is after the cut from time `since_ps[v]` (picoseconds) on. The end of the cut is the
-    latest of these times. Data of nodes that are after the cut at time 0 must reach nodes that
-    are before it until the end. So some message starts at a node after the cut and arrives at a
-    node before it. If the links can transfer fewer such messages than must cross, no algorithm
-    finishes before the end of the cut.
+    Node v is after the cut from `since_ps[v]` (ps) on; the latest of these times is its end.
+    Data of nodes after the cut at time 0 must reach nodes before it. If fewer such messages
+    can cross than must, no algorithm finishes before the end.
 
-    An algorithm without such a certificate gives a report that is not applicable and not ok. The
-    report is ok, with `lower_bound_ns` as claimed, if all rules hold. Otherwise it is not ok, with
-    one diagnostic of the first rule that is violated. In this order (codes begin with
-    `certificate-`):
+    Without such a certificate the report is neither applicable nor ok. It is ok, with
+    `lower_bound_ns`, if all rules hold. Otherwise it has the flaw of the first broken rule:
 
-    1. The document can be read, and its network and ranks are valid (`_read_cut`).
-    2. Size, kind, ranks and root are those of the algorithm, then the number of units
-       (`collective`).
-    3. Fewer messages can cross than must; equal numbers prove nothing (`bound`).
-    4. The claim is an integer of at least 0, not above the end of the cut in ns (`bound`).
-
-    The network's name is reported as not proved; without a topology, the latencies of the links
-    are, too.
+    1. The document, its network and ranks are valid.
+    2. Its size, kind, ranks, root, then number of units are the algorithm's (`collective`).
+    3. Fewer messages can cross than must (`bound`).
+    4. The claim is an integer from 0 to the end of the cut in ns (`bound`).
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _CUT_KEY)

@@ -352,22 +352,17 @@ class _Class:
         return direction, np.where(direction < 0, size - distance, distance)
 
     def add_copies(self, rows: StepRows, phase: int) -> None:
-        """Add the copies into the order of a phase's messages, or to OUTPUT after the last phase.
+        """Add the copies before `phase` (from 0), which put units in the order of its messages.
 
-        `phase`: from 0 on; the number of phases means after the last one. The source is INPUT
-        before phase 0. Later it is SCRATCH: units that moved in the phase before are in its buffer
-        of arrived units, all others still in its buffer of units to send. The destination is the
-        phase's buffer of units to send.
+        The number of phases as `phase` means the copies to OUTPUT after the last one. The source
+        is INPUT before phase 0, otherwise SCRATCH: units that moved in the previous phase are
+        among the arrived ones, and all other units are still among those to send.
 
-        One copy step takes a maximal range of units that is consecutive in source and destination.
-        All its units moved equally in the phase before (direction and hops), and move in the same
-        direction in this phase. The steps are added to `rows`, by rank, then by position in the
-        order of messages.
-
-        Before phase 0 a copy waits for nothing. Later, a copy of units that moved depends on the
-        step by which they arrived (the receive, or the copy after it); a copy of other units on the
-        copies that stored them in the phase before. These recorded arrivals are then removed.
-        Before a phase, the new copies are recorded for its sends and for the next call.
+        A copy takes a maximal range of units that are consecutive in source and destination,
+        moved equally in the previous phase, and move in one direction now. Steps are added to
+        `rows` by rank, then by order. After phase 0, a copy depends on the arrival of its units
+        if they moved, otherwise on their previous copies. New copies are recorded for the sends
+        and the next call.
         """
         count, ranks = len(self._order), rows.num_ranks
         total = len(self._displacement)

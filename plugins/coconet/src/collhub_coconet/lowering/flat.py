@@ -563,18 +563,19 @@ class _FlatBuilder:
             self._connect(runs, member, operand, numbers, position)
 
     def _add_row_collective(self, operations: Sequence[Operation], operands: Sequence[str]) -> None:
-        """Add the nodes of an uneven collective: those of one algorithm per chunk of rows.
+        """Add the nodes of a collective with counts per rank: one algorithm per chunk of rows.
 
-        `operations`: the members of a bucket, which have equal counts, or a single operation.
-        `operands`: the values that they read, in the same order. The choice of the first operation
-        gives the number of chunks and the limit `at_once`. Chunks without rows have no nodes. On
-        each rank, the i-th chunk with rows waits until number i - `at_once` has ended there. Some
-        chunk must have rows.
+        `operations`: a single operation, or the members of a bucket, which have equal counts.
+        `operands`: the values that they read, in the same order.
 
-        Nodes that read rows on a rank wait for this chunk of all operands there. The producers of a
-        chunk of the results on a rank are all nodes of the chunk that write rows there. Readers of
-        the chunk on a rank without such nodes do not wait. Appends a `RowRuns` per chunk with rows
-        to `parts`. Raises `HubError` for an algorithm that does not fit or is incorrect.
+        The choice for the first operation gives the number of chunks and `at_once`. Chunks
+        without rows are skipped; at least one must have rows. On each rank, chunk i (with rows)
+        waits until chunk i - `at_once` has ended there. Nodes that read rows wait for this chunk
+        of all operands on their rank. Readers of a result wait for all nodes that write the chunk
+        on their rank.
+
+        One `RowRuns` per chunk is appended to `parts`. Raises `HubError` for an algorithm that
+        does not fit or is incorrect.
         """
         operation = operations[0]
         choice = select_choice(self.choices, operation.name)

@@ -71,24 +71,18 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
 def add_host_calls(
     profile: RankProfile, events: RankEvents, window: tuple[int, int] | None
 ) -> RankProfile:
-    """Return the profile of a rank with a device, with collectives of host libraries added.
+    """Add the collectives of host libraries to the profile of a rank with a device.
 
-    `window`: (start, end) in ns of the issue times, end excluded; None for all. A collective is
-    issued at the start of its issuing operator. Without such collectives, `profile` itself is
-    returned.
+    `window`: (start, end) in ns of the issue times, end excluded; None for all. Issue is the
+    start of the operator that issues a collective. Without any, `profile` itself is returned.
 
-    The collectives follow the activities of the device, in the order of issue, each on a new
-    stream. Their issue times become further points of the host; at equal times they follow the
-    given points. All points have no `work` (-1). Files do not record the group of a collective: it
-    gets the name of its library and all ranks, or None if their number is unknown.
+    The collectives follow those of the device, by issue, each on a new stream; the group is
+    the library's name and all ranks (None if unknown). Their issue times are added to the
+    points of the host, at equal times after the given ones; no point has `work` (-1). Waits
+    of `profile` remain. Before any other point the host waited for the collective that ended
+    last since the point before and was issued before it.
 
-    Waits that `profile` has are kept. Before any other point, the host is assumed to have waited
-    for the collective that ended last since the point before. The collective must have been issued
-    before the point.
-
-    Raises `InputError` (`no-issuer`) for a collective that starts in the window without an issuing
-    operator. Raises `InputError` (`group`) for a truncated list of ranks that no other record
-    completes.
+    Raises `InputError`: `no-issuer` without an issuing operator, `group` for truncated ranks.
     """
     issued = _host_calls(events, _Operators.of(events), window)
     if not issued:

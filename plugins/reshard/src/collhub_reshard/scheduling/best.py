@@ -336,17 +336,17 @@ def solve_exactly(
     work: float,
     time_limit_s: float | None = None,
 ) -> Solved | None:
-    """Search for the best schedule with the solver CP-SAT, starting from the schedule `hint`.
+    """Search for the best schedule with the solver CP-SAT, beginning with the schedule `hint`.
 
-    The best schedule has the smallest lateness of its latest task, then the smallest makespan.
-    `hint` has one piece per task. Without due times, no schedule longer than the hint is searched.
-    `least`: a lower bound on the makespan in ticks. `work`: limit in units of 10 deterministic
-    seconds (`_DETERMINISTIC_SECONDS`). `time_limit_s`: optional limit in seconds, at least 1 ms.
+    The best schedule has the smallest lateness of its latest task, then the smallest
+    makespan. `hint` has one piece per task; without due times, only schedules that are not
+    longer are searched. `least`: lower bound of the makespan in ticks. Limits: `work` in
+    units of 10 deterministic seconds, and `time_limit_s` (at least 1 ms), if given.
 
-    Returns the pieces, sorted by start, then task; a lower bound on the makespan in ticks, which
-    is `least` if any task has a due time; and whether the schedule is optimal. Returns None if no
-    schedule is found within the limits. The result does not depend on the number of cores, and on
-    elapsed time only if the time limit ends the search. Raises `ImportError` without OR-tools.
+    Returns the pieces by start, then task; a lower bound of the makespan in ticks (`least` if
+    any task has a due time); and whether the schedule is optimal. None if no schedule is
+    found within the limits. The result is reproducible unless the time limit stops the
+    search. Raises `ImportError` without OR-tools.
     """
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model

@@ -89,20 +89,16 @@ class TreeJobs:
     def orders(self, passes: int) -> Iterator[Int64Array]:
         """Yield several schedules of the jobs: the start times in ps, int64[jobs] each.
 
-        Each is a list schedule (`_compute_starts`): a free link starts its ready job of the highest
-        priority. Only the jobs of links from switches start in the order of arrival. The priorities
-        are:
+        In each, a free link starts its ready job of the highest priority; jobs on links from
+        switches start in the order of arrival. The path of a job leads from its start to the last
+        arrival that depends on it. The priorities, with a fixed pseudo-random order of equal
+        ones, are:
 
-        1. The lowest piece number first, then the job with the longest path from its start to the
-           last arrival that depends on it.
-        2. Only the longest path.
-        3. In each of `passes` passes, the jobs are scheduled backward in time, those that arrive
-           last in the previous schedule first. They are then scheduled forward, those that start
-           first according to the backward schedule first. The forward schedule is yielded, and is
-           the previous one of the next pass. It may be slower than earlier ones.
-
-        With more than 60 000 jobs (`_MAX_JOBS_FOR_PASSES`) there are only the first two. Equal
-        priorities are ordered by a fixed pseudo-random order. The jobs are not changed.
+        1. the lowest piece number, then the longest path
+        2. the longest path
+        3. In each of `passes` passes (none for more than 60 000 jobs): jobs are scheduled
+           backward in time, the latest arrivals of the previous schedule first. This order gives
+           the priorities of the next schedule, which may be slower.
         """
         # Compute the longest path from the start of each job to an arrival, in picoseconds.
         from collhub_flows.groups.kernels import compute_longest_tails
