@@ -107,7 +107,7 @@ def simulate(
 ) -> int:
     """Simulate the algorithm or workload in IN on a topology, by default on the network in IN.
 
-    Exit 0 if every rank finishes, else 1 with the reasons.
+    Exit 0 if every rank finishes at every size, else 1 with the reasons.
     """
     from hub_core.pipeline.simulation import NO_MACHINE, choose_timing, simulator_name
 

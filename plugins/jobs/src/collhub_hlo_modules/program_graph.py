@@ -907,13 +907,18 @@ class _GraphBuilder:
     def _replace_slice(
         self, name: str, part: str, starts: Sequence[Value], instruction: Instruction
     ) -> str | None:
-        """Add the update of a block of tensor `name` by `part`; return the name of the result.
+        """Add a node that overwrites a block of tensor `name` with `part`; return the result.
 
-        `starts`: first index of the block by dimension; only the start of the dimension in which
-        `part` is smaller is read. A start beyond the limits of this dimension is moved so that the
-        block is inside. If `part` has the complete shape, it is the result and no node is added.
-        None, without nodes, for another number of starts than dimensions, for a part that is
-        smaller in several dimensions, and if the start that is read is no known integer.
+        `starts`: first index of the block in each dimension. The first rule that applies is used:
+        1. `part` and the tensor have different numbers of dimensions: raises `_MisfitError`.
+        2. `starts` does not have one entry per dimension: None.
+        3. `part` differs in size from the tensor in several dimensions: None.
+        4. `part` has the shape of the tensor: the name of `part`.
+        5. The start in the only different dimension is no known integer: None.
+        6. Otherwise a node is added, and the result is its name. Its start is moved so that the
+           block is inside the tensor.
+
+        Only rule 6 adds a node. The starts in the other dimensions are not read.
         """
         shape, sizes = self._tensors[name].shape, self._tensors[part].shape
         _require(len(sizes) == len(shape))

@@ -139,23 +139,18 @@ def _band(saved_ns: Sequence[int]) -> tuple[int | None, int | None]:
 
 
 def _overlap_changes(job: _Job) -> Iterator[JobChange]:
-    """Yield at most one change: communications start when their data are ready, not when ordered.
+    """Yield at most one change: communications start when their data are ready.
 
-    The change drops dependencies that only state an order; the job itself is unchanged.
+    The change drops edges that only define an order; the job itself is unchanged.
+    - With the extension `EXTENSION` (profiles): edges from host nodes to a communication, or
+      to the gap (idle node) before it, if a device computation also leads to the target.
+      Edges from communications and gaps are kept.
+    - Otherwise: control edges from a computation to a communication with a data parent, and
+      from a communication with a data child to a computation.
 
-    - In jobs with the extension `EXTENSION` (profiles): edges from a node of the host to a
-      communication, or to the gap (idle node) before it. The source is neither a communication
-      nor a gap. The target must also have an edge from a device node that is no communication.
-    - In other jobs: control edges between a communication and a node that is none. A
-      communication that is the child must have a data parent; one that is the parent must have
-      a data child.
-
-    Nothing is yielded without such edges, or if ranks would wait for each other without them.
-
-    The saving in ns is the replayed time with the edges minus the one without them; it may be 0
-    or negative. If `limits_ns` of the job is not empty, its range is the smallest and largest
-    saving of the replays with the transfer times and with each limit; else the range is None.
-    Other errors of the replay pass through, such as `InputError` for nodes without a time.
+    No change is yielded without such edges, or if the job would deadlock. The saving in ns is
+    the time with the edges minus that without; it can be negative. Its range covers
+    `limits_ns` too, None without limits. Errors of the replay pass through.
     """
     workload = job.workload
     nodes = workload.nodes

@@ -156,21 +156,19 @@ class Audience:
 
 
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
-    """List the transfers of a box by a strategy, in the order in which they are sent.
+    """List the transfers by which a strategy sends a box, in the order of sending.
 
-    The box is the interval 0..1, divided into `chunks` equal chunks; chunk c is c / chunks to (c +
-    1) / chunks. Hosts and devices are in the order of the audience.
+    The box is the interval 0..1 in `chunks` equal chunks. Hosts and devices have the order of
+    `audience`; the entry of a host is its first device.
+    - Send/recv: receiver by receiver, the sender sends all chunks.
+    - Broadcast: chunk by chunk, from entry to entry. Each entry first sends the chunk to its
+      host.
+    - Local all-gather: per chunk and host, the sender sends each device one part, which the
+      device sends to the other devices of its host.
+    - Scatter and all-gather, tree: per chunk, the sender sends each entry one part. The entry
+      sends it to its host, then to each other entry, which sends it to its host.
 
-    - Send/recv: receiver by receiver, all chunks directly from the sender.
-    - Broadcast: chunk by chunk. Each chunk goes from the sender to the first device of the first
-      host, and from there to the first device of the next host. The first device of each host
-      sends it to the other devices before the next host gets it.
-    - Local all-gather: the transfers of `_gather_locally`, scaled to the first chunk, then to the
-      second, and so on.
-    - Scatter and all-gather, and tree: in the same way, those of `_scatter_among_hosts`.
-
-    The parent of a transfer is the index in the result of the transfer that brings its source the
-    data. It is -1 if the source is the sender of the audience.
+    `parent`: index of the transfer that brought the data to the source, -1 for the sender.
     """
     if strategy is Strategy.SEND_RECV:
         receivers = [device for devices in audience.hosts.values() for device in devices]

@@ -401,29 +401,18 @@ def _count_latency_chunks(request: SynthesisRequest, trees: RootedTrees, chunks:
 def _choose_tree_chunks(
     request: SynthesisRequest, options: NestedOptions, trees: RootedTrees
 ) -> list[tuple[int, Int64Array | None]]:
-    """Return the candidates: (chunks per tree, array of the chunks of each message or None).
+    """Return the candidates to try: (chunks per tree, chunks of each message or None).
 
-    None means that every message has one chunk. m is the size in bytes; alpha and beta are latency
-    and time per byte of a link (`_find_link`). S is 4.2e6 steps, from 4096 ranks on 8.2e6, and B =
-    m // 64 // trees the chunks of 64 bytes.
-
-    Let c be the root of depth x m x beta / (trees x alpha), rounded down (256 if alpha is 0). It
-    minimizes (depth - 1 + c) (alpha + m beta / (trees c)). The basic candidate has min(c, 256, S //
-    (2 x trees x ranks), B) chunks, at least 1, and None. It is large if 2 x trees x ranks x chunks
-    is above 1e6. The first rule that applies gives the result:
-
-    1. The option `chunks` is not 0: this number and None.
-    2. The request has a target runtime: the basic candidate.
-    3. Trees of groups: `choose_group_messages` with at most min(c, B) chunks, then with at most
-       min(512, B), and at most 2.1e6 messages, from 4096 ranks on 8.2e6. Equal pairs count once.
-       If the basic candidate is large, only the latter.
-    4. There are fewer than 512 ranks: the basic candidate.
-    5. The trees are not disjoint: the basic candidate, unless it is large, and min(512, S // (2 x
-       trees x ranks), B) chunks with None. Only the basic one if it has no fewer chunks.
-    6. Let K be min(32 x depth, B). If K is not above the basic number: the basic candidate.
-    7. The basic candidate, unless it is large, and K chunks with the messages of `choose_grains`,
-       in which ranks near the leaves get several chunks. These have at most 2.1e6 messages, from
-       4096 ranks on 8.2e6. If that is not possible, the basic candidate only.
+    None means one chunk per message. The equal candidate is (E, None). E minimizes the
+    modelled time, within 1 to 256 chunks of at least 64 bytes and the limit of steps. The
+    candidate is large above 1e6 steps. The first rule that applies decides:
+    1. The option `chunks` is not 0: (`chunks`, None).
+    2. The request has a target: the equal candidate.
+    3. Trees of groups: `choose_group_messages` for the limit of E and for 512; only the
+       latter if the equal candidate is large. Equal results occur once.
+    4. Fewer than 512 ranks, or no candidate with more chunks exists: the equal candidate.
+    5. Otherwise the equal one unless it is large, then one with more chunks: for trees that
+       share links at most 512 and None, for disjoint trees the messages of `choose_grains`.
     """
     if options.chunks:
         return [(options.chunks, None)]

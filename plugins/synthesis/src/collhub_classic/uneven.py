@@ -403,16 +403,17 @@ def _combine(
     second: tuple[_Messages, Int64Array],
     ranks: int,
 ) -> _Plan:
-    """Combine direct messages, copies and both hops of relayed data into a plan.
+    """Combine direct messages, copies and the two hops of relayed data into a plan.
 
-    `direct`: messages; `own`: copies. Each hop is (messages, message of every piece), with the
-    same pieces in both. A hop from a rank to itself becomes a copy. The messages of the plan
-    are the direct ones, those of the first hop, and those of the second hop. The copies are
-    `own`, those of the first hop, and those of the second hop; each group keeps its order.
+    `direct`: messages; `own`: copies within a rank. A hop is (messages, index of the message
+    of each piece), with the same pieces in both hops. A hop's message from a rank to itself
+    becomes a copy. Messages and copies are each ordered as: `direct` or `own`, first hop,
+    second hop.
 
-    The send or copy of a second hop waits for the receive or copy of each first hop with which
-    it has a piece in common. `arrival_of` and `user_of` have each such pair once, ascending.
-    The SCRATCH of a rank ends with the last piece in it; it is 0 for ranks that are no relay.
+    A send or copy of the second hop waits for the receive or copy of the first hop, if both
+    contain the same piece. `arrival_of` (awaited) and `user_of` (waiting) have each pair
+    once, in ascending order. `scratch` is the end of the last piece on each rank, 0 on ranks
+    that relay no data.
     """
     hops = [first[0], second[0]]
     is_copy = [hop.source == hop.destination for hop in hops]

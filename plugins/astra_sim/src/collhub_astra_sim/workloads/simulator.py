@@ -99,24 +99,18 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
 def _simulate_folder(
     request: WorkloadRequest, folder: Mapping[str, JsonValue], options: JobOptions
 ) -> WorkloadTimes:
-    """Simulate a job that was read from a folder for ASTRA-sim, or report why ASTRA-sim aborts.
+    """Simulate a job from a folder for ASTRA-sim, or report why ASTRA-sim would abort.
 
-    `folder`: configurations of the folder. The network is that of the request, else that of the
-    folder. The backend is that of the options, else of the folder, else congestion-aware.
+    The network is that of the request, else of the folder. The backend is that of `options`,
+    else of the folder, else congestion-aware. Reasons to abort are the hazards with a code in
+    `ABORTS`, then the error of `find_network_abort`, with two exceptions:
+    - A network of several dimensions in the request is not checked.
+    - If neither `options` nor `folder` names a backend, the error becomes a warning after the
+      other findings, and the backend is congestion-unaware.
 
-    There are two kinds of reasons to abort: first the hazards of the job whose code is in `ABORTS`,
-    then the error of `find_network_abort` for the network and the backend. The latter has two
-    exceptions:
-    - A network of several dimensions from the request is never a reason.
-    - If neither options nor folder name a backend, the network is no reason. If the error occurs,
-      the backend becomes congestion-unaware, and the error follows the findings as a warning.
-
-    If there are reasons and the option `slots` is that of ASTRA-sim, the job is not simulated: no
-    rank and no node has a time, and the findings are only the reasons. With another value of
-    `slots` the job is simulated, and the reasons are not reported.
-
-    Raises `UsageError` without a network, and if options of the system are given. Raises
-    `InputError` for an invalid configuration, and the errors of `_run_simulation`.
+    With a reason and the slots of ASTRA-sim (option `slots`), the result has no times and
+    only the reasons as findings. With other slots the job is simulated, without the reasons.
+    `UsageError`: no network, or options of the system although `folder` has one.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)

@@ -438,25 +438,18 @@ class _ExecutionState:
         elements: Int64Array,
         values: Array,
     ) -> Array:
-        """Compare a reduced chunk with the expected values, and return the expected ones.
+        """Compare a reduced chunk with the expected values; return the expected values.
 
-        `elements`: flat indices of the chunk in the complete result; `values`: their floats.
-        `self.expected_values` must exist. All NaNs count as equal. If all bits are equal, the
-        relative error is 0. Otherwise it is the largest difference of an element, divided by the
-        bound 4 x eps x R x T. Two values that are both not finite have the difference 0.
+        `elements`: flat indices of the chunk in the complete result. The relative error is 0 if
+        all bits are equal (NaNs are equal). Otherwise it is the largest difference / (4 x eps x
+        ranks x T). T is the largest finite magnitude of the operand at these elements, on all
+        ranks of the group. A divisor of 0 gives infinity, or NaN for a difference of 0. Two
+        values that are not finite have the difference 0; it is NaN if only one is NaN.
 
-        - eps: distance from 1 to the next number of the type of `values`. R: ranks of a group.
-        - T: largest finite magnitude of the expected operand at these elements, on all ranks of the
-          group. For a scalar it is the largest contribution of a complete block
-          (`find_largest_term`).
-
-        With a bound of 0 the relative error is infinite, or NaN if the difference is 0. It is NaN
-        too if only one of two values is NaN. `self.errors[operation name]` keeps the largest
-        relative error of all calls; a NaN does not change it, and counts 0 if it is the first.
-
-        A text is added to `self.differences` if the relative error is above 1 or NaN. For a
-        reduction that does not round (neither sum nor product, such as max) any difference in bits
-        adds one. A deviation raises no exception.
+        `self.errors[operation name]` keeps the maximum; NaN counts 0. A text is added to
+        `self.differences` if the relative error is above 1 or NaN. For a reduction other than sum
+        or product, any different bits add one. No error is raised; `self.expected_values` must
+        exist.
         """
         assert self.expected_values is not None
         expected = self.expected_values.read(operation.name, rank, elements)

@@ -405,14 +405,18 @@ def number_chunks(
 def order_chunks(
     grid: Grid, contents: Contents, pieces: int, position: int, *, is_needed: bool
 ) -> Int64Array:
-    """Return all chunks in the order in which a rank needs them (without `is_needed`: gets them).
+    """Return the numbers of all chunks in the order in which a rank gets or needs them.
 
-    All chunks of a piece (one run of the algorithm on a share of the data) precede those of the
-    next piece. `position`: of the rank in its group. Within a piece, chunks are ordered by the
-    level (longest path, including messages) of the first node that needs or produces their unit;
-    units that are available from the start are first. Ties: without `is_needed`, local units before
-    received ones; then by number of the node. Chunks that the algorithm does not use are last,
-    ascending. The result is int64.
+    `position`: the rank in its group. A piece is one run of the algorithm on a share of the
+    data; the result has all used chunks of piece 0, then of piece 1, and so on. Within a
+    piece, these rules order the chunks, by the first node that needs (`is_needed`) or
+    otherwise produces them:
+    1. Chunks that are available from the start, in the order of `contents`.
+    2. By the level of the node: the number of nodes on the longest path to it.
+    3. Equal levels, without `is_needed`: local nodes before receives.
+    4. By the number of the node.
+
+    Chunks that no piece uses follow after all pieces, in ascending order.
     """
     if is_needed:
         node, unit = contents.need_node, contents.need_unit

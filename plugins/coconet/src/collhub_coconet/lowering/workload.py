@@ -226,24 +226,17 @@ class _WorkloadBuilder:
         self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
 
     def _add_collective(self, operations: Sequence[Operation], kind: JobCollective) -> None:
-        """Add one COLLECTIVE node per rank of the operands' group, which waits for the operands.
+        """Add one COLLECTIVE node per rank for one operation, or for the members of a bucket.
 
-        `operations`: the members of a bucket, or one operation; the first decides group, axes, root
-        and counts. The operand of each is its first one. An operation that is no communication is a
-        reduction to a scalar; its operand is then the partial result with its own name.
+        The first operation decides the axes, root and counts. The operand is the first one; for a
+        reduction to a scalar, the partial result. Ranks along the axes form a subgroup, which
+        becomes a process group if it is new. `root` is a rank of the job, -1 for none. `bytes` is
+        the sum of the operands on one rank (longest block), for uneven collectives of all counts.
 
-        The ranks along the axes of the operation communicate. Each such subgroup (a tuple of ranks
-        of the job) becomes a process group, unless it is one already. If the subgroups have one
-        rank, no node is added: each result gets the producer of its operand, if it has one, and
-        communications are recorded as views for the next statement. Otherwise the new nodes become
-        the producers of the results.
-
-        A node waits for the producers of the operands on its rank. `bytes`: the sum over the
-        operands of the bytes on one rank (longest block of a sliced tensor); for an uneven
-        collective, the sum of all its counts in bytes. `root`: rank of the job, -1 for none.
-
-        Raises `InputError` for uneven collectives with invalid counts (`invalid-counts`) or more
-        than 2^62 bytes (`size`), and for a symbol without a size (`symbol`).
+        A node waits for the producers of the operands on its rank, and produces the results. If a
+        subgroup has one rank, no node is added: the results get the producers of their operands,
+        and communications are recorded as views. Raises `InputError` for invalid counts
+        (`invalid-counts`), more than 2^62 bytes (`size`) or a symbol without a size (`symbol`).
         """
         operation = operations[0]
         # A reduction of slices to a scalar is all-reduced after the computation.

@@ -293,17 +293,19 @@ class HubAlgorithms:
         return [*added, *sorted(names, key=rank)]
 
     def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
-        """Return a verified algorithm: of the synthesizer `name`, or of the file `name`.
+        """Return the verified algorithm of a synthesizer, or of a file, for one call.
 
-        A name that is no synthesizer is the path of a file. A synthesized algorithm is for the
-        network of the demand's members and its size. Algorithms are cached by name and demand
-        without its size, so that one of a file or of a synthesizer with fixed patterns serves all
-        sizes; those of synthesizers that adapt to the size (`adapts`) are not cached. Parts of a
-        synthesis that are cut by the limit of work are stored in `self.omissions`. Raises
-        `InputError` if a file has another kind, number of ranks, root or counts than the call
-        (`algorithm-does-not-fit`), and if an algorithm has no units (`no-contents`) or is incorrect
-        (`wrong`). Exceptions of the synthesizer and the reader are passed on. A failure is not
-        cached.
+        `name`: a synthesizer, otherwise the path of a file. A synthesizer gets the network of the
+        demand's members and the size of the demand. Searches that the limit of work cuts are in
+        `self.omissions`.
+
+        The algorithm is cached by name and demand without the size, and is returned for every
+        size without a new check. Failures and results of synthesizers that adapt to the size
+        (`adapts`) are not cached.
+
+        Raises `InputError` for a file that does not fit the call (`algorithm-does-not-fit`),
+        without units (`no-contents`), and for an incorrect algorithm (`wrong`). Other errors pass
+        through.
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts

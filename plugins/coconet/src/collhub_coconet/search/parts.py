@@ -96,18 +96,18 @@ def divide(program: Program) -> list[PartClass]:
 
 
 def _classify(program: Program, members: list[list[str]], shared: set[str]) -> list[PartClass]:
-    """Divide large sets of operations further, and find the classes of equal sets.
+    """Group sets of operations into classes of equal sets; return the classes.
 
-    `members`: the sets, as lists of names. Sets of more than `_LARGE` (40) operations without a
-    scalar of `shared` (scalars that are computed from several sets) are divided at their
-    collectives. If one set remains, the result is one class with the entire program.
+    `members`: the sets. A set with more than `_LARGE` (40) operations and no scalar of
+    `shared` is first divided (`_divide_at_collectives`). If one set remains, the result is
+    one class with the complete program. Otherwise each set follows the sets that it reads; of
+    ready sets, the one with the earliest operation is next. If sets wait in a cycle, the
+    order is not changed.
 
-    The sets are then ordered so that each reads only earlier ones; of ready sets, that of the first
-    operation in the program is next. If sets wait for each other, they keep their order. Two sets
-    are equal if a renaming of values, arguments and seeds maps one to the other. A class has the
-    program of its first set. It also has one copy per set, the first one included: names and seeds
-    of that set, by those of the first set, and the position of the set. Classes are in the order of
-    their first sets.
+    Sets are equal if renaming values, arguments and seeds makes them identical. A class has
+    the program of its first set, and one copy per set, the first one included. A copy maps
+    the names and seeds of the first set to those of its set, and has the position of its set.
+    Classes are in the order of their first sets.
     """
     if any(len(group) > _LARGE and shared.isdisjoint(group) for group in members):
         members = _divide_at_collectives(program, members, shared)
@@ -382,17 +382,18 @@ def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
 def _divide_at_collectives(
     program: Program, members: list[list[str]], shared: set[str]
 ) -> list[list[str]]:
-    """Divide large sets of operations around their collectives; return all sets.
+    """Divide large sets of operations at their collectives; return all in program order.
 
-    `members`: the sets. A set with at most `_LARGE` (40) operations or with a scalar of `shared`
-    stays together. In any other set, a communication is united with the operations that a decision
-    about it concerns (`_find_neighbours`). Of the remaining operations, those that are no
-    contractions are united with their operands among them if both have the same level
-    (`_find_levels`), so that they can be fused; a contraction stays separate. In the entire program
-    all readers of a state are then united, except for a state that must be complete after the step
-    (`whole_after`). Last, sets that would wait for each other in a cycle are united
-    (`_unite_cycles`), where sets with `shared` scalars are ignored. Sets and names are in the order
-    of the program; `members` is not changed.
+    `members`: the sets; not changed. A set with at most `_LARGE` (40) operations or with a
+    scalar of `shared` is not divided. In each larger set, only these operations stay
+    together:
+    - a collective and the operations that a decision about it concerns (`_find_neighbours`)
+    - a remaining operation and its operand, if both remain, have one level (`_find_levels`)
+      and are no contractions; they can be fused
+
+    Then sets of the entire program are united: first all that read the same state, except a
+    state that must be complete after the step (`whole_after`), then all that wait for each
+    other in a cycle (sets with a scalar of `shared` do not count).
     """
     groups = _Groups(operation.name for operation in program.operations)
     near: set[str] = set()

@@ -206,17 +206,17 @@ def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
 
 
 def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
-    """Return the names of the collectives in `sizes`, divided into buckets (lists of names).
+    """Divide the collectives in `sizes` into buckets; return the names in each bucket.
 
-    `sizes`: bytes by name. Collectives are processed in the order of execution; each joins the open
-    bucket of its class (`Program.classify_for_bucket`). A bucket ends after the member with which
-    it has `bucket_bytes` bytes or more. It also ends before a collective in `sizes` of its class
-    that depends on a member, directly or through other operations.
+    `sizes`: bytes by name. Each class (`Program.classify_for_bucket`) has at most one open
+    bucket. In the order of execution, each collective with a size and a class is processed:
+    1. If it depends on a member of the open bucket of its class, also indirectly, this bucket
+       is closed.
+    2. It joins the open bucket of its class, else a new one.
+    3. If the bucket then has at least `bucket_bytes` bytes, it is closed.
 
-    Buckets are in the order in which they end, and include those with one member. Buckets that
-    never end come last, in the order of their first members. Operations that are not in `sizes` or
-    have no class are left out. Raises `InputError` (`stage`) if the stages of the program wait for
-    each other.
+    The result is the closed buckets in the order of closing, then the open ones in the order
+    of opening. Raises `InputError` (`stage`) if stages of the program wait for each other.
     """
     open_buckets: dict[BucketClass, _OpenBucket] = {}
     complete: list[list[str]] = []

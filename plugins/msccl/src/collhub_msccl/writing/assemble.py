@@ -280,14 +280,17 @@ class _Assembly:
         return channel
 
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:
-        """Increase the number of thread blocks of every lane that has a block with too many steps.
+        """Increase the cuts (numbers of thread blocks) of each lane with a too long block.
 
-        `length`: int64, steps per thread block; too many are more than `max_steps`. The steps of
-        all blocks of such a lane are added, and divided into messages and local steps in proportion
-        to the rows of the lane. Each of both numbers is divided by `max_steps` - 2 (at least 1),
-        because cuts add waits, and rounded up. This gives the required numbers of blocks, which
-        `_increase_cuts` may increase further. Other lanes keep their numbers. Only `self._cuts`
-        changes; the next round applies it.
+        `length`: steps of each thread block; too long is above `max_steps`. For each such lane:
+        1. The steps of all its blocks are added. They are divided into messages and local steps
+           in proportion to the rows of both kinds.
+        2. Each number is divided by `max_steps` - 2 (at least 1) and rounded up. The results are
+           the required numbers of blocks, at least 1 for messages.
+        3. If the lane was cut before, both numbers also grow by at least a quarter of the larger
+           one, and at least 1. Without local steps the second number is 0.
+
+        Only `self._cuts` changes, for the next round. Other lanes keep their numbers.
         """
         is_local = self._draft.partner < 0
         of_row, size = self._lanes.of_row, self._lanes.size

@@ -335,19 +335,18 @@ def _grow_inwards(start: _Growth, grid: _Grid) -> _Growth:
 def _grow_on_lanes(
     grid: _Grid, origin: Int64Array, across: Callable[[_Growth, _Grid, int], _Growth]
 ) -> _Growth:
-    """Build the trees of a broadcast: from the root to a helper in its group, then to all NPUs.
+    """Build the trees of a broadcast in which a helper shares the work of the root.
 
-    `origin`: the root, once per chunk. With several groups, chunk c crosses to the other groups
-    from member 1 + c modulo the group's width after the root, cyclically, which may be the
-    root. That member is also the helper. If it is the root, the chunks take the other members
-    as helpers, one after another.
+    `origin`: root of each chunk. The lane of chunk c is the NPU 1 + c modulo L positions
+    after the root in its group, cyclically. L is the size of the group, with a single group
+    this size - 1. The lane is also the helper. If the lane is the root, the other members of
+    the group take turns as helpers.
 
-    With one group of n NPUs, the helper of chunk c is NPU 1 + c modulo (n - 1) after the root.
-
-    Transfers are in this order: the root sends each chunk to its helper. Then `across` sends
-    each chunk from its crossing member to the other groups, along axis 1. At last, each NPU
-    that has received the chunk sends it to all others of its group; in the root's group only
-    the helper does so, and not to the root.
+    Each NPU gets a chunk at most once. The transfers are in this order:
+    1. The root sends each chunk to its helper.
+    2. `across` sends each chunk from its lane to the other groups.
+    3. Each NPU that has the chunk sends it to the other members of its group. In the root's
+       group only the helper does this.
     """
     chunk = np.arange(len(origin))
     helpers = max(1, grid.width - 1)
