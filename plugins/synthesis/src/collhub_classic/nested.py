@@ -93,10 +93,11 @@ _MAX_TREE_CHUNKS = 256
 _STORED_CHUNKS = 2
 # In a reduce on two binary trees, more chunks on the way would meet at the parent.
 _STORED_CHUNKS_OF_REDUCE = 2.0
-# Chunks of a tree that are on the way per level of a reduce, in addition to half of the latency (a
-# chunk of one tree passes a link in every second time of a chunk). Between groups, two links and a
-# message of the other tree take three of these times; the paths of binary trees are longer.
-_CHUNKS_PER_LEVEL, _CHUNKS_PER_LONG_LEVEL = 2, 6
+# Chunks of a tree of groups that are on the way per level of a reduce, in addition to half of the
+# latency (a chunk of one tree passes a link in every second time of a chunk): two links and a
+# message of the other tree take three of these times. On two binary trees, whose paths differ in
+# length, such waits make some reduces slower.
+_CHUNKS_PER_LEVEL = 2
 # Chunks of each tree of many ranks, if trees are not disjoint: a chunk passes several links per
 # rank.
 _MAX_MANY_CHUNKS = 512
@@ -371,8 +372,6 @@ def _generate_on_trees(
             latency_chunks, chunks_per_level = floor(latency_chunks), _CHUNKS_PER_LEVEL
         elif is_reduce and not trees.is_disjoint:
             latency_chunks = max(latency_chunks, _STORED_CHUNKS_OF_REDUCE)
-            # Programs of runtimes have few operations for such waits.
-            chunks_per_level = 0 if request.target else _CHUNKS_PER_LONG_LEVEL
         elif is_grouped:
             latency_chunks += _STORED_CHUNKS
         if is_reduce:
