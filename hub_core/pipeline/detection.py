@@ -105,21 +105,17 @@ def scan_json_head(head: bytes) -> JsonHead | None:
 def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     """Return the reader of `kind` for an input, by its suffix and its signature.
 
-    Only readers for its layout (file, folder, ranks) count; those that execute it only for
-    one file named with their suffix. Candidates have a signature in the first 4096 bytes; if
-    any also have the suffix, only these. Rules, in this order:
+    Readers must have its layout (file, folder, ranks); those that execute it count only if
+    the user named one file with their suffix. Candidates have a signature in the first 4096
+    bytes, if possible also the suffix. In this order:
 
-    1. Exactly one reader has the suffix: this one. Exception: its format has a signature that
-       is absent, and the only reader with a matching one has a format without suffixes: that
-       one.
-    2. Exactly one candidate is not for workloads: the first workload reader that `claims` the
-       content, otherwise this candidate. Workload readers need the suffix or to be a
-       candidate, but all take part if no reader has the suffix.
-    3. There is exactly one candidate: this one. Without candidates: the only reader with the
-       suffix that is not for workloads; of several the only one without a signature.
-
-    Otherwise `InputError` (`PluginError` if a plugin that is not loaded may have the reader) is
-    raised. Raises `PluginError` if `claims` fails.
+    1. One reader has the suffix: this one. But if its signature is absent and the only one
+       that matches belongs to a format without suffixes: that one.
+    2. One candidate is not for workloads: the first workload reader (with the suffix or a
+       candidate; if no reader has it, any) that `claims` the content, otherwise this
+       candidate.
+    3. The only candidate; without any, the only non-workload reader with the suffix (and, of
+       several, without a signature). Otherwise `InputError` or `PluginError` is raised.
     """
     name = opened.source.parts[0].name
     able = [

@@ -62,17 +62,16 @@ def create_target(
     *,
     is_quick: bool = False,
 ) -> SynthesisTarget:
-    """Return the target of a synthesis: limits of runtimes, and the function that fits a result.
+    """Return the target of a synthesis: limits of runtimes, and the function that fits.
 
     `chosen`: at least one runtime. `sizes`: bytes that the algorithm must serve; times are
     for the first. `variants`: lists forms of an algorithm. `is_quick`: resources may be of
     another program than the written one (`Runtime.fits_quickly`).
 
-    - Numbers of chunks suit all runtimes: the smallest `max_units`, and chunks that are
-      multiples of all `unit_bytes`. `InputError` (`size-not-served`): a size is no such
-      multiple.
-    - `max_chunks` (messages that a rank may receive) is the largest of the runtimes, None if
-      one has no limit.
+    - Chunks suit all runtimes: the smallest `max_units`, and multiples of all `unit_bytes`.
+      `InputError` (`size-not-served`): a size is no such multiple.
+    - `max_chunks` (received messages of a rank) is the largest limit, None if a runtime has
+      none.
     - `fit` uses the first runtime that executes the algorithm. `limits` and `replace_limits`
       are None for several runtimes.
     """
@@ -281,14 +280,14 @@ def fit_result(
 ) -> SynthesisResult:
     """Return a result that a runtime executes, with its resources and statistics.
 
-    `request` must have a target. `search_again` gives up to 12 tries of at most half of the
-    previous units each.
+    `request` has a target. `search_again` gives up to 12 tries of at most half the units
+    each.
 
     1. A try replaces the result while it has fewer steps and is at most 1 % slower than the
        fastest.
-    2. It and the later tries are fitted; refused ones are skipped. This stops after one
-       within the preferred limits or more than 5 % slower than the fastest fitted one.
-    3. The best of these by `choose_best` (time, steps, excess of the limits) is returned.
+    2. It and later tries are fitted; refused ones are skipped. This stops after one within
+       the preferred limits or more than 5 % slower than the fastest fitted one.
+    3. The best by `choose_best` (time, steps, excess of the limits) is returned.
 
     If none fits, the last error about a limit (`runtime-limit`) is raised, otherwise the
     first.

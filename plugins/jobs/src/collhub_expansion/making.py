@@ -207,15 +207,13 @@ class Maker:
 
         A template has the nodes of an algorithm, synthesized and verified for the first group
         (ranks 0, stride, 2 x stride, ...) and copied to all groups of `job_request.members`.
-        Phases of equal synthesizer, options, kind, bytes, group and members share one. If
-        `phase.choice.alternates`, the option `root` is "highest" and "lowest" in turn, counted by
-        kind of `job_request` and dimension.
+        Equal phases share one. With `phase.choice.alternates`, the option `root` is "highest" and
+        "lowest" in turn, counted by kind of `job_request` and dimension.
 
-        The time is that of the first rank: all durations, its sent bytes by the bandwidth of the
-        dimension, and one latency per sent message; 1 without dimensions.
-
-        Raises errors of the synthesis and verification, and `UsageError` (`invalid-subset`) if
-        the topology lacks ranks of the group. They add no template, but the turn counts.
+        The time is that of the first rank: durations, sent bytes by the bandwidth of the
+        dimension, and one latency per sent message; 1 without dimensions. Raises errors of
+        synthesis and verification, and `UsageError` (`invalid-subset`) if the topology lacks
+        ranks of the group. They add no template, but the turn counts.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)

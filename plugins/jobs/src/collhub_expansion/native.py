@@ -169,15 +169,12 @@ def native_phases(
 ) -> list[NativePhase]:
     """Return the phases that ASTRA-sim runs one after the other in a stream of all ranks.
 
-    Dimension d of `sizes` takes part if it has more than one rank, a name of an algorithm in
-    `system`, and bit d of `mask` (-1: all). If the first name begins with `one`, there is
-    only one dimension of all ranks.
-
-    An all-gather visits dimensions in descending order, other kinds ascending. Unless the
-    optimization is `baseline`, an all-reduce is a reduce-scatter in all but the last
-    dimension, an all-reduce there, and all-gathers back. `size`, first that of the stream, is
-    divided by the ranks after a reduce-scatter (rounded down), and multiplied after an
-    all-gather.
+    A dimension takes part if it has several ranks, a name of an algorithm in `system`, and
+    its bit in `mask` (-1: all). If the first name begins with `one`, it is the only
+    dimension, of all ranks. An all-gather visits dimensions in descending order, other kinds
+    ascending. An all-reduce (unless the optimization is `baseline`) is a reduce-scatter in
+    all but the last, an all-reduce there, and all-gathers back. `size` in bytes is divided by
+    the ranks after a reduce-scatter (rounded down), and multiplied after an all-gather.
 
     Raises `InputError` without names; (`several-dimensions`) for too many, no phase, or an
     all-reduce in several dimensions without optimization; then `KeyError` for an unknown

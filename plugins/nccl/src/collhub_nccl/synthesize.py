@@ -121,13 +121,12 @@ def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[in
     `channels`, rounded up. Children are first in the own node, then in other nodes,
     ascending.
 
-    - Within a node, the GPUs form a chain in cyclic order, each the parent of the next.
-      Channel c begins with GPU (c mod H) mod (GPUs of the node); with one node it begins with
-      GPU 0.
+    - Within a node, each GPU is the parent of the next in cyclic order. Channel c begins with
+      GPU (c mod H) mod (GPUs of the node), with one node with GPU 0.
     - Between nodes, channels below H use NCCL's first binary tree, further ones its second
       one, in which node k of n counts as n - 1 - k (n even) or (k - 1) mod n. The first GPU
-      of a chain is the child of a GPU in the parent node: its second GPU if the child's node
-      has the lower number, otherwise (or in a node with one GPU) its first.
+      of a node is the child of a GPU in the parent node: of its second GPU if there is one
+      and the child's node has the lower number, otherwise of its first.
     """
     count, half = len(nodes), max(1, -(-channels // 2))
     # Parents of the nodes, and the number of each node within the tree.

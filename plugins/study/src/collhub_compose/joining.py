@@ -30,18 +30,16 @@ def join_in_sequence(
 ) -> StepTable:
     """Concatenate the steps of algorithms that run one after another, without a barrier.
 
-    `parts`: at least one, with regions already in the buffers of `collective`.
-    `scratch_units`: int64[ranks], all scratch. On each rank, the steps of a part precede
-    those of the next.
+    `parts`: at least one, with regions in the buffers of `collective`. `scratch_units`:
+    int64[ranks], of all parts. On each rank, the steps of a part precede those of the next.
+    Channels of messages are above all of earlier parts, lanes above those of earlier parts on
+    the rank; channels of local steps and the lane -1 remain. A step gets a data dependency on
+    one of an earlier part if both access a unit in a mode (in place, out of place) of the
+    collective, one writes it, and no conflicting access is in between. Steps that can never
+    run get none.
 
-    - Messages get channels above all of earlier parts. Lanes get numbers above those of
-      earlier parts on the rank. Channels of local steps and the lane -1 remain.
-    - A step gets a data dependency on a step of an earlier part if both access a unit, one of
-      them writes it, and no other access in between conflicts with them. This holds for every
-      mode (in place, out of place) of the collective. Steps that can never run get none.
-
-    Raises `InputError` (`too-large`) for 2^61 units of memory or more, and for more than
-    `MAX_ACCESSES` overlapping accesses.
+    Raises `InputError` (`too-large`) for 2^61 units of memory, or too many overlapping
+    accesses.
     """
     # There is no barrier: a step waits only for those steps of earlier parts that touch the same
     # units, one of the two writing, in a mode that the collective claims. Such pairs are found on

@@ -105,10 +105,9 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
 
     Node v is after the cut from `since_ps[v]` (ps) on; the latest of these times is its end.
     Data of nodes after the cut at time 0 must reach nodes before it. If fewer such messages
-    can cross than must, no algorithm finishes before the end.
-
-    Without such a certificate the report is neither applicable nor ok. It is ok, with
-    `lower_bound_ns`, if all rules hold. Otherwise it has the flaw of the first broken rule:
+    can cross than must, no algorithm finishes before the end. Without such a certificate the
+    report is neither applicable nor ok. It has `lower_bound_ns` or the flaw of the first
+    broken rule:
 
     1. The document, its network and ranks are valid.
     2. Its size, kind, ranks, root, then number of units are the algorithm's (`collective`).

@@ -268,17 +268,15 @@ class _Exchange:
         """Plan an all-to-all-v in two levels: within nodes, and between equal local indices.
 
         `groups`: ranks of every node; the local index of a rank is its position in the row. Data
-        for the rank itself are copied, those within the node are sent directly. Other data pass a
-        relay. With `is_node_first` it is on the sender's node with the receiver's local index,
-        otherwise on the receiver's node with the sender's local index.
+        for the rank itself are copied, those within the node are sent directly. Other data pass
+        SCRATCH of a relay: the rank on the sender's node with the receiver's local index
+        (`is_node_first`), or on the receiver's node with the sender's. SCRATCH is ordered by the
+        rank on the other node, then as there.
 
-        - Without `is_united`, every pair of ranks has its own messages through SCRATCH of the
-          relay. If the relay is the sender or receiver, the data are sent directly.
-        - With `is_united`, data of one hop between the same ranks that are adjacent in both
-          buffers are one message. A relay also copies its own data through SCRATCH, unless no
-          other data join them.
-
-        SCRATCH is ordered by the rank on the other node, then as in the buffer of that rank.
+        - Without `is_united`, every pair of ranks has its own messages. If the relay is the
+          sender or receiver, the data are sent directly.
+        - With `is_united`, adjacent data of a hop between the same ranks are one message. A relay
+          also copies its own data through SCRATCH, unless no other data join them.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]

@@ -74,20 +74,18 @@ def find_fewest_broadcast_trees(
     budget: Budget,
     max_depth: int | None = None,
 ) -> TreeSearchResult:
-    """Find the fewest trees from `root` to all nodes whose integer weights add up to `total`.
+    """Find the fewest trees from `root` to all nodes with integer weights of sum `total`.
 
-    `known`: trees that are already available, or none. Only smaller numbers of trees are
-    tried (all, if there are none), ascending from the bound of `bound_tree_count` to `total`.
-    New trees have at most `max_depth` arcs from the root to a node; None is no limit.
+    `known`: available trees, or none. Numbers of trees below theirs (without them: all) are
+    tried, ascending from `bound_tree_count` to `total`. New trees have at most `max_depth`
+    arcs from the root to a node; None is no limit. The trees of the first number with a
+    packing are returned, by descending weight. `known` is returned if there is none, or if a
+    search stops early: the steps of `budget` are used up, or there are too many weight
+    vectors (4096) or choices of parents. Ctrl-C does the same and sets
+    `budget.is_interrupted`; without `known` it is raised.
 
-    The first number with a packing decides; its trees are returned by descending weight.
-    `known` is returned if no number has one, or if a search stops early: the `budget` of
-    steps is used up, or there are too many weight vectors (4096) or choices of parents.
-    Ctrl-C also returns `known` and sets `budget.is_interrupted`, but is raised without known
-    trees.
-
-    The result has a lower bound of the number of trees: n + 1 if all numbers up to n were
-    excluded.
+    The lower bound in the result is n + 1 (for such weights and depths) if searches excluded
+    all numbers up to n.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth

@@ -569,13 +569,11 @@ class _FlatBuilder:
         `operands`: the values that they read, in the same order.
 
         The choice for the first operation gives the number of chunks and `at_once`. Chunks
-        without rows are skipped; at least one must have rows. On each rank, chunk i (with rows)
-        waits until chunk i - `at_once` has ended there. Nodes that read rows wait for this chunk
-        of all operands on their rank. Readers of a result wait for all nodes that write the chunk
-        on their rank.
-
-        One `RowRuns` per chunk is appended to `parts`. Raises `HubError` for an algorithm that
-        does not fit or is incorrect.
+        without rows are skipped; one must have rows. On each rank, chunk i (with rows) waits
+        until chunk i - `at_once` has ended there. Nodes that read rows wait for this chunk of all
+        operands on their rank. Readers of a result wait for all nodes that write the chunk on
+        their rank. One `RowRuns` per chunk is appended to `parts`. Raises `HubError` for an unfit
+        or incorrect algorithm.
         """
         operation = operations[0]
         choice = select_choice(self.choices, operation.name)

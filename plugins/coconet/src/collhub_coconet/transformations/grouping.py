@@ -94,10 +94,8 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
 
     1. There are two or more, all exist, and none is in a stage (name the stage) or a chain.
     2. None contains a reduction to a scalar or is in a bucket of collectives.
-    3. Each reads a value of its predecessor, and all these values have a common dimension to
-       cut.
-    4. A collective with counts per rank after another collective reads the same blocks of
-       rows along the same axes (`row-blocks`).
+    3. Each reads a value of its predecessor, and these values have a common dimension to cut.
+    4. An uneven collective after another collective reads its blocks of rows (`row-blocks`).
     5. No path between members has another operation, and no stage and the chain wait for each
        other.
     """

@@ -20,18 +20,15 @@ _NO_ARGS = IssuerArgs(frozenset(), -1)
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """Build the profile of a rank whose collectives run on the host.
 
-    `window`: (start, end) in ns, end excluded; None is the entire file. It selects operators
-    by start, and collectives by issue: the start of the operator that issues them.
-    Collectives are in the order of issue, each on its own stream. On device libraries they
-    take no time.
+    `window`: (start, end) in ns, end excluded; None is all. It selects operators by start,
+    and collectives by issue: the start of their operator. Collectives are in the order of
+    issue, each on its own stream; those of device libraries take no time.
 
-    Points of time are the issues, and starts and ends of the outermost operators; those that
-    contain one of torch.distributed are replaced by their inner ones. The host is assumed to
-    wait for a collective until the next point, if it was idle or in torch.distributed when
-    that collective ended. Of several before one point, the last one counts.
-
-    Raises `InputError`: `no-issuer` without the operator of a host collective, `group` for
-    cut ranks.
+    Points of time are the issues, and start and end of the outermost operators; those with
+    one of torch.distributed inside are replaced by their inner ones. The host waits for a
+    collective until the next point if it was idle or in torch.distributed when this ended. Of
+    several, the last counts. Raises `InputError`: `no-issuer` (host collective without
+    operator), `group` (cut ranks).
     """
     operators = _Operators.of(events)
     issued = _issued_calls(events, operators, window)
