@@ -217,25 +217,17 @@ def read_topology(
 ) -> Topology:
     """Build the topology that a text such as `torus:4x4`, or a file, describes.
 
-    How the text is interpreted; the first rule that applies decides:
+    With `format` (name of a reader), or if it is `-` (standard input), it is a file.
+    Otherwise a text whose start up to `:`, `?` or `*` is the name of a builder is no file.
+    Any other text is a file if one exists there, or if it contains `/` or has a suffix of a
+    reader.
 
-    1. With `format`, the name of a reader, it is a file. `-` is standard input.
-    2. It is a topology text if its start up to `:`, `?` or `*` is the name of a builder, even if a
-       file has this name.
-    3. It is a file if a file has this path, or if it contains `/` or has a suffix of a reader.
-    4. Otherwise it is a topology text.
-
-    `options` of the reader are ignored for a topology text. They may also follow the name of an
-    existing file, as in `machine.xml?profile=h100&nodes=2`; equal names in `options` take
-    precedence. Changes follow in the same place, and are applied in this order: `npus=0-3` (of a
-    file) selects NPUs, `degrade=5-6=0.5` slows links down, `without=3-4` removes links. Node
-    numbers of links are those after the selection. No `?` is split off if a file has the entire
-    text as its path.
-
-    The name of the topology is the text, if it has `without` or `degrade`, or is a file with
-    options after `?`. Otherwise the reader or builder names it. `report` gets warnings about the
-    file. Raises `HubError` for invalid texts, options and changes, and for files that cannot be
-    read.
+    Options of the reader may follow a file's name, as in `machine.xml?nodes=2&npus=0-3`;
+    `options` take precedence. So do changes, in this order: `npus` (of a file) selects NPUs,
+    `degrade=5-6=0.5` slows links, `without=3-4` removes them, by new numbers. The path of a
+    file is never split. The text is the name if it has `degrade` or `without`, or is a file
+    with `?`. `report` gets warnings. Raises `HubError` for invalid texts, options, changes
+    and files.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()

@@ -101,13 +101,17 @@ class DeepSpeedTime:
 def read_deepspeed_times(
     lines: Iterable[tuple[int, bytes | None]], file: str, rank_count: int | None
 ) -> tuple[int, list[DeepSpeedTime], list[SkippedLine]]:
-    """Return the ranks, the times of collectives by operation and size, and skipped lines.
+    """Return the number of ranks, the times by operation and size, and the skipped lines.
 
-    The first of these that the log has counts: the minima of the last summary, the last summary,
-    single calls (one time each). The average of a summary is that of the logger, which leaves out
-    outliers. `rank_count`: ranks of the job; None derives them from the bandwidths of summary or
-    calls (`_find_rank_count`). Operations other than those of `_SCALED`, `Broadcast` and `Reduce`
-    are left out. Raises `InputError` if no number of ranks fits (`ranks`, `rank-range`).
+    The first of these that the log has is used: the minima of the last summary, the last
+    summary, single calls (one time each). Summaries have averages without outliers, as
+    logged. Times are in us, bytes those of the full buffer. Only AllReduce, AllGather,
+    ReduceScatter, AlltoAll, Broadcast and Reduce are returned. Without entries, the result is
+    (`rank_count` or 0, [], skipped lines).
+
+    `rank_count`: ranks of the job. None derives them from the bandwidths of the summary and
+    the calls; if several numbers fit, a note with the assumed one is added to the skipped
+    lines. Raises `InputError` if no number fits (`ranks`, `rank-range`).
     """
     log = _parse(lines)
     skipped = list(log.skipped)

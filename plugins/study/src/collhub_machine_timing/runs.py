@@ -138,22 +138,18 @@ def build_cases(
     machine: str | None,
     kernel: str | None,
 ) -> tuple[Case, ...]:
-    """Build the cases to simulate, one per kernel that suits the algorithm.
+    """Build the cases to simulate, one per kernel (the way in which a GPU runs the steps).
 
-    `kernel` given: only this kernel; apart from nvls it is not checked whether it suits. `kernel`
-    None, in this order:
+    A given `kernel` is the only one; only for `nvls` it is checked whether it suits. Without
+    it there are one or two: `exchange` if no step has a dependency and none is a RECV_REDUCE,
+    otherwise `fifo`; then `nvls` if the GPU has NVLS and switches can add or copy messages.
 
-    1. `exchange` if no step has a dependency and no step is a RECV_REDUCE; otherwise `fifo`.
-    2. `nvls` if switches can add or copy messages of the algorithm, and the profile's GPU has NVLS.
-
-    `npus`: NPU of each rank, by default 0, 1, 2, .... `machine`: see `select_profile`; None is the
-    profile of the topology. A case has one of the equal copies of which the algorithm consists, and
-    the topology with the measured rates of its switches. The last four results are cached, by
-    identity of the algorithm and the topology.
-
-    Raises `HubError` for an unknown or unsuitable profile or a topology without one. Raises
-    `InputError` for ranks without a path between them. Raises `UsageError` (`no-switch`) for `nvls`
-    if condition 2 does not hold, also because the GPU has no NVLS.
+    `npus`: NPU of each rank, by default 0, 1, 2, .... `machine`: name of the profile, None
+    for that of the topology. Of equal copies in the algorithm, a case has only one. Its
+    topology has the measured rates of switches. The last four results are cached, by identity
+    of algorithm and topology. Raises `HubError` for an unknown, missing or unsuitable
+    profile, `InputError` for ranks without a path, `UsageError` (`no-switch`) for an
+    unsuitable `nvls`.
     """
     profile = select_profile(machine, topology)
     topology = _with_measured_switches(topology)

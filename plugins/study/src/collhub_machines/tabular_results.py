@@ -47,30 +47,18 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
 
 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the output of an OSU latency test of a collective; its ranks come from the request.
+    """Read the output of an OSU latency test of a collective, line by line.
 
-    The lines are processed in order, without the rank that a launcher writes before them:
+    - A title (`# OSU MPI Allreduce Latency Test`) gives library (default MPI) and collective
+      of the next rows. The request's collective replaces a missing or unknown one.
+    - A header (`# Size  Avg Latency(us)`) gives the columns. The time is the first average
+      latency, else the first latency that is no minimum or maximum.
+    - A line with a digit first is a row of bytes and us. All-gather, all-to-all, gather and
+      scatter multiply bytes by ranks. Ranks and nodes (default 1) are the request's.
 
-    - A title (`# OSU MPI Allreduce Latency Test`) gives library and collective of the rows
-      after it. Without a title they are MPI and the collective of the request. The latter also
-      applies to a title with an unknown collective.
-    - A header (`# Size  Avg Latency(us)`) gives the columns of the rows after it. The time is
-      the first column with average latency, otherwise the first with latency that is neither a
-      minimum nor a maximum.
-    - A line that begins with a digit is a row: size in bytes and time in us. For all-gather,
-      all-to-all, gather and scatter the size is multiplied by the ranks. Nodes are those of the
-      request, otherwise 1.
-    - Other lines are ignored.
-
-    A row gets a note in place of a measurement if its numbers are unreadable or missing, or
-    outside the limits of a measurement; if its validation failed; or if it is the last line of a
-    file, without a line end, and may be cut (`_is_cut`). Raises `InputError` in these cases:
-
-    - the title is that of a test between two ranks
-    - there is a row, and its header has MB/s (bandwidth), a column `Overall` (non-blocking), no
-      latency, or another unit than us; or there is no header
-    - there is a row, and its collective or the number of ranks is unknown
-    - no measurement remains, the file is empty, or it is not UTF-8
+    Unreadable, cut, failed and excessive rows become notes. Raises `InputError` for a title
+    of pairs, at a row for MB/s, `Overall`, no latency or us, no collective or ranks, and
+    without results.
     """
     text, file = text_of(facts.source), facts.source.name
     lines = text.splitlines()

@@ -64,23 +64,18 @@ class ColumnLines:
         self.omitted.clear()
 
     def add(self, values: npt.ArrayLike, *, is_delta: bool = False) -> Reference:
-        """Compress a column of numbers, append it to the page as a line, and describe it.
+        """Compress a column of numbers, append it to the page as a line, return its description.
 
-        The first of these forms that applies is stored:
+        With `is_delta`, integers are stored as differences (the first from 0). The form is:
 
-        - A table, without `is_delta`: integers that are not all in 0..255, with at most 256
-          different values, which are at most half of the number of entries. The line has the index
-          of each entry in the sorted table; the description is that of the indices, with the table
-          as `values`.
-        - `f64`: floats, and integers of which one needs more than 6 bytes as below. They are
-          stored as float64 and never as differences.
-        - `uint`, or `int` if a number is negative. With `is_delta`, the numbers are differences
-          from the previous value (for the first one from 0).
+        - `f64` for floats, and for integers that need more than 6 bytes below; never differences.
+        - Without `is_delta`, a table for integers not all in 0..255, of at most 256 different
+          values, at most half the entries: indices are stored, and `values` has the sorted table.
+        - Otherwise `int` if a stored integer is negative, else `uint`, in the fewest bytes, at
+          least 1.
 
-        The description has `column` (number of the line, from 0), `bytes` (compressed, before
-        `encode_text`), `type`, `width` (bytes per value), `length` (number of values) and `delta`
-        (differences are stored). An empty column of integers has width 1. The line counts in the
-        size of the page, but the budget does not limit it.
+        The description has `column` (line from 0), `bytes` (compressed), `type`, `width` (bytes
+        per value), `length` and `delta` (whether differences are stored).
         """
         column = np.asarray(values)
         table = None if is_delta else _find_table(column)

@@ -221,20 +221,18 @@ def list_shapes(
 def choose_small_shape(
     topology: Topology, text: str, size: int
 ) -> tuple[NestedShape, float] | None:
-    """Choose a shape with few latencies for a small all-reduce; return (shape, estimated time, s).
+    """Choose the shape with the smallest estimated time (s) for a small all-reduce; return both.
 
-    The i-th level, closest first, has s_i ranks and the latency a_i, and M_i = m / (s_1 ... s_i)
-    bytes per message, of m bytes of the vector. Both phases of a level take 2 (a_i + (s_i - 1)
-    t_i), and one shot in the last level (`is_one_shot`) a_i + (s_i - 1) s_i t_i, where t_i is the
-    time of M_i bytes, at least 1 ns, which simulated messages take.
+    Its levels are those of the network, or some neighbours joined. Level i, closest first,
+    has s ranks and latency a; t is the time of `size` / (ranks up to level i) bytes, at least
+    1 ns. It takes 2 (a + (s - 1) t). The last level may use one shot: a + (s - 1) T, T for s
+    times the bytes. Latency and bandwidth are those of the route from NPU 0 to the level's
+    last rank.
 
-    The levels are those of `choose_levels` for `auto`, or neighbouring ones as one. Latency and
-    bandwidth are those of the route from NPU 0 to the last rank of the level; narrow links above
-    several ranks are not known. Of all shapes with at least two levels, at most
-    `MAX_STEPS_OF_PARTS` steps and at most one unit per byte, the one with the smallest time is
-    chosen. Returns None if its time is not below `_SMALL_GAIN` times that of two phases in all
-    levels, unless these have more units than bytes; also with fewer than `_MIN_FORWARDING_RANKS`
-    ranks, on a torus, and with an option `sizes` (`text`) other than `auto`.
+    Shapes need two levels, and at most 8.2 million steps and one unit per byte. Returns None
+    below 512 ranks, on a torus, for `text` other than `auto` and without a shape. Also if the
+    time is not below 0.9 times that of two phases in all levels, unless that has more units
+    than bytes.
     """
     kind, ranks = CollectiveKind.ALL_REDUCE, topology.num_npus
     if ranks < _MIN_FORWARDING_RANKS or text != "auto" or find_rings(topology):

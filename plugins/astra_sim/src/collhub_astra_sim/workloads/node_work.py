@@ -42,33 +42,19 @@ class NodeWork(NamedTuple):
 
 
 def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
-    """Return action, slot, work, streams, type and counting of every node, in the workload's order.
+    """Return action, slot, work, streams, type and counting of every node, in their order.
 
-    `slot` is the resource of a rank that runs one node at a time: the host slot for all nodes
-    on the host. Of the other nodes, computations have the compute slot, RECV nodes no slot, and
-    all others the communication slot. `type` is the native type of a collective, else -1.
+    Slots run one node at a time: on the host its slot, else that of computations or
+    communication; RECV has none. The type is that of a native collective, else -1. A node is
+    a timer of its duration, at least 1 ns. In a replay all are, and nodes off the host count.
+    Otherwise only computations off the host count, and these differ:
 
-    In a replay, every node is a timer (`TIMER`) with its duration as work, at least 1 ns, and
-    without streams. Every node that is not on the host counts as computation (`is_counted`). No
-    errors are raised. Otherwise only computations that are not on the host count, and:
-
-    - SEND and RECV nodes have their own actions, also on the host. Their work is their bytes.
-    - LOAD and STORE are `MEMORY_NODE`. Their work is the latency of the memory plus bytes /
-      rate in ns, the quotient rounded down; missing bytes count as 0.
-    - Computations that are not on the host are changed by `_set_computations`, collectives by
-      `_set_collectives`.
-    - Markers are `SKIPPED`.
-    - All other nodes, such as computations on the host, are timers as in a replay.
-
-    `streams` is 0 except for collectives. Raises `InputError` for nodes on which ASTRA-sim
-    aborts or never stops. The first defect of this list is reported, at its first node:
-
-    1. a computation without operations or bytes for the roofline (`no-operations`)
-    2. a message with a peer that is no rank (`peer-range`)
-    3. a message to or from its own rank (`self-message`)
-    4. a message without bytes (`empty-message`)
-    5. a LOAD or STORE without a remote memory (`no-memory`)
-    6. an all-gather of fewer bytes than splits (`h7`)
+    - SEND and RECV have their bytes as work. Markers are skipped. Native collectives have
+      streams.
+    - LOAD and STORE: latency of the memory plus bytes / rate in ns, rounded down.
+    - A roofline changes computations off the host. Raises `InputError` for missing numbers of
+      these, a bad or own peer, empty messages, no remote memory, an all-gather too small, in
+      this order.
     """
     nodes = workload.nodes
     count = len(nodes)

@@ -170,20 +170,18 @@ class Operands:
     def derive_layout(
         self, shape: Shape, roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]
     ) -> Layout:
-        """Derive the layout of the result from the table of rules, axis by axis.
+        """Derive the layout of the result from the table of rules, for each axis of the mesh.
 
-        `shape`: of the result. `roles`: roles of the dimensions of each operand, empty for a
-        number, which counts as replicated; `result`: roles of those of the result. Without a
-        mesh and with one axis, the layout of `_find_layout` is returned. With several axes it
-        is that of `_derive_mesh_layout`, which has one layout per axis. Raises
-        `TypingMistakeError` for the first of these defects:
+        `shape`: of the result. `roles`: roles of the dimensions of each operand; numbers have
+        none and count as replicated. `result`: roles of the dimensions of the result. With
+        several axes the layout has one part per axis. Raises `TypingMistakeError` for the first
+        of these defects:
 
-        1. the operation names an axis that the mesh lacks or names one twice; with several
-           axes, a communication names none (`axis`)
-        2. layouts of operands that the table does not permit (`_explain`), or slices of several
-           axes that do not nest (`axis`, `layout`)
-        3. a slice of the result along a dimension that `shape` does not have, or whose size is
-           1 (`dimension`)
+        1. The operation names an axis that the mesh lacks or one twice, or is a communication
+           that names none of several axes (`axis`).
+        2. The table does not permit the layouts of the operands (`root`, `partial`, `layout`), or
+           slices of several axes do not nest (`axis`, `layout`).
+        3. The result is sliced along a dimension that it lacks or that has size 1 (`dimension`).
         """
         layouts = [REPLICATED if tensor is None else tensor.layout for tensor in self.all]
         if len(self.mesh) < 2:

@@ -174,21 +174,16 @@ def explore(
 ) -> Exploration:
     """Explore up to `max_states` programs that transformations reach from `program`.
 
-    `bindings`: the sizes to optimize for. The first candidate of the result is `program`, which
-    counts as one of the `max_states`. If `fuse_scalars` returns a rewrite (all operations are
-    pointwise and on scalars), nothing is searched. The result then has `program` and this
-    rewrite, both as expanded; it is complete. `budget` counts 2 units of work, and its limits
-    are ignored; `progress` is not called.
+    The first candidate is `program`. If it has only pointwise operations on scalars that can
+    be fused, the result is complete: `program` and the fused one. This costs 2 units of
+    `budget` and ignores its limits. Otherwise programs are expanded in rounds until none is
+    left. After each round, `budget` counts one unit per new program, and `progress` gets the
+    fraction of the known programs that were expanded or pruned. `workers` do not change the
+    result.
 
-    Otherwise rounds of `_Search.expand_round` run until no state is left. The result does not
-    depend on `workers`. After each round `budget` (None: no limit) counts one unit of work per
-    new program. Then `progress(fraction, text)` reports the expanded and pruned fraction of the
-    discovered programs. If a limit of the budget is reached before a round, also the first one,
-    the search stops and records the cut in the budget.
-
-    The result is incomplete after such a stop, and if a new program was dropped because of
-    `max_states`. With a time limit the result depends on the speed of the machine. Raises
-    `InputError` if a worker process died during a round.
+    If a limit of `budget` is reached before a round, also the first, the search stops and
+    records the cut. The result is then incomplete, and also if `max_states` dropped a new
+    program. Raises `InputError` if a worker process died.
     """
     budget = budget or SearchBudget()
     if rewrite := fuse_scalars(program):

@@ -181,12 +181,15 @@ def samples() -> Sequence[Source]:
 
 
 def _build_gpu(rank: int) -> dict[str, object]:
-    """Build the JSON object of one of the two ranks of the sample plan.
+    """Build the JSON object of rank 0 or 1 of the sample plan, an all-gather of one chunk each.
 
-    Thread block 1 waits until the other rank is ready, puts the chunk of its input into the other
-    rank's output at index `rank`, signals, and copies the chunk to its own output. Thread block 0
-    signals that its rank is ready and waits for the other rank's data. Each rank has two memory
-    channels to the other one.
+    A rank has 1 input chunk, 2 output chunks, no scratch and two memory channels to the other
+
+    - Thread block 0 signals that its rank is ready, then waits for the data of the other
+      rank.
+    - Thread block 1 waits until the other rank is ready, puts its input chunk into the output
+      of the other rank at index `rank`, signals, and copies the chunk to the same index of
+      its own output.
     """
     # Both ranks list the connection 0 -> 1 first, so that channels with equal ids are paired.
     sending, receiving = rank, 1 - rank

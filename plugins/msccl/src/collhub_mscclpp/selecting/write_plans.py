@@ -425,21 +425,16 @@ _LANE = 0
 def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> Algorithm:
     """Build the algorithm in which every rank sends its data directly to every other rank.
 
-    The collective has one unit for an all-reduce, otherwise one per rank. All steps of a rank are
-    in one lane, in this order:
+    The collective has one unit for an all-reduce, otherwise one per rank. Rank r first sends
+    one unit of its input to r + 1, r + 2, ..., r - 1 (modulo the ranks). It is the unit with
+    the number of the peer for reduce-scatter and all-to-all, otherwise unit 0. After all
+    sends, it receives from r - 1, r - 2, ..., r + 1. Reductions add all units into unit 0 of
+    the output. Other collectives store each unit, and the rank's own, at the number of its
+    source.
 
-    1. It sends one unit of its input to rank r + 1, then r + 2, and so on (modulo the ranks).
-       The unit has the number of the peer in collectives with `split_by_target` (reduce-scatter,
-       all-to-all), otherwise 0.
-    2. It receives one unit from each peer in the opposite order. Reductions add it to unit 0 of
-       the output (`_add_up`). Other collectives store all units by source, after a copy of the
-       rank's own unit (`_store`).
-
-    The second part follows all sends of the rank, so the algorithm is also correct in place. It
-    claims the mode `in_place` if true, otherwise only out of place. There is no scratch. A single
-    rank has only a copy of its unit. Raises `InputError`
-    (`invalid-collective`) for kinds with a root, counts or a contract, and for `num_ranks` below
-    1.
+    A rank has one lane and no scratch; a single rank only copies. The mode is in place if
+    `in_place`, otherwise out of place. Raises `InputError` (`invalid-collective`) for kinds
+    with a root, counts or a contract, and without ranks.
     """
     units = 1 if kind is CollectiveKind.ALL_REDUCE else num_ranks
     collective = Collective(kind, num_ranks, units, in_place=in_place, out_of_place=not in_place)

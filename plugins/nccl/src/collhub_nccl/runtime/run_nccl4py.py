@@ -204,17 +204,16 @@ def _contributions(
 
 
 def main() -> int:
-    """Run the schedule in `schedule.json` beside this file, check it, time it; print a JSON line.
+    """Run the `schedule.json` in the folder of this script, check and time it, print JSON.
 
-    The OUTPUT of the first run is compared exactly with `promised`. Then `--repeats` further runs
-    are timed and not checked. The line has `ok` (whether OUTPUT was right), `rank`, `dtype`, and
-    `time_s`, the median of these times in seconds. Returns the exit status: 0 if right, 1 if wrong.
+    The GPU is number `LOCAL_RANK` (without it, `--rank`) modulo the number of GPUs. The
+    OUTPUT of the first run must equal `promised` exactly. Then `--repeats` runs are timed and
+    not checked. The line has `ok` (whether OUTPUT was right), `rank`, `dtype`, and `time_s`,
+    the median of these times in seconds. Returns the exit status: 0 if right, 1 if wrong.
 
-    Raises `SystemExit` with status 2 for wrong arguments, and with status 1 and a message for:
-
-    - a missing library or GPU
-    - a `--size` that is negative or no multiple of whole units
-    - an id that rank 0 does not write in time
+    Raises `SystemExit` with status 2 for wrong arguments. The status is 1, with a message,
+    for a missing library or GPU, a `--size` that is negative or no multiple of the units, and
+    an id that rank 0 does not write in time.
     """
     schedule = json.loads(Path(__file__).with_name("schedule.json").read_text(encoding="ascii"))
     arguments = _arguments(schedule)

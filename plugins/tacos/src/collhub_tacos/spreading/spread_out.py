@@ -363,21 +363,17 @@ def _spread_symmetrically(
 
 
 def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Spread by events on links of any times and, if that misses the bound, with deadlines.
+    """Spread chunks by events on links of any times, and if that misses the bound by deadlines.
 
-    The first search tries the requested number of seeds. By default it is `_PAIRS_FOR_SEEDS`
-    divided by the pairs of link and chunk, between 1 and `_MAX_SEEDS` (20). It ends at the
-    bound by the links into a node. The fastest schedule is its result, of equal ones the first.
+    The first search tries the requested number of seeds, by default `_PAIRS_FOR_SEEDS`
+    divided by the pairs of link and chunk, limited to 1..20. It stops at the bound by the
+    links into a node, and gives the fastest schedule, the first of equal ones. The second
+    search runs if the first was not interrupted, all NPUs take part with a chunk each, and
+    its estimated cost is at most 2^25. It stops at a lower bound of the time. Only a faster
+    schedule replaces the first one; the kernel is then "deadlines", otherwise "events".
 
-    The search with deadlines follows if all of these hold: the first one was not interrupted,
-    the task is an all-gather of all NPUs, and its estimated cost is at most `MAX_DEADLINE_COST`
-    (2^25). It stops when a schedule attains the bound of `_compute_goal_ps`; if the first search
-    attained it, nothing is tried. The kernel is called "deadlines" if it found a faster
-    schedule, else "events".
-
-    Ctrl-C or a limit ends a search with the best result so far, marked as interrupted. Without
-    one (first search only) it is raised again. Raises `InputError` for a chunk that cannot
-    reach a member.
+    Ctrl-C or a limit stops a search with its best result, marked as interrupted; without any,
+    the exception passes through. Raises `InputError` for a chunk that cannot reach a member.
     """
     from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import (
