@@ -256,11 +256,16 @@ class _Document:
         self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)
 
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
-        """Build the contract of a custom collective; None without `document` or after a defect.
+        """Build the contract of a custom collective; None without `document` or with any defect.
 
-        `_CONTRACT_SIZES` and `defined` need an entry per rank, columns of `expected` the length of
-        its `rank`. Numbers must be in 0..`MAX_UNITS`, ranks below `num_ranks`; source rank -1 means
-        all ranks. Defects are recorded, not raised; one recorded before the call also gives None.
+        Defects are recorded, not raised. A defect that was recorded before the call counts, too.
+        The rules:
+
+        - Sizes and `defined` (booleans) have an entry per rank.
+        - The columns of `expected` have the length of its `rank`.
+        - Sizes and units are integers from 0 to `MAX_UNITS`.
+        - Ranks are from 0 to `num_ranks` - 1. A source rank of -1 means all ranks.
+
         If `expected` is null, the contract requires no result.
         """
         if document is None:

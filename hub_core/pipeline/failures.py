@@ -48,12 +48,11 @@ def simulate_failures(
 
     1. No message used them: the result is `time_ns` (None if unknown), `is_used` is False.
     2. NPUs are separated: no time; the reason names them.
-    3. A plane has no links left, or a message has no route, or only one that newly passes
-       through an NPU: no time, `not possible: uses the link`.
+    3. A plane has no links left, or a message has no route, or one that newly passes through
+       an NPU: no time, `not possible: uses the link`.
     4. Otherwise: the simulated time. It is None, with a reason, if a rank does not finish.
 
-    Raises `InputError` for messages without a route on the complete network, and `HubError`
-    for an unknown simulator or option and for a simulation that fails.
+    Raises `InputError` for messages without a route at first, `HubError` for other failures.
     """
     messages = MessageRoutes.of(algorithm, topology)
     times = []

@@ -34,23 +34,18 @@ class StatedSizes(NamedTuple):
 def profile_chunk(
     fields: NodeFields, links: ResolvedLinks, step_counts: Int64Array, sizes: StatedSizes
 ) -> Chunk:
-    """Convert a batch of nodes to steps and their dependencies, as a `Chunk`.
+    """Convert a batch of nodes to steps and their dependencies, in the order of the nodes.
 
-    Each node becomes a step, in the order of the nodes, with two exceptions. The combining half of
-    a receive-reduce (the node after the receiving half) has the step of the receiving half. The
-    only node of a file whose metadata declare 0 steps is a placeholder without a step, if it is a
-    COMP. Dependencies are renumbered from nodes to steps of the batch, counted from 0; the one
-    between two halves is dropped. `irregular` has the nodes of the ranks of irregular files
-    (`ResolvedLinks`). `step_counts`: int64, the number of steps of each file in its metadata.
+    Each node is a step. But a receive-reduce (a receive and the next COMP) is one step, and
+    the only COMP of a file that declares 0 steps is none (a placeholder). Dependencies become
+    pairs of steps of the batch, from 0; those between two halves are dropped. `step_counts`:
+    declared steps by file. Raises `TraceError` for the first of:
 
-    Raises `TraceError`. The checks, in this order:
-
-    - `node-type`: a node is neither a send, a receive nor COMP.
-    - The errors of `_find_receive_reduces`, `_build_columns` and `_check_bytes`.
-    - `size-mismatch`: `total_chunk_cnt` of a message is not the number of units of the metadata,
-      or `msg_chunk_cnt` not the count of its region. Missing or -1 is accepted.
-    - `step-count`: a file has another number of steps than its metadata declare.
-    - `dangling-dependency`: a placeholder depends on a node.
+    - `node-type`: a node is no send, receive or COMP
+    - invalid receive-reduces, then invalid attributes, then `comm_size`
+    - `size-mismatch`: `total_chunk_cnt` or `msg_chunk_cnt` contradicts units or region
+    - `step-count`: a file has another number of steps than declared
+    - `dangling-dependency`: a placeholder depends on a node
     """
     is_unknown = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_unknown, "an algorithm has no such node", "node-type")

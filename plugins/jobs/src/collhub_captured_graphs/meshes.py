@@ -13,22 +13,18 @@ _NO_LETTER = re.compile(r"[^A-Za-z0-9_]")
 
 
 def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, int]:
-    """Derive the axes of a device mesh from its process groups: size by name, slowest axis first.
+    """Derive the axes of a device mesh from its process groups: size by name, slowest first.
 
-    `groups`: group name by global ranks; `file`: for messages. Each group must be a grid of nested
-    runs, given by `_find_strides` as (distance, count). The boundaries are 1 and, for every run of
-    every group, its distance and its distance times count. In ascending order, each two consecutive
-    boundaries (low, high) are an axis of the size high / low. Groups of the ranks 0, 1 and 0, 2, 4,
-    6 have the runs (1, 2) and (2, 4), so the boundaries 1, 2, 8 and axes of the sizes 4 and 2.
-    Without groups of two ranks or more there are no axes.
+    `groups`: group name by global ranks. A group must be nested runs of a distance and a
+    count. The boundaries are 1 and, for each run, its distance and distance times count. In
+    ascending order, two consecutive boundaries (low, high) are an axis of size high / low.
+    For example, runs (1, 2) and (2, 4) give the boundaries 1, 2, 8 and the sizes 4 and 2. No
+    groups give no axes.
 
-    The axis with the highest boundaries is number N = 0. The name of an axis is `group_NAME`, where
-    NAME is that of the first group whose only run is (low, size). Characters other than letters,
-    digits and `_` become `_`, and the name is cut to 40 characters. Without such a group, or if its
-    name is empty, it is `axis_N`. A name that is in use gets `_N` appended.
-
-    Raises `InputError` (`groups`) if a group is no grid, then if a boundary is no multiple of the
-    previous one, then for more than `_MAX_AXES` (6) axes.
+    The axis is named `group_NAME` by the first group with the single run (low, size), cut to
+    40 characters, with `_` for special ones. Otherwise it is `axis_N`; N counts from 0. A
+    name in use gets `_N` appended. Raises `InputError` (`groups`) for a group of another
+    form, then for boundaries that do not divide the next one, then for more than 6 axes.
     """
     bounds = {1}
     strides_of: list[tuple[str, list[tuple[int, int]]]] = []

@@ -426,21 +426,16 @@ class _Lowering:
     def _add(self, operation: Operation, regions: list[_Region]) -> None:
         """Append the instructions of an operation to the innermost region, and name its results.
 
-        An operation of `_RETURNS`, such as `func.return`, appends nothing: it sets the values that
-        the region returns, and ends the region. Any other operation becomes one instruction:
+        A return, such as `func.return`, appends none: its operands become the region's results.
+        Any other operation becomes one instruction. Constants keep the text of a single number as
+        literal; other literals are "". Regions of loops, conditionals, calls and async-starts
+        become computations; a loop gets a `tuple` before it. Other regions become reducers. The
+        instruction is a tuple for a loop, and with no or several results. An operation that only
+        declares the placement of a value has the single attribute `custom_call_target`.
 
-        - The opcode is that of `_opcode`. A placement, which only declares where a value is, has
-          the single attribute `custom_call_target`; others have those of `rewrite_attributes`.
-        - The regions of loops, conditionals, calls and async-starts become computations
-          (`_add_bodies`). Loops get a `tuple` instruction before them. Regions of other operations
-          are taken as reducers (`_add_reducer`), and must not contain collectives.
-        - A constant of a single integer keeps it as the literal; all other literals are "".
-        - The instruction is a tuple if it is a loop or has no result or several results. The parts
-          of a tuple become instructions when they are first used (`_find`).
-
-        Operands that enclosing regions define are captured (`_use`). Raises `ValueError` for an
-        operation after the end of the region, an undefined operand, a value that is defined twice,
-        an unknown type or unreadable attribute, and the errors of the methods that are named above.
+        Operands from enclosing regions are captured. Raises `ValueError` for an operation after a
+        return, an undefined operand, a value defined twice, a collective in a reducer, unreadable
+        types.
         """
         region, name = self._regions[-1], operation.name
         if region.is_returned:

@@ -128,16 +128,15 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
     """Write a schedule as CSV in PyTorch's format: one row per device, with CRLF line breaks.
 
     A row has the passes of its device in order. An overlapped forward pass shares the cell
-    with the next pass. `has_messages` adds, as devices run a cell per round if its input is
-    available:
+    with the next pass. With `has_messages`, devices run one cell per round if its input is
+    there, and:
 
-    - at the start of a row: an UNSHARD per stage of the device, in the order of first passes
-    - after a pass whose next stage (for gradients: previous stage) is on another device: a
-      send, and at that moment a receive in the row of the other device
-    - after the last pass of a stage and its send: REDUCE_GRAD and RESHARD
+    - A row begins with an UNSHARD per stage of the device, in the order of first passes.
+    - A pass whose next stage (for gradients: previous stage) is on another device is followed
+      by a send. At that moment the row of the other device gets a receive.
+    - The last pass of a stage and its send are followed by REDUCE_GRAD and RESHARD.
 
-    Raises `InputError` (`pipeline-csv`) for schedules in two directions, for token slices,
-    and, with `has_messages`, for a deadlock.
+    Raises `InputError` for two directions, token slices, and (with messages) deadlocks.
     """
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"

@@ -379,26 +379,17 @@ def _entry_axes(entry: object, text: str, mesh: Mesh) -> tuple[int, ...]:
 
 
 def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
-    """Parse placements of DTensor such as `Shard(0), Replicate()`, one per mesh axis.
+    """Parse placements of PyTorch's DTensor: one word per mesh axis, also in brackets.
 
-    The words are in the order of the mesh axes, and may be in brackets. Each is one of:
+    - `Replicate()`: the axis divides no dimension.
+    - `Partial()`, `Partial(sum)`: the axis is partial, its devices hold summands.
+    - `Shard(d)`, `Shard(dim=d)`: it divides dimension d before all later axes. Negative
+      numbers count from the last dimension.
+    - `_StridedShard(d, split_factor=k)`, also `sf=k` or `k`: it divides d after the first
+      later axes of d whose sizes have the product k. k = 1 is the same as `Shard(d)`.
 
-    - `Replicate()`: the axis divides nothing.
-    - `Partial()` or `Partial(sum)`: the axis is partial; the devices hold summands.
-    - `Shard(d)` or `Shard(dim=d)`: the axis divides dimension d before all later axes. Negative
-      numbers count from the end.
-    - `_StridedShard(d, split_factor=k)` (also `sf=k` or only `k`): the axis divides dimension d
-      after the first of the later axes whose sizes have the product k, and before the remaining
-      ones. With k = 1 it is `Shard(d)`.
-
-    "Later axes" are those later in the mesh that divide the same dimension, in the order in
-    which they divide it. The result lists the axes of each dimension in the order in which they
-    divide it, and partial axes ascending; `is_nested` is True.
-
-    Raises `InputError` (`invalid-spec`) for other text, another number of words than mesh axes,
-    a dimension that does not exist, and a reduction other than a sum. It is also raised for a
-    split factor that is missing or that no first later axes have as product. Source: PyTorch,
-    `torch/distributed/tensor/placement_types.py`.
+    Returns the axes of each dimension in the order in which they divide it, and partial axes
+    ascending; `is_nested` is True. Raises `InputError` (`invalid-spec`) for any other text.
     """
     words = _DTENSOR.findall(text)
     rest = _DTENSOR.sub("", text).strip(" ,[]()")

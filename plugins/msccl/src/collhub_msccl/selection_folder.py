@@ -162,14 +162,12 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
     Each window of sizes gets the chosen algorithm, otherwise the fastest one that can be
     written. If its file serves only the smaller sizes, the next one serves the rest. Files
     are in the order of collectives, then modes (in place first) if a file has one mode, then
-    windows. The runtime uses every file without warnings. The following cases are losses,
-    left to the runtime:
+    windows. The runtime uses every file without warnings. No file is written to disk. Losses,
+    left to the runtime, are:
 
     - collectives with a root, or unknown to the runtime
     - an all-to-all in place, if a file has one mode
     - sizes without a writable algorithm
-
-    If no file is left, no error is raised. The function writes no file to disk.
     """
     folder = _Folder(RUNTIMES[options.runtime], options.proto)
     for selected in selection.collectives:

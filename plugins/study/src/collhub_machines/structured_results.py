@@ -121,8 +121,8 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
     - with wrong elements (`nwrong` above 0): a warning in `skipped`
     - of a place that `options` does not select: ignored
 
-    Invalid points, a truncated file and failures that the test reports give warnings, too.
-    Raises `InputError` for invalid JSON, unknown facts, inconsistent devices, and no point.
+    Invalid points, truncated files and failed tests give warnings. Raises `InputError` for
+    invalid JSON, unknown facts, devices of several tests, no point.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)

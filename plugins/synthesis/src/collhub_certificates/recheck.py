@@ -307,24 +307,18 @@ def _format_rate(rate: Fraction | None) -> str:
 def _compute_bound_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Return the highest rate that a declared bound allows on these links.
+    """Return the highest rate that a declared bound allows, in bytes per second.
 
-    The unit is bytes of the collective per second. `capacities`: bytes per second by link.
-    An all-reduce may have a bound of kind `partition` (`_compute_partition_rate`) or
-    `directed-partition` (`_compute_directed_partition_rate`). Any other bound is a cut, a
-    set of nodes: `ingress-cut` for all-gather and reduce-scatter, `cut` for the other
-    collectives.
+    `capacities`: bytes per second by link. An all-reduce may have a bound of kind `partition`
+    or `directed-partition`. Any other bound is a set of nodes with ranks inside (a root, too)
+    and outside. Its kind is `ingress-cut` for all-gather and reduce-scatter, otherwise `cut`.
+    The rate is the capacity of all links out of it (into it for reduce, gather,
+    reduce-scatter), times:
 
-    A cut has ranks on both sides, contains the root if there is one, and names each node
-    once. Its rate is the sum of the capacities of the links that leave it, or that enter it
-    for reduce, gather and reduce-scatter; 0 without such links. This is multiplied by:
+    - scatter, gather: ranks / (ranks outside)
+    - all-gather, reduce-scatter: ranks / (ranks inside); otherwise 1
 
-    - n / (ranks outside) for scatter and gather, where n is the number of ranks.
-    - n / (ranks inside) for all-gather and reduce-scatter.
-    - 1 for broadcast, reduce and all-reduce.
-
-    Raises `FlawError` (`bound`) for another kind of bound and for a cut that breaks these
-    rules or names an unknown node. The functions above raise it for invalid blocks.
+    Raises `FlawError` (`bound`) for another kind, an invalid set, and invalid blocks.
     """
     # Only an all-reduce has a bound by partition; a cut bounds every collective.
     if claim.kind is CollectiveKind.ALL_REDUCE:

@@ -116,17 +116,18 @@ def find_mesh(
 
 
 def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset[int]]:
-    """Return, by name of a value, the mesh axes that slice it, as far as collectives show it.
+    """Return by name the mesh axes (positions) that slice a value, as collectives show.
 
-    Axes are positions in the mesh. These values are related, also through other values:
-    - the operand and the result of a wait (`wait_tensor`)
-    - the single result of another operator that is not a collective, and each operand that this
-      operator allows to be sliced (`describe_node`), if both have the same shape
+    The results of reduce-scatters and the operands of all-gathers are sliced along all axes
+    of their group; an unknown group means all axes. All related values are sliced, too, also
+    through other values. Related are:
 
-    The results of a reduce-scatter and the operands of an all-gather are sliced along the axes of
-    the collective (`find_group_axes`), and so are all values related to them. If several
-    collectives concern related values, all their axes count. Scalars and values that are not sliced
-    have no entry. Entries are in the order of `graph.tensors`.
+    - operand and result of a wait
+    - the single result of an operator that is no collective, and each operand of the same
+      shape that it allows to be sliced
+
+    Axes of several collectives are united. Scalars and values without axes have no entry.
+    Entries are in the order of `graph.tensors`.
     """
     number_of = {name: number for number, name in enumerate(graph.tensors)}
     related: list[tuple[str, str]] = []

@@ -273,21 +273,17 @@ class _ModuleWriter:
         return "\n".join([*lines, f"    return {{{entries}}}"])
 
     def _write_step(self) -> None:
-        """Write all operations, such that collectives start early and their readers wait late.
+        """Write all operations, so that collectives start early and their readers wait late.
 
-        An operation is ready if all its operands are written. Of the ready operations,
-        communications come first, then computations, then delayed computations. A computation
-        is delayed if an operand is the pending result of a communication, or the result of a
-        delayed operation. Ties follow the order of `Program.kernels`.
+        An operation is ready if all its operands are written. Of the ready ones, communications
+        come first, then computations, then delayed ones: they read a pending result or a delayed
+        operation. Ties follow the order of `Program.kernels`. A bucket of the program is written
+        when all its members are ready. A small all-reduce joins an open bucket. This is written
+        when it is full, when none is ready, and before an operation that reads it or a pending
+        result, or that differs from its members. Any other operation is written by itself.
 
-        - A bucket of the program is written when all its members are ready.
-        - A small all-reduce (`_fits_bucket`) joins an open bucket. This bucket is written when
-          `_must_flush` requires it for the next operation, or when no operation is ready.
-        - Every other operation is written by itself.
-
-        Waits for results that are still pending come last, in the same order. Changes `_lines`
-        and `_pending`, which is not emptied by the last waits. Raises `InputError` for an
-        operation without a form in PyTorch.
+        Waits for pending results come last. Raises `InputError` for operations that PyTorch
+        lacks.
         """
         order = {
             operation.name: number
@@ -586,14 +582,17 @@ class _ModuleWriter:
         ]
 
     def _write_chunks(self, operation: Operation, chain: Chain) -> None:
-        """Write a chain in `CHUNKS` chunks if `operation` is its last member, else nothing.
+        """Write a chain (overlapped operations) in 4 chunks, when its last member is written.
 
-        `chain`: a chain in `_chunked`. If it begins with an AllToAllV, `_write_row_chunks`
-        writes it. Otherwise it is a matrix product and its all-reduce: after waits for the
-        operands of the product, its first operand is cut along the dimension of the chain. Each
-        chunk is reduced while the next one is multiplied, and the results are concatenated. The
-        result is complete, not pending.
+        If `operation` is another member, no line is written: the chain is written only once.
 
+        - A chain that begins with an AllToAllV exchanges chunks of rows, and runs its operations
+          in between on each chunk.
+        - Any other chain is a matrix product and its all-reduce. The first operand of the product
+          is cut along the dimension of the chain. Each chunk is reduced while the next one is
+          multiplied; then the results are concatenated.
+
+        First come waits for the operands from outside. The result is complete, not pending.
         Raises `InputError` for a reduction or a computation that PyTorch lacks.
         """
         if self.program.by_name[chain.members[0]].kind is Kind.ALL_TO_ALL_V:

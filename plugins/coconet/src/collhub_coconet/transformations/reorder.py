@@ -209,22 +209,18 @@ class _Move:
                 self._feeds[operation.name] = distances[operation.name] = distance
 
     def build_operations(self) -> list[Operation]:
-        """Build all operations of the program after the move, in order; call it once.
+        """Build all operations of the program after the move, in program order; call it once.
 
-        Each operation is emitted in program order by the first rule that applies:
+        The move lets operations work on slices, not gathered values. The first rule applies:
 
-        - One in `_feeds` (only moved operations read it) is computed on slices, with its old name.
-          Its complete value is not needed.
-        - One that does not move is unchanged. This includes the AllGather `target`, also if nothing
-          reads it now.
-        - A moved one that reads no sliced value (it depends on the AllGather through a scalar) is
-          unchanged.
-        - A moved Update is emitted by `_emit_update`, any other moved one by `_emit_on_slices`.
+        - One that only moved ones read is computed on slices, with its old name.
+        - One that does not move is unchanged, also the AllGather if no operation reads it.
+        - A moved one with an obstacle, such as a local operand, raises `RefusedMoveError`.
+        - A moved one that reads no slices (only a scalar) is unchanged.
+        - Any other works on slices. An Update of a complete state gets its value gathered.
 
-        Slices of complete operands and new AllGathers are emitted next to the operation that needs
-        them. New names are stored in `renamed`. For every moved operation, the conditions
-        `commutes` and `no-local-operand` are recorded. Raises `RefusedMoveError` for the first
-        moved operation with an obstacle (`_find_obstacle`).
+        Slices and new AllGathers are next to the operation that needs them. For every moved one
+        the conditions `commutes` and `no-local-operand` are recorded.
         """
         for operation in self._program.operations:
             if operation.name in self._feeds:

@@ -77,19 +77,18 @@ def find_step_runs(content: bytes) -> Iterator[StepRun]:
 
 
 def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> Iterator[StepRun]:
-    """Yield the runs of at least 8 adjacent steps between two byte offsets, in file order.
+    """Yield the runs of at least 8 adjacent, equally formed steps between two byte offsets.
 
-    A step extends from its `<step ` to the next `<`. The first step of the range determines the
-    layout (`_match_first_step`): the number of quotes, and the length of each text outside the
-    values. Steps with this layout, equal texts outside the values and values of at most 8 bytes
-    match. A run is a maximal sequence of matching steps without another tag between them.
+    Runs are in file order. A step reaches from its `<step ` to the next `<`. The first step
+    determines the form: number of quotes, and the text outside the values. Steps of this form
+    match if each value has at most 8 bytes. A run is a maximal sequence of matching steps
+    without another tag in it. It has its byte offsets in the file, the number of line feeds
+    per step, and `codes`, int64[steps, attributes]: indices into `texts`, the distinct
+    values.
 
-    Each run has its byte offsets in the file and the number of line feeds per step. `codes` is
-    int64[steps, attributes], with indices into `texts`, the distinct values of all matching steps.
-    Nothing is yielded if there are fewer than 8 steps. The same applies if any matching step has a
-    value with "&" or a character that is not printable ASCII. Steps that end less than 8 bytes
-    before the end of the file are left out. `words`: for every offset, the eight bytes from there
-    on as a little-endian number.
+    If any matching step has a value with "&" or a character other than printable ASCII, there
+    are no runs. Steps that stop less than 8 bytes before the end of the file are omitted.
+    `words`: for every offset, the eight bytes from there on as a little-endian number.
     """
     tags = _find_byte(content, begin, end, b"<")
     stops = np.append(tags[1:], end)

@@ -75,23 +75,18 @@ class Proxies:
 
 
 def lagging_proxies(plan: Plan) -> Proxies:
-    """Number the port channels on which a thread block may continue before its puts are complete.
+    """Number the port channels whose proxy (thread of the host) may read sources late: they lag.
 
-    The proxy of a channel is a thread of the host that executes its puts. On such a channel it
-    may read the sources late (it lags). The operations of each thread block are followed in
-    order:
+    Per thread block, in order:
 
-    - A put (data operation on port channels) makes its channels (rank, id) pending. An
-      operation on port channels that also flushes by itself makes all its channels complete
-      instead.
+    - A put on port channels makes its channels pending.
+    - An operation on port channels that flushes by itself makes all its channels complete.
     - A flush makes its first channels complete, as many as it has entries in dst_buff.
-    - A signal on port channels and a nop change nothing.
-    - Before any other operation, and at the end of the block, all pending channels lag.
+    - A signal on port channels and a nop change no channel.
+    - Any other operation, and the end of the block: all pending channels lag.
 
-    Channels are numbered from 0 in the order in which they are found to lag; those found
-    together in the order of their puts. The result also has the number for every item (channel
-    or semaphore) of an operation, -1 for none (`_proxies_of_items`). `plan` may contain unknown
-    operations.
+    Channels (rank, id) are numbered in the order in which they lag, then of puts. Returns
+    their number, and for each item of the plan its number or -1.
     """
     table, items = plan.operations, plan.items
     if not (table.channel_type == _PORT).any():

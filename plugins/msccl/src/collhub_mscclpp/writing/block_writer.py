@@ -136,25 +136,18 @@ class BlockWriter:
         channel_type: str = "",
         channels: Sequence[int] = (),
     ) -> None:
-        """Add an operation that moves data to the current segment; no barrier is added before it.
+        """Add an operation that moves data to the current segment (a thread block of the plan).
 
-        A segment is a thread block of the plan. If the current one has no room for the
-        operation, its channels or its remote buffers, a new segment is begun first. The
-        operation is a JSON object with these entries, in this order:
+        If the segment has no room, a new one is begun first. No barrier is added before the
+        operation; the next `add_barrier` adds one. The operation is a JSON object with `name`,
+        then, if not empty, `channel_type` and `channel_ids` (positions in the segment's channel
+        list), then `src_buff`, `dst_buff`, and `tbg_info` if several thread blocks share the
+        work.
 
-        - `name`
-        - `channel_type` and `channel_ids`, each only if the argument is not empty. An id is the
-          position of the channel in the list of the segment, to which it is added at its first
-          use.
-        - `src_buff`, `dst_buff`: one entry per range. A range with `group` >= 0 refers to a
-          switch channel, otherwise one with `rank` >= 0 to a remote buffer; all others to a
-          local buffer.
-        - `tbg_info`, only if several thread blocks share the work (`parts` > 1)
-
-        `channels`: keys of the channels, one per destination. New remote buffers are added to
-        the lists of the rank and of the segment. The next `add_barrier` then adds a barrier.
-        Raises `ValueError` for a group that the rank has not joined. A remote or switch range
-        needs a `channel_type`, otherwise `KeyError` is raised.
+        `channels`: keys, one per destination. A range with `group` >= 0 is in a switch group,
+        otherwise one with `rank` >= 0 is remote, otherwise local. New channels and remote buffers
+        are added to the lists. Raises `ValueError` for a group that the rank has not joined, and
+        `KeyError` for a remote or switch range without `channel_type`.
         """
         remote = [
             self._find_remote(operand, channel_type)

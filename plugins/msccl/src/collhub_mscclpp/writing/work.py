@@ -72,24 +72,17 @@ def order_work(
     has_switch_sums: bool = False,
     is_sliced: bool = False,
 ) -> PlanWork:
-    """Return an order of execution of all steps of an algorithm, with its messages and connections.
+    """Return an order of execution of all steps of an algorithm, with messages and connections.
 
-    In the order, a step follows its dependencies, a receive its send, and a message the earlier
-    messages of its connection. A connection is a channel of the plan: ranks, channel and lanes of
-    both ends. The steps of one switch operation are adjacent.
+    A step follows its dependencies, a receive its send, and a message the earlier messages of
+    its connection (a channel of the plan). Steps of a switch operation (multicast or sum) are
+    adjacent. Without `network` there are none. `has_switch_sums`: switches may add.
+    `is_sliced`: messages are sent in slices; operations with many messages are not formed
+    then. Switch operations in a cycle of waiting steps are dissolved.
 
-    `network`: if None, no switch operations (multicasts and sums) are used. `has_switch_sums`:
-    whether switches may add. `is_sliced`: whether messages are sent in slices, in which case
-    operations with many messages are not formed (`find_switch_steps`). As long as steps wait in a
-    cycle, the switch operations in it are removed; their messages are then sent one by one.
-
-    Raises `InputError` for the first of these cases:
-
-    1. `plan`: the steps do not state which units they move
-    2. `plan`: a reduction by another operator than sum
-    3. `plan`: compute steps
-    4. all errors of unmatched messages and of regions outside of their buffers
-    5. `plan`: steps that wait for each other without switch operations
+    Raises `InputError` for the first case: unknown units of steps; another reduction than
+    sum; compute steps; unmatched messages or regions out of range (all errors); steps that
+    wait in a cycle without switch operations.
     """
     steps = algorithm.steps
     if not algorithm.has_contents:

@@ -319,23 +319,15 @@ def _decide(
 ) -> tuple[Choice | None, float | None, str, list[str]]:
     """Return NCCL's choice, its time in us, the rule that decides (as text), and notes.
 
-    `costed` is sorted by time, with last resorts after all other allowed alternatives.
-    Alternatives without a time are not allowed. The first case that applies decides:
+    `costed` is sorted by time; rows without a time are not allowed. The first case applies:
 
-    - No alternative is allowed: the result of `_decide_without_alternatives`, also its error.
-    - No tuner (`request.rules` is None): the first allowed alternative, by "cost model".
-      Settings that exclude alternatives follow: "cost model, NCCL_ALGO=^ring".
-    - A tuner rule matches (`_find_matching_rule`): the alternative of this rule, by "tuner line
-      N". Rules that were skipped have a note.
-    - No rule matches, also with an empty list of rules: the first allowed alternative, with
-      exactly one channel, as the example tuner leaves it. "; channels of the tuner" is appended
-      to the text of the second case, and a note explains the channel.
+    - None is allowed: no choice, "refused"; before NCCL 2.24 the fastest ring.
+    - No tuner: the fastest by "cost model", plus the settings that exclude any.
+    - A tuner rule matches and is allowed: "tuner line N". Skipped rules have notes.
+    - No rule matches: as without a tuner, but with one channel and a note.
 
-    A rule with more than 0 channels sets their number. Otherwise, except in the last case, it
-    is NCCL's number for the size, within the limits of the settings. The time is that of the
-    cost model for the alternative; it does not depend on a changed number of channels.
-
-    With tuner rules or settings, the last note gives NCCL's choice without them, if it differs.
+    Channels are those of the rule if above 0, else NCCL's within the limits of the settings.
+    The last note gives NCCL's choice without both, if different.
     """
     excluding = _excluding_settings(costed)
     allowed = [row for row in costed if row.time_us is not None]

@@ -283,21 +283,16 @@ def _add_tree(
 def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) -> None:
     """Add a node for every PCI switch above several devices, and a CPU above every device.
 
-    The relations in `_SHARED` are processed in their order: PIX, PXB, PHB, NODE. Each one merges
-    the groups of every two devices that have it. Groups stay merged for the next relations, so
-    they only grow. Devices with the same known NUMA node are merged for NODE, too. Then each group
-    is processed, by its lowest device:
+    Relations are processed in the order PIX, PXB, PHB, NODE. Each one merges the groups of
+    two devices that have it, and NODE also those of devices with the same known NUMA node.
+    Groups stay merged. Then, per group in the order of lowest devices:
 
-    - For PIX, PXB and PHB, a node `pci N` is added, unless all its devices are already below one
-      topmost node. A single device gets none.
-    - For NODE, a node `cpu N` is added in any case, also for a single device.
+    - PIX, PXB, PHB: a node `pci N` is added, unless one topmost node is already above all
+      devices of the group (or it has a single device).
+    - NODE: a node `cpu N` is always added.
 
-    The topmost nodes of the group so far (devices, PCI switches) are linked to the new node in
-    both directions, with `rate` GB/s. N counts the nodes of a kind from 0. The number of a
-    device's node must be its index in `devices`.
-
-    GPUs with NVLinks show no PCI relation to each other. They are in a common group only by
-    relations to other devices, or by their NUMA nodes.
+    The topmost nodes of the group so far are linked to it in both directions with `rate`
+    GB/s. N counts the nodes of a kind from 0. The node number of a device must be its index.
     """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))

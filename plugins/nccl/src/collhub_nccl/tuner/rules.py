@@ -395,20 +395,16 @@ _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune
 
 
 def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
-    """Yield `one-channel` for sizes that no rule has, where the tuner leaves a single channel.
+    """Yield `one-channel` for sizes without a rule, where the tuner leaves a single channel.
 
-    The communicators are the first 8 (`_MAX_LISTED`) of `find_stated_communicators`, in its order.
-    Then follow all other communicators, for which only rules for any numbers of nodes and ranks
-    count. If rules name more than 8, a note `not-searched` is yielded first. Rules with further
-    conditions (pipelined operations, registered buffers) do not count.
+    Rules with further conditions (pipelined operations, registered buffers) do not count. The
+    sizes are searched in the first 8 communicators that rules name, and then in all remaining
+    ones, for which only rules for any nodes and ranks count. More than 8 give a note
+    `not-searched` first. Each communicator has at most two findings, with the sizes of all
+    collectives:
 
-    For each communicator there are at most two findings. Each lists the sizes of all collectives,
-    and has the file without a line as location:
-
-    1. Sizes without a rule. It is an error for communicators that rules name, and for all if no
-       rule names any; otherwise a warning.
-    2. A warning for sizes that have rules, but none that every machine allows
-       (`is_always_allowed`).
+    1. Sizes without a rule: an error if rules name the communicator, or none; else a warning.
+    2. Sizes whose rules all name an algorithm or protocol that some machine lacks: a warning.
     """
     stated = find_stated_communicators(rules)
     if len(stated) > _MAX_LISTED:
