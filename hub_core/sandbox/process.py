@@ -358,11 +358,11 @@ def _explain_end(
     end: _ProcessEnd,
     limits: ProcessLimits,
 ) -> InputError:
-    """Create the error for a process that ended without a report; with the line reached, if known.
+    """Create the error for a process that ended without a report, with the line if known.
 
-    The first cause that applies decides: too long a report (`too-large`, without line); before the
-    limit of elapsed time, a limit of all processes together on memory, number or CPU time
-    (`limit`); elapsed time, SIGXCPU or a printed traceback (`time-limit`); else `program-failed`.
+    The first cause decides: a too long report (`too-large`, no line); before the elapsed
+    time, a limit of all processes on memory, number or CPU time (`limit`); elapsed time,
+    SIGXCPU, or a printed traceback (`time-limit`); else `program-failed`.
     """
     if end.is_too_long:
         message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"

@@ -48,26 +48,18 @@ class Stage:
 def check_contents(
     stage: Stage, program: StepProgram, expected: Contributions | None, findings: Findings
 ) -> ContentsComparison:
-    """Run `program` on symbolic contents, add findings, and return how outputs were compared.
+    """Run `program` on symbolic contents, add findings, and return the method of comparison.
 
-    Findings are added in this order:
+    Findings: first `undefined-read` (first undefined unit of at most 8 steps). Then, unless
+    `expected` is None, `output-too-small` (at most 8 rows outside OUTPUT) and `wrong-output`
+    by address. Of these, min(8, 2^26 // cells) are explained (at least 1).
 
-    - `undefined-read`: reads of undefined units; the first read of each of at most 8 steps
-    - `output-too-small`: rows of `expected` outside OUTPUT; at most 8, further ones are not
-      counted
-    - `wrong-output`: units whose contents differ from `expected`, by ascending address. With C
-      memory cells, min(8, 2^26 // C) of them are explained, at least one. Further ones are only
-      counted.
+    The result (method, probability of a missed error) is:
+    - `expected` is None: "none" and 0 (`NOT_COMPARED`).
+    - (contributions + 1) x cells up to 2^24 and x unit operations up to 2^28: "exact" and 0.
+    - Otherwise: "fingerprint" and 2^-64 x number of expected contributions.
 
-    `expected`: contributions of each output unit, in blocks of `stage.unit` units. If it is
-    None, outputs are not compared, and the result is `NOT_COMPARED` (method "none", probability
-    0).
-
-    Contents are multisets (method "exact", error probability 0) if cells * (contributions + 1)
-    is at most 2^24 and unit operations * (contributions + 1) at most 2^28. Otherwise they are
-    64-bit fingerprints (method "fingerprint"); the error probability is 2^-64 times the number
-    of expected contributions. Raises `InputError` (`too-large`) before any work above 2^25
-    cells or 2^30 unit operations.
+    Raises `InputError` (`too-large`) before any work above 2^25 cells or 2^30 operations.
     """
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"

@@ -511,17 +511,17 @@ class _Diagnosis:
         return findings
 
     def find_open_questions(self, causes: Sequence[Finding]) -> list[Finding]:
-        """Return findings `undecided` on waits for ranks without a dump or with lost entries.
+        """Return findings `undecided` on waits that the dumps cannot explain; without culprits.
 
-        Only waits of ranks whose state the `causes` do not explain count (`list_explained_ranks`).
-        For each rank that is awaited in such a wait, `find_awaiting_row` gives the operation that
-        shows best who waits for it. There is one finding per operation, by row. Its text names the
-        awaited ranks without a dump and those with lost entries. There are no culprits.
+        Such a wait is for a rank without a dump or with lost entries. The waiting rank must not
+        be explained by `causes` (`list_explained_ranks`). All waits for one rank count for the
+        operation of `find_awaiting_row`. There is one finding per operation, by row. It names the
+        awaited ranks without a dump and those with lost entries.
 
-        If there are neither `causes` nor such findings, there is at most one finding, without
-        operation. Without any dump it says that NCCL's counts do not show where ranks wait.
-        Otherwise, if members of recorded groups have no dump, it names them. If no dump is missing,
-        the list is empty.
+        If there are neither such findings nor `causes`, the result is the first that applies:
+        - no dump at all: one finding, that NCCL's counts do not show where ranks wait
+        - members of recorded groups without a dump: one finding that names them
+        - otherwise no finding
         """
         findings = []
         explained = self.list_explained_ranks(causes)

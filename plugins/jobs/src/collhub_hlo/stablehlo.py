@@ -516,32 +516,18 @@ class _Lowering:
         shapes: tuple[Shape, ...],
         attributes: dict[str, str],
     ) -> tuple[list[str], tuple[Shape, ...]]:
-        """Store the regions of an operation as computations; return its operands and result shapes.
+        """Store the regions of an operation as computations; return its operands and shapes.
 
-        Captured values are those of enclosing regions that the regions use. They become further
-        operands: region by region, in the order of their first use. By the kind of the operation:
+        Captured values are those of outer regions that the regions use. They are added to the
+        operands in the order of first use. The computations are added to `attributes` and to
+        `called` of the innermost region. The rules by operation are:
+        - No region: it must be a `call`. It gets `to_apply`; operands are unchanged.
+        - Loop: `condition`, `body`. Its operand is a new tuple of the iterated and captured
+          values.
+        - Conditional: `branch_computations`. Its operands are the first and the captured ones.
+        - Any other must have one region: `calls` for async-start, else `to_apply`.
 
-        - Without regions it must be a `call` of a named function. Operands and shapes are
-          unchanged; `attributes` gets `to_apply`.
-        - A loop has two regions, the condition first. A new `tuple` instruction of its state (the
-          iterated values, then the captured ones) is appended. It is the only operand of the loop,
-          and the shapes are those of the state. `attributes` gets `condition` and `body`.
-        - A conditional has one region per branch. Its operands are its first operand and the
-          captured values; `attributes` gets `branch_computations`. Parameters of a branch are
-          numbered from 1, by captured value.
-        - Any other operation has one region. Its operands are followed by the captured values,
-          whose parameters follow the arguments of the region. `attributes` gets `calls` for an
-          async-start, else `to_apply`.
-
-        Shapes change only for a loop. `attributes` is changed in place, and the names of the
-        computations are appended to `called` of the innermost region. A result of another number of
-        values than one is a tuple.
-
-        The name is added to `self._local`, because its shapes are those of one device, for a
-        `sdy.manual_computation`, and for a call of a function with an operand that is a placement
-        of `_TO_LOCAL`. Raises `ValueError` for a wrong number of regions, for a loop with wrong
-        numbers of results, arguments or returned values, for a call without a function name, and
-        for a computation whose name is used.
+        Raises `ValueError` for wrong numbers of regions or values, and for missing or used names.
         """
         current = self._regions[-1]
         if not regions:
@@ -819,13 +805,14 @@ class _Lowering:
     def _order_computations(self, entry: str) -> list[str]:
         """Return the names of the computations that the entry executes, callees first.
 
-        The entry is last. The order is that of a depth-first search: of several callees, the
-        one that is called last comes first. Each computation occurs once; computations that the
-        entry does not reach are left out.
+        A computation follows all its callees, and the entry is last. Callees that are independent
+        of each other are in the reverse order of their calls. Each computation occurs once;
+        computations that the entry does not reach are left out.
 
-        Raises `InputError` for a function without a body (`dangling`, at the line where the
-        calling function or region begins). Raises it also for functions that call themselves,
-        directly or not (`recursion`, at the line of a function that calls itself).
+        Raises `InputError` for the first of these defects:
+        - A called function has no body (`dangling`, at the line of the calling function or
+          region).
+        - A function calls itself, directly or not (`recursion`, at the line of such a function).
         """
         order: list[str] = []
         is_done: dict[str, bool] = {}

@@ -201,24 +201,18 @@ class _Device:
 
 
 def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
-    """Return the slots by device, with passes at the beginning and end moved to earlier ones.
+    """Return the slots by device, after early and late passes were moved to earlier slots.
 
-    `lines`: slot by pass, one mapping per device; not changed. Passes before the slot of the
-    input gradient of stage 0 and microbatch 0 (beginning), and after the last forward pass of
-    stage 0 (end), are moved; others stay. The beginning is not moved if device 0 has no weight
-    gradients.
+    `lines`: slot by pass for each device; not changed. Two kinds of passes are moved: those
+    before the slot of the first input gradient of stage 0 (only if device 0 has weight
+    gradients), and those after the last forward pass of stage 0. In the order of slot, then
+    device, each moves to the first earlier slot that meets these conditions, if there is one:
+    - No pass of the device has the slot.
+    - The passes that it needs (`_list_inputs`) have earlier slots. The n-th weight gradient
+      needs the n-th input gradient of the device and the previous weight gradient.
+    - The peak of stored activations is at most the largest of all devices before any move.
 
-    Passes are visited by original slot, then device. Each pass moves to the first free slot of
-    its device that fulfils both rules, or stays if none before its own slot does:
-
-    - The slot is after the present slots of the passes that it needs (`_list_inputs`: the
-      previous microbatch, and the pass that gives its input). The n-th weight gradient of the
-      device needs the n-th input gradient of the device and the weight gradient before it.
-    - The peak of stored activations of the device (`find_peak`) is not above the largest peak
-      of all devices before any move.
-
-    Finally weight gradients are assigned anew to their slots: the first of a device's slots
-    goes to the microbatch and stage whose input gradient is first, and so on.
+    Then the weight gradients of a device get their slots in the order of its input gradients.
     """
     length = max(max(line.values()) for line in lines) + 1
     devices = [_Device.create(dict(line), length) for line in lines]

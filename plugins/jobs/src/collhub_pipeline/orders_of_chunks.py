@@ -255,24 +255,19 @@ def dualpipe_v(devices: int, micros: int) -> Schedule:
 
 
 def _order_dualpipe_v(device: int, devices: int, micros: int) -> _Counter:
-    """Order the passes of a device in DualPipeV, in its eight phases; return the record of them.
+    """Order the passes of device d of p devices in DualPipeV; return the record of them.
 
-    With p devices, chunk 0 of device d is stage d, and chunk 1 is stage 2p - 1 - d; b = p - 1 - d.
-    F is a forward pass, B a full backward pass, I an input gradient, followed by the chunk. W is
-    the weight gradient of the oldest I that has none yet. Each pass is that of the next microbatch
-    (from 0) of its kind and chunk; B counts as I. F+B: the passes overlap. The phases are:
+    F is a forward pass, I an input gradient, B a full backward pass, with the chunk. W is the
+    oldest weight gradient whose I has run, if any. Each takes the next microbatch; B counts
+    as I. F+B overlap. With b = p - 1 - d the phases are:
+    1. 2b x (F0), then d + 1 x (F0 F1), then b x (I1 W F1)
+    2. `micros` - 2p + d + 1 x (F0+B1 F1+B0); if b is 0, the first F0 B1 does not overlap
+    3. b x (B1 F1+B0)
+    4. d + 1 x B, then d + 1 x I; the chunks of these passes are 1, 0, 1, 0 and so on
+    5. b x (W I0), then d + 1 x (W)
 
-    1. 2b times F0
-    2. d + 1 times F0 F1
-    3. b times I1 W F1
-    4. `micros` - 2p + d + 1 times F0+B1 F1+B0; the first F0 B1 of the last device does not overlap
-    5. b times B1 F1+B0
-    6. 2(d + 1) passes for the chunks 1, 0, 1, 0 in turn: the first half are B, the second half I
-    7. b times W I0
-    8. d + 1 times W
-
-    The record's `order` has all passes, and its `overlapped` the F of every F+B. `micros` must be
-    at least 2p, which is not checked.
+    `overlapped` of the record has the F of each F+B. Chunk 0 is stage d, chunk 1 stage 2p - 1
+    - d. `micros` must be at least 2p (not checked).
     """
     line = _Counter(device, devices)
     behind = devices - 1 - device

@@ -91,18 +91,17 @@ class _Expansion:
         self._size = 0
 
     def build_graph(self) -> VertexGraph:
-        """Build the vertices and edges of all instances; edges within instances come first.
+        """Build the vertices and edges of all instances (copies of a device). Call it once.
 
-        An instance is a number of copies of a device. Vertices are ordered by instance as in
-        the document, then by copy. Edges are ordered by instance and by entry of the device's
-        list, then follow those between instances by entry of `edges`. Of several edges between
-        the same two vertices, in either direction, one remains: at the position and in the
-        direction of the first one, with the link of the last one. Links of the document are
-        numbered before those of the devices.
+        - Vertices: by instance, then by copy, then as in the device.
+        - Edges: first those within instances, by instance, entry of the device's `edges`, and
+          copy. Then those between instances, by entry of the document's `edges`.
+        - Repeated edges between the same two vertices, in either direction, become one. It has
+          the position and direction of the first one, and the link of the last one.
+        - Links of the document are numbered before those of the devices.
 
-        Devices without instances are checked too. Must be called only once. Raises `InputError`
-        with the path if there are no instances, for repeated names, for unknown devices,
-        instances, links, components and schemes, for invalid values, and for more than
+        Raises `InputError` with the path if there are no instances, for repeated or unknown
+        names, for invalid values (also in devices without instances), and for more than
         `MAX_NODES` vertices or `MAX_LINKS` edges within or between instances.
         """
         self._add_links("", self._root)

@@ -179,14 +179,18 @@ def _find_forwarding(
 def _assign_blocks(
     steps: StepTable, receives: Int64Array, sends: Int64Array
 ) -> tuple[Int64Array, BoolArray]:
-    """Return the thread block of every row (int64), and which forwarding pairs are in one block.
+    """Return the thread block of each row, and which forwarding pairs share a block.
 
-    `receives`, `sends`: the forwarding pairs, each a receive and the send that forwards its data.
-    Given lanes are blocks, also for local steps; other local steps have -1. Without lanes, each
-    direction of a connection is a block. A receiving connection shares the block of the sending
-    connection to which it forwards most, if that one also gets most of its forwarded messages from
-    it. Blocks are numbered from 0 without gaps. The second result is bool, one entry per pair; it
-    is also True for pairs in a given lane.
+    A forwarding pair is a receive and the send that forwards its data: rows `receives[i]`,
+    `sends[i]`. The rules for the int64 blocks are:
+    - A row with a lane: each lane of a rank is a block.
+    - A local row without a lane: -1.
+    - A message without a lane: each side (send or receive) of a connection is a block. The
+      two sides share a block if most pairs of each one are with the other; of equal numbers,
+      the first pair in sorted order counts.
+
+    Blocks are numbered from 0 without gaps. The second result (bool) is True for pairs of
+    such shared sides, and if the receive has a lane.
     """
     is_message = steps.sends | steps.receives
     rows = np.flatnonzero(is_message)

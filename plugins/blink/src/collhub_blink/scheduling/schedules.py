@@ -228,26 +228,16 @@ class _CountSearch:
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
         """Search for a number of chunks with a good planned time; store its schedule in `best`.
 
-        The numbers count chunks of the widest tree; M is the maximum number. Growth is the
-        increase of the planned time relative to that of `best`. Numbers are divided without
-        remainder.
-
-        1. Plan M / 4 chunks. If `within_ns` (time to beat; None for none) is not above
-           `bandwidth_ns` + (time - `bandwidth_ns`) / 4, refinement cannot help: this schedule
-           is the result.
-        2. Start with M / 4 if its time is at most 0.5 % above `bandwidth_ns`, otherwise with M.
-        3. Store this schedule as `best`. Divide the number by four and store that schedule,
-           until its growth exceeds 0.5 % (`MIN_GAIN_OF_QUADRUPLING`) or the number is 0.
-        4. Try half of the number of `best`, and store its schedule if the growth is at most 0.3
-           % (`MIN_GAIN_OF_DOUBLING`). This is omitted if a quarter of the number was planned
-           and its growth is above 1.8 %.
-
-        5. If `best` is still None, try 1 chunk, which step 3 may have skipped.
-
-        In steps 3 and 4 numbers with chunks below one byte are skipped. In steps 1 and 2 the
-        rules for M / 4 do not apply if it is 0 or has such chunks. `best` stays None if all
-        numbers have such chunks. `bandwidth_ns`: time of the busiest link without latencies.
-        Other errors of planning pass through.
+        M is the maximum number for the widest tree; divisions are rounded down. Growth is the
+        increase of the time relative to `best`.
+        1. Plan M / 4. It is the result if `within_ns` (time to beat) is at most `bandwidth_ns` +
+           (time - `bandwidth_ns`) / 4.
+        2. Begin with M / 4 if its time is at most 0.5 % above `bandwidth_ns`, otherwise with M.
+        3. Store this schedule. Then divide the number by four and store that schedule, until it
+           is 0 or the growth exceeds 0.5 %. If `best` is still None, 1 is tried.
+        4. Half of the number of `best` is stored if the growth is at most 0.3 %. It is not tried
+           if a quarter was planned and its growth is above 1.8 %.
+        5. Numbers with chunks below one byte are skipped; `best` stays None if all are.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)

@@ -359,11 +359,10 @@ class Operands:
     def _explain(self, layouts: Sequence[Layout], where: str) -> TypingMistakeError:
         """Return (do not raise) the error for operand layouts without a rule on one axis.
 
-        Its code and cure are those of the first case that applies:
-
+        Code and cure are those of the first case that applies:
         - `root`: an operand is valid on a root only.
-        - `partial`: an operand of an operation that is not a communication is partial.
-        - For a communication, the error of `_explain_communication`.
+        - `partial`: an operand is partial, and the operation is neither a collective nor a Slice.
+        - The operation is a collective or a Slice: the error of `_explain_communication`.
         - `layout`: any other layouts, with a cure for the kind of the operation.
 
         `where` (the axis, or "") precedes the message.
