@@ -204,20 +204,16 @@ def read_counts(
 ) -> UnitCounts:
     """Read the counts of an uneven collective from the content of a JSON or CSV file.
 
-    The text is UTF-8; a byte order mark is ignored. A text that begins with `[` or `{` is
-    parsed as JSON, any other text as CSV (`_parse_csv`); `name` (of the file) is only for
-    messages. With n = `num_ranks`:
+    The text is UTF-8; a byte order mark is ignored. It is JSON if its first character other
+    than blanks is `[` or `{`, otherwise CSV. With n = `num_ranks`, a kind with counts per
+    pair has n lists (lines) of n integers: list i has the units that rank i sends to each
+    rank. A kind with counts per rank has one list (line) of n integers; in CSV also one
+    column of n lines.
 
-    - Kind with counts per pair: n lists (lines) of n integers; list i has the units that rank i
-      sends to each rank.
-    - Kind with counts per rank: one list (line) of n integers. In CSV they may also be in one
-      column of n lines.
-
-    Raises `InputError` (`invalid-counts`) for any other content, such as an empty file, a
-    negative number, text in a cell, and counts whose sum is not in 1 to 2^62. The message gives
-    the position if a single value is wrong. It is also raised for integers with more digits
-    than Python converts (4300), and, with the cure `size_cure`, for a valid table of another
-    number of ranks.
+    Raises `InputError` (`invalid-counts`) for any other content: an empty file, text in a
+    cell, a negative number, one of more than 4300 digits, counts whose sum is not in 1 to
+    2^62. The message has the file `name`, and the position of a single wrong value. A valid
+    table of another number of ranks raises it with the cure `size_cure`.
     """
     is_per_pair = kind.traits.has_counts_per_pair
     try:

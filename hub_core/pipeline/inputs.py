@@ -219,8 +219,7 @@ def read_topology(
 
     With `format` (name of a reader), or if it is `-` (standard input), it is a file.
     Otherwise a text whose start up to `:`, `?` or `*` is the name of a builder is no file.
-    Any other text is a file if one exists there, or if it contains `/` or has a suffix of a
-    reader.
+    Any other is a file if it exists, contains `/` or has the suffix of a reader.
 
     Options of the reader may follow a file's name, as in `machine.xml?nodes=2&npus=0-3`;
     `options` take precedence. So do changes, in this order: `npus` (of a file) selects NPUs,

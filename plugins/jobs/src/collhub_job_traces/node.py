@@ -121,25 +121,16 @@ class DecodedParts:
     def node(self, record: bytes) -> DecodedNode | None:
         """Decode a node record in the usual encoding of protobuf; None if it has another form.
 
-        A record consists of a head (the fields before the attributes) and a tail (the
-        attributes). None means that the caller must use the complete decoder
-        (`_RecordBuilder`), in these cases:
+        A record has a head (the other fields) and then a tail (the attributes). None (the slower
+        decoder is needed) is returned for an unusual head (cut, fields not ascending, longer
+        numbers than necessary), for a field after the first attribute, and for equal attributes.
+        It is also returned for a known attribute that is not in its shortest form, and if the
+        kind does not determine the node type (METADATA, INVALID, no type).
 
-        - `_find_head_end` or `_decode_head` do not accept the head; a cut field is one of these
-          cases.
-        - Another field follows the first attribute, or two attributes are equal.
-        - The kind of the node does not determine its node type: METADATA, INVALID, no type, or
-          a collective without comm_type.
-        - An attribute with a column is not in its shortest encoding.
-
-        Attributes and other fields without a column are no such case; `extra` has their bytes
-        in hexadecimal. The duration is that of the attribute `duration_ns` if the tail has it,
-        otherwise that of the head; -1 without either.
-
-        Equal heads, and equal tails of the same node type, are decoded once and cached. Nodes
-        with equal heads share their lists of parents, which the caller must not change. Raises
-        `ValueError` for a malformed tail, a node type without a kind, and a value outside the
-        range of its column. Also for a collective with neither comm_type nor a true is_cpu_op.
+        Unknown fields and attributes are kept in `extra` in hexadecimal. The duration is the
+        attribute `duration_ns`, else that of the head, else -1. Nodes may share lists of parents:
+        do not change them. Raises `ValueError` for a malformed tail and for values that are
+        invalid in any node.
         """
         node_type, end = _find_head_end(record)
         if end < 0:

@@ -343,17 +343,15 @@ class _Stream:
     ) -> list[tuple[int | None, bool, tuple[int, int, int]]]:
         """List the rows of a phase in the order of the program: (range, is send, message).
 
-        A message is a triple of `_list_hops`, in reverse order if `is_reversed`. The first
-        `ahead` messages are sent; then the receive of the first message and the next send
-        alternate, and the remaining receives follow. `ahead` is 1 on a ring, so that each
-        receive follows its send. With all pairs it is the number of messages: all sends come
-        before the receives. With `is_forwarded` and without a ring, it is `_MAX_MESSAGES` (3)
-        in all levels except the one gathered last.
+        A phase gathers along one level of the ranks. Its messages are in the order of
+        `_list_hops`, reversed if `is_reversed`. First, the first n messages are sent. Then the
+        receive of each message follows, each with the next send, if any. n is 1 on a ring.
+        Otherwise it is 3 if `is_forwarded` and the phase is not the last, and else the number of
+        messages (all sends first).
 
-        In the level gathered last with `is_forwarded`, all rows are repeated for every range of
-        the level of the phase before. A range is given by its displacement in that level of n
-        ranks: 0, n - 1, n - 2, ..., 1, or 0, 1, ..., n - 1 if `is_reversed`. In all other cases
-        the range is None.
+        In the last phase with `is_forwarded`, all rows are repeated for every range of the level
+        of the phase before. A range is a displacement in this level of m ranks: 0, m - 1, m - 2,
+        ..., 1, or 0, 1, ..., m - 1 if `is_reversed`. In all other phases the range is None.
         """
         level = self._order[phase]
         hops = list(self._list_hops(level))

@@ -49,12 +49,11 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
     a timer of its duration, at least 1 ns. In a replay all are, and nodes off the host count.
     Otherwise only computations off the host count, and these differ:
 
-    - SEND and RECV have their bytes as work. Markers are skipped. Native collectives have
+    - SEND and RECV work for their bytes. Markers are skipped. Native collectives have
       streams.
     - LOAD and STORE: latency of the memory plus bytes / rate in ns, rounded down.
     - A roofline changes computations off the host. Raises `InputError` for missing numbers of
-      these, a bad or own peer, empty messages, no remote memory, an all-gather too small, in
-      this order.
+      them, a bad or own peer, empty messages, no memory, a too small all-gather, in order.
     """
     nodes = workload.nodes
     count = len(nodes)

@@ -154,28 +154,16 @@ def find_axis_layout(
 ) -> Layout | None:
     """Look up the layout of a result on one axis of a mesh; None if no rule permits it.
 
-    `operation`: kind, reduction, dimension and root. `layouts`: those of the operands on this
-    axis. `roles`: for each operand, the role of each of its dimensions in the operation, such
-    as `row`; `result`: the roles of the dimensions of the result. `RULES` is searched for the
-    kind and one symbol per operand, by the first case that applies:
+    `operation`: kind, reduction, dimension, root. `roles`, `result`: names of the dimensions
+    of each operand and of the result. `RULES` has a symbol by kind and symbols of the
+    operands: `S(name)` if sliced along this role; on a root `@` (that of the operation, or it
+    has none), else `@ elsewhere`; `P(op)` if partial with its reduction; else the text `R`,
+    `L`, `P(sum)`.
 
-    - `S(name)`: sliced; `name` is that of the role of the sliced dimension
-    - `@` or `@ elsewhere`: on one root. It is `@` if the operation has no root or this root.
-    - `P(op)`: partial with the reduction of the operation
-    - otherwise the layout as text: `R` (replicated), `L` (local), or `P(sum)` with another
-      reduction
-
-    None without such a rule, or if two operands are sliced along different roles. Otherwise the
-    symbol of the rule gives the result:
-
-    - `S(to)`: sliced along `dimension` of the operation, 0 if that is None
-    - other `S(...)`: sliced along the first dimension of the result with the role of the sliced
-      operand; None if there is none
-    - `P(op)`, `P(sum)`, ...: partial with the reduction of the operation, or the given one
-    - `@`: on the root of the operation; without one, the layout of the first operand
-    - `L`: local; `R`: replicated
-
-    Results are cached.
+    By its symbol the result is: `S(to)` sliced along the operation's dimension (default 0),
+    other `S` along the first dimension with the role of the sliced operand. `P(op)` has the
+    operation's reduction. `@` is on its root, without one the layout of the first operand.
+    None if the result lacks the role or operands are sliced along two.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

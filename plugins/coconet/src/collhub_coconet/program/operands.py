@@ -288,12 +288,13 @@ class Operands:
         """Raise `TypingMistakeError` (`layout`) unless operands contain the block of the result.
 
         `by_axis`: layouts of each operand by axis of the mesh; `found`: those of the result.
-        `roles`: for each operand the roles of its dimensions (dimensions with equal roles
-        correspond); `result`: those of the result. Blocks nest in the order of the axes. If the
-        result is sliced along an axis and an operand with this dimension is not sliced along the
-        same axis, the operand is cut to the block of the rank. That is an error if an axis after it
-        in the mesh slices this dimension of the operand, because the operand then has other blocks.
-        Operands without the dimension are not cut.
+        `roles`, `result`: roles of the dimensions; equal roles correspond. Blocks nest in the
+        order of the axes: a later axis cuts the blocks of an earlier one.
+
+        Assume that axis A slices dimension D of the result. An operand that has D, but is not
+        sliced along A at all, must be cut to the block of the rank. This is an error if an axis
+        after A slices D of the operand, because its blocks then differ. Operands without D are
+        not cut. The first error is raised, operand by operand, then in the order of A.
         """
         needed = [
             (axis, result[layout.dimension])

@@ -109,12 +109,15 @@ class _TimeCalculation:
     def compute_seconds(self) -> float:
         """Return the time of the program in s: all kernels outside of chains, plus every chain.
 
-        Kernels run one after the other, each with the time of `_compute_kernel_s`. In a chain, the
-        times of its kernels are added per resource (`_find_resource`). With k chunks the chain
-        takes the time of its busiest resource, 1/k of the times of the others, and (k - 1)
-        launches of every kernel. The fastest k of `CHUNK_COUNTS` counts. Kernels that take no time
-        have no launch. 0 without kernels. Writes the means of every collective and chain to
-        `self.choices`, by name; the name of a chain is such as `a -> b`.
+        Kernels outside of chains run one after the other. In a chain, kernels on different
+        resources (processors or links of a group, the network) overlap in k chunks. The times of
+        its kernels are added per resource. The chain takes the time of its busiest resource, plus
+        1/k of the times of the other resources, plus (k - 1) launches of every kernel. The k in
+        `CHUNK_COUNTS` with the smallest time is used, of equal ones the smallest. Kernels that
+        take no time have no launch.
+
+        The time is 0 without kernels. The means of every collective and chain are written to
+        `self.choices` by name; a chain is named such as `a -> b`.
         """
         total = 0.0
         labels = {member: stage.name for stage in self.program.stages for member in stage.members}

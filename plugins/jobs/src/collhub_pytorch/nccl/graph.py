@@ -116,21 +116,15 @@ class CallGraph:
     def _place_in_order(self) -> None:
         """Add the calls to `_rank_calls` one after the other, in an order common to all ranks.
 
-        The order is that of `order_calls`, which may add a note. Without recorded durations
-        (`has_times` is False), each rank with a record of a call gets it with the times -1
-        (`NONE`).
+        Without recorded durations, each rank with a record of a call gets it with the times -1.
+        With durations:
 
-        With durations, the rules for each call are:
-
-        1. A rank that has records of the communicator, but not of this collective, gets a copy. It
-           is a copy of the record of the first rank, with the shortest recorded duration of the
-           collective. The number of copies, if any, is added to the notes. Messages and unknown
-           operations are not copied.
-        2. The call ends on all its ranks at the same time. It is the maximum over these ranks of
-           (end of the previous call of the rank, 0 at first) + (duration on the rank), in ns.
-        3. On each rank the call starts its duration on this rank before the end.
-
-        A copy for a new rank also adds a kind of record (`_copy_kind`).
+        1. A rank with records of the communicator, but not of this collective, gets a copy of
+           that of the first rank, with the shortest duration. Messages and unknown operations are
+           not copied. The notes get the number of copies.
+        2. The call finishes on all its ranks at once: at the maximum of (finish of the rank's
+           previous call, 0 at first) + (duration on the rank), in ns. On each rank it starts its
+           duration earlier.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0

@@ -85,17 +85,16 @@ def cut_lanes(
 ) -> Blocks:
     """Cut every lane (a sequence of steps of one rank) into thread blocks; return these.
 
-    Rows are first assigned to parts of their lane: messages by `_divide_messages`, local rows
-    by `_divide_local_rows`. Each part with rows becomes one block. The messages of a connection
-    are cut at the same messages on its sending and its receiving lane. A lane may therefore
-    have more blocks than `cuts.messages` gives for it. `position`: int64 per row, the order in
-    which the local steps of a lane are distributed.
+    First, the messages of each connection are divided into consecutive parts, equally on its
+    two lanes. Their number is the larger of `cuts.messages` for both lanes, at most one per
+    message. Then the local rows get parts of their own, or the part of the message before
+    them. Local rows of a lane are taken in the order of `position` (int64 per row). Each part
+    with rows is one block.
 
     Blocks are sorted by lane, then by part, and so by rank. Parts of connections are numbered
-    by (connection, part), with connections in the order of `draft.connections`. Each has
-    source, destination and channel of its connection in the draft. A block without sends
-    (receives) has -1 as `send` and `outgoing` (`recv` and `incoming`). An empty draft gives no
-    blocks.
+    by connection (in the order of `draft.connections`), then part. Each has the source,
+    destination and channel of its connection. A block without sends has -1 as `send` and
+    `outgoing`, one without receives as `recv` and `incoming`. An empty draft gives no blocks.
     """
     connection, triples = draft.connections
     part = _divide_messages(draft, lanes, cuts, connection)

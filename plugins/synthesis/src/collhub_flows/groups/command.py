@@ -88,10 +88,10 @@ def groups(
 ) -> None:
     """Make algorithms for process groups that run at the same time, as one schedule.
 
-    OUT becomes a folder with one algorithm per group, `joint` with all of them as one, and
-    `groups.json`, which lists them. Each group is also synthesized separately by NAME (default:
-    auto). These algorithms are candidates too, so the plan is never slower than running the groups
-    one by one.
+    OUT, if given, becomes a folder with one algorithm per group, `joint` with all of them as
+    one, and `groups.json`, which lists them. The plan is printed in any case. Each group is
+    also synthesized separately by NAME (default: auto). These algorithms are candidates too,
+    so the plan is never slower than running the groups one by one.
     """
     from collhub_flows.groups.planning import plan_groups
     from collhub_flows.groups.shares import CommonWish, parse_groups
