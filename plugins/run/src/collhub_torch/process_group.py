@@ -232,8 +232,8 @@ class CollhubGroup(_ProcessGroup):
         """Reduce `source` over all ranks; write this rank's part to `output`; return the handle.
 
         Part r of n equal parts is the result of rank r. The loaded algorithm runs if it serves
-        the call (`_is_served`), otherwise the fallback group. The algorithm does not check that
-        `output` has the size of a part. Without `opts` the operator is a sum.
+        the call (`_is_served`), otherwise the fallback group. Without `opts` the
+        operator is a sum.
         """
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         if self._is_served(CollectiveKind.REDUCE_SCATTER, [source], [output], op):
@@ -305,11 +305,16 @@ class CollhubGroup(_ProcessGroup):
     ) -> bool:
         """Return whether the loaded algorithm runs this call; otherwise the fallback group does.
 
-        It does if `kind` and `root` are those of the algorithm, NCCL has the operator `op`, there
-        is exactly one source, and the source and the first target are contiguous, on the group's
-        device and of one dtype that NCCL has. The larger of both must have a size in bytes within
-        the window of the group. Further targets are not examined; there must be one target at least
-        if there is one source.
+        The algorithm runs if all of these conditions hold:
+
+        - `kind` and `root` are those of the algorithm, and NCCL has the operator `op`.
+        - There is exactly one source. It and the first target are contiguous, on the group's device
+          and of one dtype that NCCL has. Further targets are not examined.
+        - The ranks divide the source as the collective needs, and the target has the number of
+          elements of its output. The fallback group reports wrong sizes.
+        - The larger of both has a size in bytes within the window of the group.
+
+        There must be a target if there is one source.
         """
         if kind is not self._options.kind or len(sources) != 1 or op_name(op) is None:
             return False
@@ -318,6 +323,8 @@ class CollhubGroup(_ProcessGroup):
             if tensor_defect(tensor, self._options.device) is not None:
                 return False
         if source.dtype != target.dtype or root != self._session.root:
+            return False
+        if not self._shape.fits(source.numel(), target.numel(), self.size()):
             return False
         size = max(source.numel(), target.numel()) * source.element_size()
         return self._options.window.holds(size)

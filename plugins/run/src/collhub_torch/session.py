@@ -186,6 +186,14 @@ class Shape:
         first = source.shape[0] if source.dim() else 1
         return first % self.parts(num_ranks) == 0
 
+    def fits(self, source: int, target: int, num_ranks: int) -> bool:
+        """Return whether an input and an output of these numbers of elements fit the collective.
+
+        The number of parts must divide the input, and the output must have its exact size.
+        """
+        is_divisible = source % self.parts(num_ranks) == 0
+        return is_divisible and self.output(source, num_ranks) == target
+
     def like(self, source: torch.Tensor, num_ranks: int) -> torch.Tensor:
         """Return a new, uninitialized output tensor for a collective of `num_ranks` ranks.
 

@@ -289,6 +289,35 @@ def test_sizes_types_and_operators_that_are_not_its_own_go_to_the_fallback(
 
 
 @needs_torch
+@pytest.mark.parametrize(
+    ("name", "source", "target"),
+    [("gather", 10, 30), ("scatter", 40, 9), ("scatter", 42, 10), ("exchange", 40, 36)],
+)
+def test_group_leaves_wrong_sizes_to_its_fallback(
+    folders: dict[str, Path], calls: list[int], name: str, source: int, target: int
+) -> None:
+    import torch
+
+    algorithm = load(folders[name], device="cpu")
+
+    def on_rank(rank: int, below: Any) -> str:
+        group = group_of(algorithm, below)
+        output, given_values = torch.zeros(target), given(rank, source)
+        call = {
+            "gather": group._allgather_base,
+            "scatter": group._reduce_scatter_base,
+            "exchange": lambda *tensors: group.alltoall_base(*tensors, [], []),
+        }[name]
+        with pytest.raises(Exception, match=r"(?i)size|shape|divi") as caught:
+            call(output, given_values).wait()
+        group.shutdown()
+        return str(caught.value)
+
+    assert all(on_ranks(on_rank))
+    assert calls == []
+
+
+@needs_torch
 @pytest.mark.parametrize("name", ["gather", "scatter", "exchange", "spread", "collect"])
 def test_groups_of_other_collectives_run_them(
     folders: dict[str, Path], calls: list[int], name: str
