@@ -304,10 +304,10 @@ def _measure_columns(table: Sequence[Sequence[str]]) -> list[int]:
 def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None:
     """Return column widths that fit into `room` characters, or None if words would be broken.
 
-    `room` includes gaps of two characters. The widths start at the longest cells. While they do
-    not fit, the widest column that is wider than its longest word (the leftmost of equal ones)
-    loses one character. Only if the longest words do not fit, words are also split at hyphens
-    between letters; None if these parts do not fit either.
+    `room` includes gaps of two. While the longest cells do not fit, the widest column wider
+    than its longest word (of equal ones the leftmost) loses a character. A number and its
+    unit are one word. Only if the longest words do not fit, words are also split after
+    hyphens between letters.
     """
     widths = _measure_columns(table)
     room -= len(_GAP) * (len(widths) - 1)

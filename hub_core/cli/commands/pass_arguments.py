@@ -107,12 +107,12 @@ def shared_pairs(
 def show_moves(session: Session, model: Algorithm | Workload, source: str, as_json: bool) -> None:
     """Print the moves (possible applications) of all installed passes that can list them.
 
-    Only passes for the kind of `model` (algorithm or workload) are asked. The table has one row per
-    move: pass, one column per effect with a signed number (+0 if the move does not name the
-    effect), and the `-O` options that request the move. Columns of effects are in the order in
-    which moves first name them, rows in the order of `_collect_moves`. Without moves only the
-    heading is printed. With `as_json`, prints the report `collhub/report-moves-1` instead, in which
-    `source` is the name of the input. Raises `PluginError` if a pass fails.
+    Only passes for the kind of `model` (algorithm or workload) are included. Rows are in the
+    order of the passes in the registry, then as each lists its moves. The columns are the
+    pass, one per effect with a signed number (+0 if the move does not name it) in the order
+    in which moves name them, and the `-O` options. Without moves only the heading is printed.
+    `as_json` prints a report with `source` as input name. Raises `PluginError` if a pass
+    fails.
     """
     moves_by_pass = _collect_moves(session, model)
     if as_json:

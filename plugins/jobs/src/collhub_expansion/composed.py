@@ -222,20 +222,15 @@ def _run(
 ) -> tuple[Buffer, int]:
     """Add the steps of a phase on all ranks; return (buffer, first unit) of its output.
 
-    `location`: (buffer, first unit) of the input, which has `units` units. The ranks of a group of
-    the phase are `stride` apart: rank r has position r // `stride` modulo the number of
-    `phase.npus`, and executes the steps of the NPU at this position. Steps of NPUs outside
-    `phase.npus` are left out, as are dependencies on them.
+    `location`: buffer and first unit of the input, of `units` units. Rank r executes the
+    steps of the NPU at position r // `stride` modulo their number in `phase.npus`. Steps of
+    other NPUs, and dependencies on them, are left out.
 
-    The output is a new region of SCRATCH. It has `units` units for an all-reduce or all-to-all,
-    times the size of the group for an all-gather, divided by it for a reduce-scatter. A second new
-    region replaces the algorithm's own scratch buffer. Counts and offsets of the algorithm are
-    multiplied by its full buffer in units of the phase, divided by its own number of units. A
-    remainder is not checked.
-
-    The steps run after all previous steps of their rank, and a barrier follows them (`_Steps.add`).
-    Channel c becomes c x `_MAX_PHASES` + `phase_index`, so that messages of different phases do not
-    match.
+    The output is new SCRATCH of `units` units: times the group for an all-gather, divided by
+    it for a reduce-scatter. The algorithm's scratch is replaced by new SCRATCH, too. Counts
+    and offsets are multiplied by the full units of the phase over the algorithm's units,
+    rounded down. The steps run after all previous steps of their rank; a barrier follows.
+    Channel c becomes c * 64 + `phase_index`, so that phases do not match.
     """
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)

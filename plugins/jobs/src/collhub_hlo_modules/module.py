@@ -107,30 +107,18 @@ class Module:
 def read_module(
     statements: StatementReader, trip_count: int | None, *, is_complete: bool = False
 ) -> Module:
-    """Read the statements of an HLO module into a `Module`, with its computations in order of text.
+    """Read the statements of an HLO module into a `Module`, with computations in order of text.
 
-    Filled are the header, the computations with their totals, the entry, `is_sharded`,
-    `trip_counts` and `aliases`. `global_instructions`, `losses` and `notes` stay empty. The parts:
+    - `trip_counts`: iterations of each `while` by line: the recorded count, otherwise that
+      derived from its counter, otherwise `trip_count` (None: unknown).
+    - `aliases`: output number to the parameter whose memory it reuses, from the header:
+      `{0}: (2, {}, may-alias)` gives {0: 2}; `{}` is output 0. Nested ones are ignored.
+    - Without `is_complete`, the bytes that a fusion accesses replace the instructions of its
+      computation, unless it contains a collective.
 
-    - `trip_counts`: iterations of each `while` by its line. It is the recorded count, else the
-      count derived from the loop's counter, else `trip_count`, which may be None (unknown).
-    - `aliases`: number of an output to the number of the parameter whose memory it reuses, from
-      `input_output_alias` of the header: `{0}: (2, {}, may-alias)` gives {0: 2}, and `{}` as
-      output is 0. Entries with nested outputs or with elements of parameters are ignored.
-    - `is_complete`: fused computations keep their instructions, and instructions keep the
-      attributes that only programs need. Otherwise a fusion replaces the instructions of its
-      computation by the bytes that they access, unless it contains a collective.
-
-    Raises `InputError` with the line; the code is `hlo` unless noted:
-
-    - damaged text, a second module or ENTRY, an empty computation, a repeated name, an instruction
-      whose work cannot be computed
-    - `dangling`: an operand or called computation that is not defined before its use, or a
-      `while`, `call`, `fusion` or `async-start` that names no computation
-    - `format`: a statement before the header
-    - `rank-range`: fewer than 1 replica or partition, or more than 2^16 devices
-    - `too-large`: a statement of more than 2^24 characters
-    - `cut`: text that ends within a statement or computation; no header, or no ENTRY computation
+    Raises `InputError`: `hlo` for damaged text, repetitions or unknown work; `dangling` for
+    names used before their definition; `format` for text before the header; `rank-range` for
+    more than 2^16 devices; `too-large`; `cut` for missing text or ENTRY.
     """
     builder = ModuleBuilder(statements.file, trip_count, is_complete=is_complete)
     parser = InstructionParser(statements.file, is_complete=is_complete)

@@ -371,21 +371,18 @@ class _BucketTrials:
         return limits[::-1][:MAX_LIMITS]
 
     def time(self, limit_bytes: int) -> JobChange | None:
-        """Return the change to buckets of at most `limit_bytes`, with the replayed time of the job.
+        """Return the change to buckets of at most `limit_bytes`, with the time of the job in ns.
 
-        A bucket is one collective that replaces several of the class. It takes the time of
-        `_time_buckets`; all other communications take the transfer times of the unchanged job.
-        Edges that only defined the order of collectives in a group are dropped (`_find_order`).
-        Instead, the collectives of these groups are ordered by the times at which they can start
-        (`_add_order`). The result has the time of this job in ns.
+        A bucket is one collective that replaces several of the class. Its time is a prediction,
+        scaled by measured over predicted time of its members. Other communications keep their
+        transfer times. The collectives of a group are ordered by the times at which they can
+        start.
 
-        The saving is the replayed time of the unchanged job minus this time, negative if the change
-        is slower. It has a range if the errors of all buckets are known: the smallest and largest
-        saving with the central times and with both limits of `_replay_limits`; otherwise None.
+        The saving is the replayed time of the unchanged job minus this time; it may be negative.
+        Its range (smallest, largest) is None if the error of any bucket is unknown.
 
-        Returns None if a prediction is missing or 0, or if ranks would wait for each other. Passes
-        on errors of the predictor (`HubError`), and `InputError` of jobs whose collectives do not
-        match.
+        Returns None if a prediction is missing or 0, or if ranks would wait for each other.
+        Passes `HubError` of the predictor, and `InputError` of collectives that do not match.
         """
         joined = join_collectives(self._unordered, self._planner.plan(limit_bytes))
         meetings = match_communications(joined.workload)

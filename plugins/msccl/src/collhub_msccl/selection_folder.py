@@ -448,14 +448,15 @@ def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
 def read(source: Source) -> Sequence[ServedCalls]:
     """Return the calls that files of a folder serve, one record per file, in the order of parts.
 
-    A part has a name such as `rccl/ring.xml`, and its first folder must be a runtime (`RUNTIMES`).
-    Of a runtime that reads files by name, files for the same calls become one record, at the place
-    of the first by name (`_join_remainders`).
+    A part has a name such as `rccl/ring.xml`; its first folder must be a runtime. For
+    runtimes that read files by name, a file is joined to an earlier one by name, if both
+    records differ only in the multiple of elements, and that of the later file divides that
+    of the earlier.
 
-    A file gives no record if its folder is no runtime (`unknown-file`) or if `_read_served_calls`
-    raises `InputError`. This happens if the runtime refuses the file, uses it for no call or warns
-    of it, or if its steps are incorrect. All diagnostics of that error are then reported to
-    `source.report` as errors of this file, and the other files are read. The result may be empty.
+    A file gives no record if its folder is no runtime (`unknown-file`), if the runtime
+    refuses it, uses it for no call or warns of it, or if its steps are incorrect. All
+    diagnostics are then reported to `source.report` as errors of this file, and the next
+    files are read. The result may be empty.
     """
     served_calls: dict[str, ServedCalls] = {}
     for part in source.parts:

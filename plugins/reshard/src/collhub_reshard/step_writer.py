@@ -372,20 +372,16 @@ class StepWriter:
     def _finish_row(self, row: int) -> None:
         """Add the messages of a box within hosts, and the steps that bring the box to OUTPUT.
 
-        `row`: unit task that moves the box. Call it once per row, after all of its pieces. In this
-        order:
+        `row`: unit task that moves the box. Call it once per row, after all of its pieces.
 
-        1. Each receiver on the host of a device with the box in INPUT gets the full box from it.
-           Of several such devices the first one sends. Receivers that have the box themselves, or
-           to which some of it was already sent, are left out.
-        2. A receiver that has the box itself brings it from its INPUT to OUTPUT; an `Origin` is
-           added. A box in several runs is first packed into SCRATCH.
-        3. Each other receiver that received the box in SCRATCH brings it to OUTPUT after all
-           arrivals. A box that was received in OUTPUT remains there.
+        1. A receiver on the host of a device with the box in INPUT gets it from the first such
+           device. Receivers that have the box, or got a part of it, are left out.
+        2. A receiver that has the box copies it from its INPUT to OUTPUT, and an `Origin` is
+           added. A box in several runs is packed into SCRATCH before.
+        3. A receiver that received it in SCRATCH copies it to OUTPUT after all arrivals. A box
+           that was received in OUTPUT remains there.
 
-        The steps of 2 and 3 are copies; if the box is a further summand of a sum, they add
-        (REDUCE) after the steps of the previous row on this device. Receivers are in the order of
-        the unit task.
+        A further summand is not copied but added (REDUCE), after the steps of the previous row.
         """
         local = find_local_receivers(self.units, row)
         full = (Fraction(0), Fraction(1))

@@ -411,24 +411,18 @@ def _parse_candidates(text: str, registry: Registry) -> list[str]:
 
 
 def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
-    """Call the synthesizers that support the collective, the lowest estimate first, until a limit.
+    """Call the synthesizers that support the collective, lowest estimate first, until a limit.
 
-    The order is that of `_sort_by_estimate`. Before each call these rules apply, the first one
-    first:
+    Before each call, the first rule that applies:
 
-    1. On large networks (more than 100 000 pairs of an NPU and a link): if the best time is
-       within 1 % of the lower bound, the search ends.
-    2. If the limit of work or of time is reached, the search ends. But until there is a
-       candidate, only the limit of time ends it.
-    3. If `_find_reason_to_skip` has a reason, the synthesizer is skipped.
+    1. The network has over 100 000 pairs of an NPU and a link, and the best time is within 1
+       % of the lower bound: the search stops.
+    2. The limit of work or time is reached: it stops; without a candidate, only by time.
+    3. A search that would take minutes there, or a missing estimate: it is skipped.
 
-    Every synthesizer is recorded in one place. Results are appended to `search.candidates`.
-    Those that do not support the collective, or raise `HubError`, get a reason in
-    `search.failures`. Those that are skipped, or not reached at the end of the search, get one
-    in `search.not_tried`. A first finding `too-large` is also recorded in `search.too_large`.
-    The findings of a `PluginError` are also appended to `search.warnings`.
-
-    All other exceptions pass through, also Ctrl-C.
+    Results are added to `search.candidates`. Errors (`HubError`) and lack of support go to
+    `failures`, skipped or unreached names to `not_tried`, a first `too-large` also to
+    `too_large`, and findings of a `PluginError` to `warnings`. Other exceptions pass.
     """
     kind = request.collective.kind
     supporting = []

@@ -88,18 +88,14 @@ class Measuring:
     ) -> Iterator[_Done]:
         """Yield each algorithm with its measurements, or with the reason (text) why it has none.
 
-        Without a time limit, without `start`, and with only one job or one algorithm, the
-        algorithms are measured in this process, in their order; any error is raised. Otherwise
-        they are measured in workers, which later calls use again, and are yielded in order of
-        completion. The reason is that the process of the algorithm died, ran out of memory, or
-        exceeded the time limit; other errors are raised.
+        - Without a time limit and an engine to start, and with only one job or algorithm: in this
+          process, in order; errors are raised.
+        - Otherwise in workers, which later calls use again, in order of completion. A process
+          that died, too little memory, or the time limit give a reason; other errors are raised.
 
-        If the workers do not share files, files are read here; an unreadable file is yielded with
-        its failed measurements at once, before the others.
-
-        The timeout is the time left of the budget plus 2 s (`_GRACE_S`), None without a limit.
-        After it the workers are stopped, and each remaining algorithm is yielded with the reason
-        of the budget.
+        If workers do not share files, files are read here; an unreadable one is yielded first,
+        with its failed measurements. The timeout is the rest of the budget plus 2 s. After it the
+        workers are stopped, and the remaining algorithms get the reason of the budget.
         """
         arguments = (question, network, None, self._registry, self._budget)
         # Tasks are stopped after the time limit and a grace period.

@@ -361,18 +361,16 @@ def _run_comparisons(
 ) -> list[TunedCollective]:
     """Compare the algorithms for every collective and mode; return the results in this order.
 
-    Collectives are in the order of the options, each once. A collective has one result, for the
-    mode of `--mode`. If no algorithm has a time for `both` at any size, in place and out of place
-    are also compared separately. These two results, in this order, replace the first one if either
-    has a window of sizes.
+    A collective (each once, in the order of the options) has one result, for the mode of
+    `--mode`. If no algorithm has a time for `both`, it is compared in place and out of place
+    separately. These two results replace the first if either has a window of sizes.
 
-    Algorithms are built for the runtimes of `--for`. Without `--for`, they are built for the
-    runtimes of those formats that can express the collective. If no algorithm has a time at any
-    size then, and a runtime does not serve a size, this reason is printed. The algorithms are
-    compared again without limits of runtimes. Notes on files of measurements are printed, too.
+    Algorithms are built for the runtimes of `--for`, otherwise for those of the formats that
+    can express the collective. In the second case, if no algorithm has a time because a
+    runtime does not serve a size, the reason is printed and the comparison is repeated
+    without limits.
 
-    Raises `UsageError` or `InputError` for invalid arguments, such as limits in `--for`
-    (`executor?blocks=16`), before the first comparison.
+    Invalid arguments raise `UsageError` or `InputError` before the first comparison.
     """
     from collhub_tuning.comparison_report import find_unserved_reason
     from collhub_tuning.measured_curves import read_measured_files

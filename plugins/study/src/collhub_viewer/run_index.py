@@ -268,25 +268,18 @@ def _index_steps(
     partner: Int64Array,
     lines: ColumnLines,
 ) -> tuple[Index, Index | None]:
-    """Describe the steps of a run for the page, and add their columns to `lines`.
+    """Describe the shown steps of a run, lane by lane, and add their columns to `lines`.
 
-    Returns the descriptions of the steps and of the chunks. `laned`: the shown steps and waits,
-    lane by lane. `kind`, `partner`: kind and matched row of every row of the table, -1 without one.
-    Entries of the first result, each a reference to a column:
+    Returns the descriptions of the steps and of the chunks, with references to columns.
 
-    - `gap`: time in ns from the end of the step before in the lane; `duration`: in ns; `kind`:
-      number of the kind, for a wait the last one; `peer`: the other rank
-    - `partner`: position of the matched step, -1 for waits and if it is none or not shown. The text
-      `in order` replaces the column if matching sends and receives in order gives the same.
-    - `waits_for`: for a wait the rank of its step's matched row; -1 for all other steps
-    - `bytes`; `chunk`, `chunks`: first chunk and number of chunks
-    - `number`: position within the rank, or for a job the id of the node
-    - `label`: number in `labels`, the names of the nodes of a job
+    - `gap`: ns since the end of the step before in the lane; `duration`: ns; `kind`; `peer`
+    - `partner`: position of the matched step or -1; the text `in order` if matching sends and
+      receives in order gives the same; `waits_for`: for a wait the rank of the matched row
+    - `bytes`; `number` in the rank, or the id of a job's node; `count`: shown steps and waits
+    - `chunk`, `chunks`: first chunk and their number; with the second result None if unknown
+    - `label`: number in `labels`, the names of a job's nodes; None and [] for algorithms
 
-    `count` is the number of shown steps and waits. `chunk`, `chunks` and the second result are None
-    unless the chunks of the algorithm are known. For algorithms, `label` is None and `labels`
-    empty. Columns other than `gap`, `duration`, `kind` and `peer` are None if they exceed the
-    budget.
+    Columns other than the first four are None beyond the budget.
     """
     rows, table = laned.row, subject.table
     named_classes = _list_classes(subject)

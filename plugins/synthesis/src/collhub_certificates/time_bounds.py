@@ -48,27 +48,18 @@ Latencies = Mapping[tuple[int, int], Fraction]
 
 
 def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check that the link prices in an algorithm's flow certificate prove its claimed lower bound.
+    """Check that the link prices of a flow certificate prove the claimed lower bound.
 
-    By weak duality of the multicommodity flow, non-negative prices of links bound the time of any
-    algorithm. The length of a link is price / bandwidth (bytes/s). The proved time in seconds is
-    (bytes of a part) times (sum of the shortest distances of all pairs) divided by (sum of
-    prices). A part is the collective's bytes divided by `parts`. In an all-to-all-v, the distance
-    of a pair counts once per unit of the pair.
+    Non-negative prices bound the time of any algorithm. The length of a link is price /
+    bandwidth (bytes/s). The proved time in seconds is the bytes of a part, times the sum of
+    the shortest distances of all pairs (in an all-to-all-v once per unit), over the sum of
+    prices. Without a certificate the report is not applicable and not ok. If the claim is
+    from 0 to the proved time, it is ok, with it as `lower_bound_ns`. Otherwise it has one
+    diagnostic (`certificate-` and the code), for the first of:
 
-    An algorithm without a flow certificate gives a report that is not applicable and not ok. The
-    report is ok, with `lower_bound_ns` as claimed, if that integer is from 0 to the proved time;
-    the network's name is reported as not proved. Otherwise it is not ok, with one diagnostic of
-    the first rule that is violated. In this order (codes begin with `certificate-`):
-
-    1. The network is that of the topology, or with its links in the document (`topology`).
-    2. The certificate can be read: one plane, a collective and parts that `_list_pairs` accepts
-       (`form`).
-    3. Prices are those of links, at least 0, and not all 0 (`prices`).
-    4. Size, kind, ranks and root are those of the algorithm, and so are its counts, if it has
-       any (`collective`).
-    5. Every sender reaches its receivers (`ranks`).
-    6. The claim is an integer of at least 0, not above the proved time (`bound`).
+    - the network (`topology`), the form, or the prices (negative, all 0, or of no link)
+    - size, kind, ranks, root or counts unlike the algorithm (`collective`)
+    - a sender that does not reach a receiver (`ranks`), a claim out of range (`bound`)
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _FLOW_KEY)

@@ -293,16 +293,16 @@ def approximate_flow(
 ) -> Flow:
     """Compute an approximate optimal flow, and prices of the links.
 
-    In each of `phases` phases, which must be at least 1, every source sends its entire demand along
-    a tree of shortest paths. The length of a link is its `cost` (time of one share) times a factor
-    that grows exponentially with its load so far. It is computed anew for each source. The amounts
-    are the mean of all phases, in shares, float64[sources, arcs]; more phases are closer to the
-    optimum.
+    In each of `phases` (at least 1) phases, every source sends its entire demand along a tree
+    of shortest paths. The length of a link is its `cost` (time of one share) times a factor
+    that grows exponentially with its load; it is computed anew for each source. The amounts
+    are the mean of all phases, in shares, float64[sources, arcs]. More phases are closer to
+    the optimum.
 
-    The prices are these factors, above 0 and at most 1, at one of `_EVALUATIONS` (10) times, evenly
-    spread over the phases. It is the first one with the largest proven bound. Raises `InputError`
-    (`unreachable`) if a target is unreachable. At least one share must have a path, and its links a
-    `cost` above 0; otherwise `ZeroDivisionError`.
+    The prices are these factors (above 0, at most 1), at one of 10 times spread over the
+    phases: the first one with the largest proven bound. Raises `InputError` (`unreachable`)
+    for an unreachable target. `ZeroDivisionError` if no share has a path over links with a
+    `cost`.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import run_weighted_phases

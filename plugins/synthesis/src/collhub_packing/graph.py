@@ -41,12 +41,17 @@ class CapacityGraph:
 
     @classmethod
     def of(cls, topology: Topology) -> CapacityGraph:
-        """Convert a topology to a graph whose capacities are the smallest integers.
+        """Convert a topology to a graph whose link capacities are the smallest integers.
 
-        A bandwidth is the value of its shortest decimal text. Of parallel links of one plane only
-        the first counts, as in simulators. Links of different planes add up, which gives a rate
-        that no algorithm over all planes exceeds; to pack trees, use `Topology.on_plane`. Raises
-        `InputError` (`capacities`) if an integer would exceed `_MAX_CAPACITY`.
+        All capacities are the bandwidths divided by one common unit, the largest with integer
+        results. A bandwidth is the value of its shortest decimal text.
+
+        - Parallel links of one plane: only the first counts, as in simulators.
+        - Links of different planes between the same nodes: their capacities are added. This gives
+          a rate that no algorithm exceeds. To pack trees, use `Topology.on_plane` before.
+
+        Without links the graph is empty. Raises `InputError` (`capacities`) for an integer above
+        2^40.
         """
         pair = topology.source * topology.num_nodes + topology.destination
         key = topology.plane * topology.num_nodes**2 + pair

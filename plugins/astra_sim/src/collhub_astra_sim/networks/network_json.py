@@ -186,7 +186,19 @@ def _parse_kind(name: Value, size: int, units: Value) -> list[tuple[DimensionKin
 
 
 def _build_dimension(index: int, row: _Row, root: Value, findings: NetworkFindings) -> Dimension:
-    """Convert a dimension to bytes/s and s. `index`: of the row, for the findings."""
+    """Convert a dimension from GB/s and ns to bytes/s and s.
+
+    Bandwidth is multiplied by the parallel links to each neighbour (1 if links are not
+    given). Latency is that of the link, plus:
+
+    - on a switch: the NIC latency and half the router latency
+    - otherwise: twice the NIC latency
+
+    A missing latency is 0. `findings` get a warning if a ring of more than 3 units has NIC
+    latency, or if links do not divide among neighbours, and a note for a ring with links.
+    `index` names the dimension. Raises `InputError` for a bandwidth not above 0, a negative
+    latency, and too few links.
+    """
     bandwidth = float(row.bandwidth.number())
     # Written so that NaN fails, too.
     if not 0 < bandwidth < _MAX_BANDWIDTH:

@@ -43,17 +43,17 @@ def run_tasks(
     tasks: Sequence[Task],
     is_enough: Callable[[int], bool] | None = None,
 ) -> list[TaskResult]:
-    """Apply `function` to every task, and return the results in the order of the tasks.
+    """Apply `function` to every task; return the results in the order of the tasks.
 
-    Without workers, or with a single task, the tasks run one after the other in this process.
-    With workers all tasks are submitted at once. `is_enough` is called after each result, in
-    the order of the tasks, with the number of results so far. Once it returns True, these first
-    results are returned. Tasks that have not started are then cancelled or never run; the
-    results of running tasks are dropped.
+    - Without workers, or with fewer than two tasks: one after the other in this process.
+    - With workers: all tasks are submitted at once.
 
-    An exception of a task propagates, and tasks that were submitted are not cancelled. Raises
-    `InputError` if a worker process died during these tasks. If it died before,
-    `BrokenExecutor` of the submission propagates.
+    `is_enough` is called after each result, with the number of results so far. Once it
+    returns True, only these first results are returned. The other tasks are cancelled if they
+    have not started; results of running ones are dropped.
+
+    Exceptions of tasks pass, and submitted tasks continue. Raises `InputError` if a worker
+    died during these tasks. If it died before, `BrokenExecutor` passes.
     """
     futures: list[Future[TaskResult]] = []
     if workers is None or len(tasks) < 2:

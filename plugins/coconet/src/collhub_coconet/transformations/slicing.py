@@ -272,24 +272,18 @@ def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
 
 
 def _check_use(program: Program, name: str, reader: Operation, conditions: Conditions) -> int:
-    """Check that a reader uses only a slice of the state `name`, and return the sliced dimension.
+    """Check that a reader uses only a slice of the state `name`; return the sliced dimension.
 
-    The dimension counts from 0. Conditions that hold are recorded in `conditions`. The first
-    violated one raises `RefusedMoveError`. For a Slice, in this order:
+    The dimension counts from 0. Conditions that hold are recorded. The first violated one
+    raises `RefusedMoveError`. The axis is the mesh axis along which the uses slice the state.
 
-    1. `one-axis`: it is over the mesh axis of the state (`_find_axis`) and no other.
-    2. `sliced-use`: it is not an output.
+    - A Slice is over that axis only (`one-axis`), then it is no output (`sliced-use`).
+    - Any other reader is an Update of this state (`sliced-use`). Its value is the result of
+      an AllGather (`gathered-value`) over that axis only (`one-axis`). Then each reader of
+      the Update is a Slice of the gathered dimension (`sliced-use`), over that axis only, and
+      no output.
 
-    For any other reader, in this order:
-
-    1. `sliced-use`: it is an Update of this state.
-    2. `gathered-value`: the value that it writes is the result of an AllGather.
-    3. `one-axis`: this AllGather is over the mesh axis of the state and no other.
-    4. Every reader of the Update is a Slice along the gathered dimension (`sliced-use`), over
-       the same axis only (`one-axis`), and not an output (`sliced-use`).
-
-    A Slice gives its dimension, an Update the dimension that its AllGather gathers. An Update
-    without readers is permitted.
+    The dimension is that of the Slice or AllGather. An Update may have no readers.
     """
     axis = _find_axis(program, name)
     if reader.kind is Kind.SLICE:

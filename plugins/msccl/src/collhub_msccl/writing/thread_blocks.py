@@ -177,19 +177,16 @@ def assign_lanes(
 ) -> Lanes:
     """Return new lanes (future thread blocks) for all rows, numbered from 0 by ascending rank.
 
-    A connection has all messages of one (source, destination, channel). Its sends are one lane, and
-    so are its receives.
+    A connection has all messages of one (source, destination, channel). Its sends are one
+    lane, and its receives another. Both lanes of a rank become one if receives of the first
+    forward data by sends of the second. Pairs with most such messages are joined first, then
+    those with lower numbers; each side only once. `forwarded`: (receive, send) rows that
+    forward; None means those of the draft. With `is_tight`, any sides of equal rank and
+    channel are then joined, too.
 
-    An incoming and an outgoing connection of a rank are joined to one lane if receives of the first
-    forward their data by sends of the second. Pairs of connections with most such messages are
-    joined first, then those with lower numbers. Each connection is joined at most once per side.
-    `forwarded`: (receive, send) rows that count as forwarding; None means
-    `draft.find_forwarding()`. With `is_tight`, other connections of one rank and channel are joined
-    afterwards, in the order of their first rows.
-
-    `_assign_local_lanes` adds the local steps: to the lane of a predecessor, otherwise of a
-    successor, otherwise to one lane of the rank. With `is_merging`, reductions that can be fused
-    get the same lane. Without rows the result is empty.
+    A local step is added to the lane of a predecessor, otherwise of a successor, otherwise to
+    one lane of the rank. With `is_merging`, fusable reductions share a lane. Empty without
+    rows.
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded

@@ -260,15 +260,13 @@ def _list_hypotheses(
 ) -> Iterator[tuple[str, Communicator]]:
     """Yield (description, communicator) for communicators that differ in one property.
 
-    They come in this order:
-
-    1. On one node: another bandwidth (channels * speed) of NCCL's search. It follows from the
-       logged bandwidth of ring Simple for the same line and collective: that bandwidth *
-       `ring_steps` / ranks. It is left out if it differs by at most 0.1 % from that of the
-       communicator, or if the log has no such cost, or has bandwidth 0 for it.
-    2. Each version of NCCL in `_VERSIONS`, oldest first, whose constants differ from those of the
+    1. On one node: the bandwidth of NCCL's search (channels * speed) that follows from the
+       cost of ring Simple in the log, for the same line and collective: its bandwidth *
+       `ring_steps` / ranks. It is left out without such a cost, for bandwidth 0, and if it
+       differs by at most 0.1 % from that of the communicator.
+    2. Each known version of NCCL, oldest first, with other constants than those of the
        communicator.
-    3. On one node: each other number of ranks, ascending from 2 to the GPUs of a node.
+    3. On one node: each other number of ranks, from 2 to the GPUs of a node, ascending.
     """
     channels, speed = communicator.search_channels()
     for ring in log.costs:

@@ -242,21 +242,16 @@ def compute_joint_bounds(
 ) -> dict[str, int]:
     """Compute lower bounds of the time in which all groups together finish, in ps, by name.
 
-    A share is a part of a group's data. Its givers are all members of the group if the share is
-    summed, otherwise its root. Its takers are its single target, or all members if it has none.
+    A share is a part of a group's data. Its givers are all members if it is summed, otherwise
+    its root. Its takers are its single target, otherwise all members.
 
-    - `cut`: the bound of `cut_seconds`
-    - `latency`: the largest latency of a shortest path, over all pairs of a giver and a taker
-      of a share
-    - `flow`, only if no share is summed and each has a single target: the time of a joint flow
-      of all shares, proven by the prices of links in the dual problem. The prices come from the
-      exact solver if sources * arcs is at most 40 000 and the solver succeeds, otherwise from
-      an approximation. Both give a valid bound.
+    - `cut`: the bytes that leave a set of nodes, over its bandwidth; the largest found
+    - `latency`: the largest latency of a shortest path from a giver to a taker of a share
+    - `flow`, only if no share is summed and each has one target: the time that link prices
+      prove for a joint flow; exact prices for sources * arcs of at most 40 000
 
-    Each bound is multiplied by 1 - 1e-9 (`_SAFETY`), because of rounding errors, and rounded
-    down to an integer. Every taker must be reachable from the givers of its share. Otherwise
-    `OverflowError` is raised, or `InputError` `unreachable` by the flow. There must be at least
-    one share.
+    Each is multiplied by 1 - 1e-9 and rounded down. An unreachable taker raises an error
+    (`OverflowError`). There must be at least one share.
     """
     endpoints = _Ends.of(wishes, shares)
     # Compute the maximum latency of the shortest paths from givers to takers.

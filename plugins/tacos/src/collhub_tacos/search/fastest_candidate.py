@@ -325,21 +325,16 @@ def _search_chunk_counts(
 ) -> Iterator[SynthesisCandidate]:
     """Yield candidates by increasing chunk count, until more chunks are not expected to help.
 
-    The counts are those of `choose_ladder`; each may give several candidates. `best`: the caller
-    adds the yielded candidates to it before it requests the next one. Two neighbouring counts that
-    differ by less than 25 % are a pair: a multiple of the other NPUs, and a power of two. After
-    both counts of a pair were tried, the slower kind is skipped in all later pairs (of equal
-    times, the smaller count).
+    The caller adds each to `best` before the next. Neighbouring counts that differ by less
+    than 25 % are a pair. Once both were tried, the slower kind (of equal times, the smaller
+    count) is skipped in later pairs. The search stops after a count at the first condition:
 
-    After each count, the search stops at the first of these conditions:
+    1. It gave no candidates.
+    2. Candidates are compared by simulation; the best takes at most 1.001 times the bound.
+    3. Three or more counts were tried, and neither of the last two beat the best before. With
+       simulation: both are at least 1.1 times as slow.
 
-    1. The count gave no candidates.
-    2. The candidates are compared by simulation (`setting.is_compared`), and the best one takes at
-       most 1.001 times the lower bound of the network (`_compute_bound_ps`).
-    3. At least three counts were tried, and neither of the last two was faster than the best count
-       before. The time of a count is the planned time of its first candidate. If candidates are
-       compared by simulation, both must instead be slower by at least the factor `_PRUNING_FACTOR`
-       (1.1).
+    The time of a count is the planned time of its first candidate.
     """
     kind = setting.collective.kind
     ladder = choose_ladder(setting)

@@ -142,24 +142,16 @@ def find_best_all_gather(
 ) -> LockstepResult:
     """Find the fastest all-gather in steps of equal length over several seeds and variants.
 
-    Chunk x starts at NPU `origin[x]`. A link is busy for `step_ps` with a chunk, which arrives
-    `arrival_ps` after its start (default `step_ps`). `seeds`: number of seeds from `first_seed`
-    on. 0 chooses 5 000 000 divided by links times chunks, limited to 1..20. `threads`: seeds tried
-    in parallel (0: one per core), without effect on the result. `after_trial` is called after each
-    seed that counts, in the order of seeds.
+    Chunk x starts at NPU `origin[x]`. A link is busy for `step_ps` per chunk, which arrives
+    `arrival_ps` after its start (default `step_ps`). `seeds` from `first_seed` on are tried;
+    0 means 5 000 000 / (links * chunks), from 1 to 20. `threads` (0: one per core) has no
+    effect on the result. `after_trial` is called per seed, in order.
 
-    A symmetric network (`Translations`) has first the variants that compute the part of one node
-    and translate it to all other nodes. Variants that compute all nodes follow, for a symmetric
-    network only with more than one seed. Each is tried with the step lengths of
-    `choose_step_lengths`: a second, longer step if the arrival is not a multiple of the step.
-
-    Within a variant the fewest steps win; the first seed that attains `bound_steps` ends it. A
-    variant is skipped if its bound in ps is not below the best time so far. The result has the
-    shortest time in ps. Of equal results the earlier seed or variant wins.
-
-    Ctrl-C ends the search with the best result so far, marked as interrupted. Without a result it
-    is raised again. Raises `InputError` for networks with switches (`switches`), unless 0 < step
-    <= arrival (`link-times`), and if a chunk cannot reach a node (`disconnected`).
+    A symmetric network first has variants that translate one node's part to all other nodes;
+    variants of all nodes follow, there only with several seeds. Fewest steps win within a
+    variant, then the shortest time, then the earlier. Ctrl-C returns the best result so far,
+    if any. Raises `InputError` for switches, unless 0 < step <= arrival, and for unreachable
+    nodes.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
