@@ -185,11 +185,13 @@ def _build_placed_plan(
 ) -> _PlacedPlan:
     """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs.
 
-    Delay, width, `small_group` and `root` of the options are passed to `plan_of`. `size` (bytes of
-    the full buffer) affects only the duration of reductions: `_ACCESSES` times the time of the
-    reduced bytes at the memory bandwidth of the options, which is rounded down to ns before this
-    multiplication; 0 without a bandwidth. Raises the errors of `plan_of`. The results of the last
-    four different arguments are cached and shared, so callers must not modify them.
+    `plan_of` gets kind, ranks and `size` (bytes of the full buffer), and delay, width,
+    `small_group` and `root` of the options. It also gets the duration of a reduction. This
+    is the time of the reduced bytes at the memory bandwidth of the options, rounded down to
+    ns, and then multiplied by `_ACCESSES`. Without a bandwidth it is 0.
+
+    Raises the errors of `plan_of`. The last four results are cached by the arguments and
+    shared, so callers must not modify them.
     """
 
     def reduce_ns(size: int) -> int:

@@ -379,18 +379,15 @@ class _ScheduleConversion:
     def _build_all_to_all(self) -> tuple[Collective, Chunks, Int64Array]:
         """Return (collective, chunks, chunk of every path) for schedules with volumes.
 
-        The demands of a pair (origin, destination) are numbered k = 0, 1, ... by ascending chunk
-        number; gaps in the numbers do not matter. Each demand is divided into P units
-        (`_divide_demands`). With m demands per pair, each rank sends m * P units to each rank, so
-        the collective has ranks * m * P units.
+        The demands of each pair (origin, destination) are numbered k = 0, 1, ... by ascending
+        chunk number. m is the largest number of demands of a pair. Each demand is divided among
+        its paths into P units in total. So each rank sends m * P units to each rank.
 
-        Each path with at least one unit becomes a chunk, in the order of the paths. Its units
-        follow those of earlier paths within demand k, which begins at unit k * P of the pair. After
-        these chunks, each rank has one chunk of m * P units for the data that it keeps. The third
-        result has the number of the chunk by path, int64; -1 for a path without units.
-
-        m is the largest number of demands of any pair. Raises `InputError` (`demand-not-met`) if a
-        pair of different ranks has fewer demands than m. Reports the warning of `_divide_demands`.
+        Each path with at least one unit is a chunk, in the order of the paths. Demand k occupies
+        the units from k * P of its pair on, in the order of its paths. One chunk of m * P units
+        per rank follows for the data that it keeps. The third result is int64, -1 for a path
+        without units. Raises `InputError` (`demand-not-met`) if a pair of different ranks has
+        fewer than m demands. Reports a warning if volumes had to be rounded.
         """
         paths, ranks = self._paths, self._num_ranks
         pair = self._to_ranks(paths.origin) * ranks + self._to_ranks(paths.at)

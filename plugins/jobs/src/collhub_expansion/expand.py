@@ -172,30 +172,18 @@ def _choose_algorithms(
     system: NativeSystem,
     splits: int | None,
 ) -> _Chosen:
-    """Choose an algorithm for every collective of a job; equal requests share a template.
+    """Choose an algorithm for every collective of a job; return its pieces and the rule used.
 
-    The first of these that applies to a collective decides:
+    The algorithm is that of the last of `rules` that matches kind, bytes and group name. Else
+    it is the one that the workload names, undivided. Else `DEFAULT_RULE` decides. The number
+    of the rule is -1 without a match in `rules`. Rules divide a collective without counts
+    into `splits` pieces. None: ASTRA-sim's division for native algorithms of a given system,
+    else one piece. Phases (pieces from `maker.streams`) wait for each other; only the number
+    of concurrent pieces is limited otherwise. Pieces that are no phases get index 0 or 1 (a
+    tree) in turn per kind; the turn changes after a piece of a group of all ranks.
 
-    1. The last rule in `rules` that matches its kind, bytes and group name: the rule's algorithm.
-    2. The workload names an algorithm for the collective: this algorithm, in one piece.
-    3. `DEFAULT_RULE`.
-
-    In cases 1 and 3 the collective is divided by `_parts` with `splits`. None means ASTRA-sim's
-    division for native algorithms of a specified system, and one piece for all others. If
-    `maker.streams` returns phases, each phase is a piece, and `order_streams` gives the
-    dependencies of the pieces. Otherwise each part is a piece, and dependencies only limit the
-    number of concurrent pieces.
-
-    A piece that is no phase gets the index 0 or 1, which selects one of two trees. There is one
-    counter per kind of collective, from 0, and the index is the counter modulo 2. A piece of a
-    group of all ranks of the job advances the counter after it is counted; a piece of a smaller
-    group does not.
-
-    The result has the pieces in the order of the collectives in `calls`, and for each collective
-    the position of its rule in `rules`, -1 for the cases 2 and 3. New templates are added to
-    `maker`. Raises `InputError` (`no-algorithm`) for a collective whose kind `Workload.kind_of`
-    does not know; `InputError` (`algorithm`) if ranks name different algorithms for a collective;
-    and the errors of `maker`.
+    New templates, shared by equal requests, are added to `maker`. Raises `InputError`
+    (`no-algorithm`) for an unknown kind or (`algorithm`) if ranks name different algorithms.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}

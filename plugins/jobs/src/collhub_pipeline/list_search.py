@@ -217,21 +217,16 @@ class ListSearch:
     def _search_lists(self, seeds: Sequence[Schedule], goal: int) -> Schedule | None:
         """Return the best schedule that starts ready passes by a table of keys; None if none fits.
 
-        The best one has the lowest value in ticks (see `run`), of equal ones the last. N is 1.5
-        million / passes, between 60 and 1000. Trials in this order; a changed best one is that
-        of all trials before:
+        Best is the lowest time in ticks, of equal ones the last. N = 1.5 million / passes, from
+        60 to 1000. Random numbers are always the same. Trials, in this order:
+        1. each policy (rule for keys) without limits of activations
+        2. limits per stage from a fixed grid, each with every policy; at most N trials
+        3. N random changes of the best limits, with the keys of the best or of a random policy
+        4. the start times of the first of `seeds`, if any, as keys, six trials
+        5. N times the start times of the best schedule, randomly changed, as keys
 
-        1. every policy of keys without limits of activations, with the banker's algorithm
-        2. limits of activations per stage (`_generate_limits`), each with every policy; at most
-           N trials
-        3. N times: random changes of the best limits, with the keys of a random policy or the
-           best keys
-        4. the start times of the first schedule in `seeds`, if any, as keys, six times
-        5. N times: the start times of the best schedule with random changes as keys
-
-        Kinds 1 and 4 are tried completely, whatever the value. Each other kind ends, or is
-        omitted, when the best value is at most `goal` (in ticks) or a limit of the budget is
-        reached. The random numbers are always the same.
+        Kinds 1 and 4 are always complete. The other kinds stop, or do not begin, if the best
+        time is at most `goal` ticks or a limit of the budget is reached.
         """
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
         state = _Best(self)

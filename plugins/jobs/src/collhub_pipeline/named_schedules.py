@@ -225,30 +225,18 @@ def build_named(name: str, shape: Shape) -> Schedule:
 
 
 def _build(name: str, shape: Shape) -> Schedule:
-    """Build the schedule with a name for a shape, without recomputation and without a memory check.
+    """Build the schedule with a name for a shape, without recomputation and memory check.
 
-    The first rule that applies:
-
-    1. Several token slices, and another name than gpipe, 1f1b, eager-1f1b, zb-h1 and zb-h2:
-       `UsageError` (`slices`).
-    2. The loops (interleaved, interleaved-zb, looped-bfs): 1 chunk per device by default,
-       otherwise any number. The first two raise `UsageError` (`micro-batches`) unless the
-       number of microbatches is a multiple of its rounds, max(1, microbatches // devices).
-    3. hanayo and the V-shapes (zbv, dualpipe-v, v-half, v-min): 2 chunks by default. Other
-       numbers raise `UsageError` (`chunks`), except even ones for hanayo. dualpipe-v raises
-       `UsageError` (`micro-batches`) for fewer than 2 microbatches per device.
-    4. More than 1 chunk: `UsageError` (`chunks`).
-    5. two-directions: `UsageError` (`two-directions`) if the stages are not equal
-       (`is_uniform`), or the number of microbatches or devices is odd.
-    6. gpipe, 1f1b and eager-1f1b: with the warm-ups of the shape, otherwise those of the name.
-       Raises `UsageError` (`option-value`) if given warm-ups are not one of at least 1 per
-       device.
-    7. zb-h1 and zb-h2: at most 1 or 2 times the stage number of weight gradients are pending.
-    8. Any other name: `KeyError`.
-
-    In cases 6 and 7, a warm-up is the number of forward passes before the first backward pass
-    of a stage. With several slices each is increased by `slices` - 1, up to the number of
-    units, and gradients run the slices of a microbatch in reverse order.
+    Warm-ups (forward passes before the first backward pass) of the shape count only for
+    gpipe, 1f1b and eager-1f1b. Rules of the names; the first one that is broken raises
+    `UsageError` with its code. An unknown name raises `KeyError`.
+    - `slices`: several token slices only for those three, zb-h1 and zb-h2
+    - `chunks` per device: any for interleaved, interleaved-zb and looped-bfs; even for
+      hanayo; 2 for zbv, dualpipe-v, v-half and v-min; else 1. Default 2 for the latter five.
+    - `micro-batches`: for the two interleaved ones a multiple of max(1, microbatches //
+      devices); for dualpipe-v at least 2 per device
+    - `two-directions`: equal stages, then even numbers of microbatches and of devices
+    - `option-value`: given warm-ups are one per device, each at least 1
     """
     devices, micros = shape.devices, shape.micros
     has_waves = name in _V_SHAPES or name == "hanayo"

@@ -250,23 +250,16 @@ class Shape:
     def compute_bounds(self, device_of: Sequence[int], recomputed: Collection[int] = ()) -> Bounds:
         """Return three lower bounds of the objective for all orders of passes with this placement.
 
-        `device_of`: device of each stage; a device without a stage raises `ValueError`.
-        `recomputed`: numbers of the stages that recompute their activations. All bounds are in
-        the time unit of the shape:
+        `device_of`: device of each stage. `recomputed`: stages that recompute activations. A is
+        the time of one token slice before the first stage of a device, with transfers between
+        different devices. With `is_steady` (long run), A and `critical_path` are 0.
 
-        - `critical_path`: time of one microbatch in an empty pipeline
-          (`_compute_critical_path`).
-        - `work`: maximum over the devices of A + `micros` * W. W is the time of all forward
-          passes, input gradients and weight gradients of one microbatch in the stages of the
-          device.
-        - `memory`: maximum over the devices with a limit above 0 of A + `micros` * V / limit. V
-          is memory times lifetime (`_compute_volume`). It is 0 without such a device.
+        - `critical_path`: the time of one microbatch in an empty pipeline.
+        - `work`: maximum over the devices of A + `micros` * (all passes of one microbatch there).
+        - `memory`: maximum over the devices with a limit above 0 of A + `micros` * (memory times
+          minimum lifetime of the activations of one microbatch) / limit. Without such: 0.
 
-        A is the earliest time at which a forward pass can begin on the device: the forward
-        passes of one token slice, and the transfers, of all stages before its first one.
-        Transfers between stages of one device take no time. With `is_steady` (time per step of
-        many steps), A and `critical_path` are 0. Raises `UsageError` if the limits are not one
-        per device.
+        Raises `ValueError` for a device without a stage, unless `is_steady`.
         """
         times = self.stage_times(len(device_of), recomputed)
         transfers = [

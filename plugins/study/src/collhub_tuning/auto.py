@@ -264,17 +264,16 @@ def _sort_by_worst_failure(
 ) -> list[_Candidate]:
     """Return the candidates sorted by their worst time over failures of single links.
 
-    The candidates are evaluated by ascending time on the complete network. The best worst time
-    is the smallest one of the candidates evaluated so far. These candidates have no worst time:
+    The candidates are evaluated by ascending time on the complete network. Some of them get
+    no worst time:
 
-    - partial results (steps of some ranks only)
-    - those whose time on the complete network is at least the best worst time
-    - those whose evaluation was ended because a failure exceeds the best worst time
-    - those whose evaluation raised `HubError`; this also adds a warning to `search.warnings`
+    - those with steps of some ranks only, or whose evaluation raised `HubError`; the latter
+      adds a warning to `search.warnings`
+    - those that are on the complete network at least as slow as the lowest worst time so far
+    - those of which a failure exceeds the lowest worst time so far; evaluation stops there
 
-    All other ones are recorded in `failures` by name and come first, by worst time. Candidates
-    without a worst time follow, by time on the complete network. At equal keys the faster one
-    on the complete network is first, then the first in the registry.
+    Candidates with a worst time come first, by it, and are added to `failures` by name. The
+    rest follow by time on the complete network, which also decides between equal worst times.
     """
     # Imported here: only this objective needs routes and repairs.
     from collhub_tuning.variations import evaluate_failures

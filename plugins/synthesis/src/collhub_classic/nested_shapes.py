@@ -141,29 +141,16 @@ def find_rings(topology: Topology) -> list[int]:
 def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
     """Choose the levels, their order, and the parts of the data for a collective of all NPUs.
 
-    `text`: option `sizes` (`choose_levels`); `size`: bytes of the collective. Raises
-    `UsageError` (`option-range`) as `choose_levels`.
+    `text`: option `sizes`, `UsageError` (`option-range`) if invalid; `size`: total bytes. If
+    the levels are not the rings of a torus, one part gathers the last level first. Its units
+    are moved first (`is_moved`) above `MAX_STEPS_OF_PARTS` steps. For an all-reduce or moved
+    units, levels are divided further if groups have links of their own to other groups.
 
-    If the network is no torus, or the levels are not the rings of its dimensions:
-
-    - There is one part, whose last level is gathered first (`NestedShape.direct`).
-    - Units are moved first (`is_moved`) if the shape has more than `MAX_STEPS_OF_PARTS`
-      steps.
-    - The shape is replaced by that of `_choose_forwarded` under two conditions. The
-      messages are ranges (an all-reduce, or `is_moved`), and `find_forwarding_group` for
-      `MANY_RANKS` gives the size of the closest level, which is above 1.
-
-    On a torus of d dimensions, a part gathers the dimensions in cyclic order, from
-    dimension 0, 1, ... or d - 1 on. Its sign is the direction of the longer half of its
-    rings. These shapes are tried in order:
-
-    1. 2 d parts: every first dimension with sign 1, then with sign -1.
-    2. d parts with sign 1.
-    3. Not for an all-reduce: 2 d parts, then d parts, with `is_moved`.
-    4. One part from dimension 0 on, with sign 1.
-
-    The first one is returned that has at most `MAX_STEPS_OF_PARTS` steps and units of at
-    least `MIN_UNIT_BYTES` bytes (size / (NPUs * parts)). If none has, it is the last one.
+    On a torus of d dimensions, the result is the first of these with at most
+    `MAX_STEPS_OF_PARTS` steps and at least `MIN_UNIT_BYTES` per unit, otherwise the last:
+    1. 2 d parts (from every dimension on, both directions), then d parts (one direction)
+    2. except for an all-reduce: the same two with `is_moved`
+    3. one part from dimension 0 on
     """
     rings = find_rings(topology)
     levels = choose_levels(topology, text)

@@ -219,22 +219,18 @@ def find_tightest_cut(
     times: LinkTimes,
     members: Int64Array,
 ) -> TimeCut:
-    """Return the cut with the latest time, which is a lower bound on the time of the collective.
+    """Return the cut with the latest time (in ps), a lower bound on the time of the collective.
 
-    `members`: int64, the nodes that take part. Candidates are, in this order:
+    `members`: int64, the nodes that take part. The candidates are the cut of the longest
+    distance, then those of each single node and of all nodes but one, of the nodes below each
+    coordinate of a dimension, of the groups, and for an all-gather of its slowest sets. The 6
+    latest candidates get a later time of one node, if possible. The latest result is
+    returned. Of equal ones, the cut that was later before counts, then the first candidate.
 
-    1. the cut of the longest distance
-    2. the cuts of each single node and of all nodes but one
-    3. the cuts of the nodes below each coordinate of a dimension, and of the groups
-    4. for an all-gather, the cuts of the sets of `_find_slowest_sets`
-
-    The 6 candidates with the latest times are improved by a later time of one node, if possible.
-    The latest result is returned, on a tie that of the earlier candidate. All times are in ps.
-
-    A reduce-scatter (reduce) is treated as an all-gather (broadcast) on the transposed network, and
-    the cut is reversed in time. The network and times must be accepted by `supports_time_cuts`;
-    this is not checked. For an all-gather or reduce-scatter, `InputError` (`capacities`) is raised
-    if the capacities of the flows add up to 2^60 or more.
+    A reduce-scatter or reduce is an all-gather or broadcast on the transposed network, with
+    the cut reversed in time. `supports_time_cuts` must accept network and times (unchecked).
+    Raises `InputError` (`capacities`) for an all-gather or reduce-scatter whose flows have
+    capacities of 2^60 or more in total.
     """
     mirrored = _MIRRORED.get(collective.kind)
     if mirrored is not None:

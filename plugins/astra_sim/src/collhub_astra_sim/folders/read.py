@@ -52,21 +52,15 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """Read an algorithm from a folder (format `astra-sim`), placed on the NPUs that run it.
 
-    If the user named traces, and the configuration of their folder does not use them as an
-    algorithm or is invalid, only these traces are read, without size and placement; `-O
-    algorithm` is then ignored. An invalid configuration is reported as a warning to
-    `source.report`. In all other cases the algorithm is that of the option `algorithm`, else
-    that of the named traces, else the only one of the folder.
+    The algorithm is that of `-O algorithm`, else the traces that the user named, else the
+    only one of the folder. But if the folder's configuration is invalid (a warning) or does
+    not use the named traces, only these are read, without size, placement and `-O algorithm`.
 
-    Traces with sizes in chunks have no size of their own. They get as `collective_bytes` the
-    bytes of the first workload node that runs the algorithm. The NPUs are those of
-    `_select_members`, else all NPUs of the workload; rank i is on the i-th of them. Without a
-    workload, rank i is on NPU i. If `SCRIPT` contains the name of the binary of the
-    congestion-unaware backend, a note is reported to `source.report`.
-
-    Raises `InputError` (`astra-sim-folder`) for missing or ambiguous parts of the folder, and
-    if the number of traces is not the number of NPUs. The errors of the readers of
-    configurations and traces propagate.
+    Traces with sizes in chunks get the bytes of the first workload node that runs them. Rank
+    i is on the i-th NPU of the option `group`, else of the only group that runs the
+    algorithm, else of all NPUs. A note is reported if the script uses the congestion-unaware
+    backend. Raises `InputError` (`astra-sim-folder`) for missing or ambiguous parts, and for
+    different numbers of traces and NPUs. Errors of the readers pass through.
     """
     files = FolderFiles.of(source)
     named = files.chosen_prefix

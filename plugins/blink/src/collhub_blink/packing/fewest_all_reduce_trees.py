@@ -104,12 +104,15 @@ def _find_trees(
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
     """Search for spanning trees whose weights are one of the given vectors.
 
-    `vectors`: weights of the trees, of equal length; `total`: sum of the weights of each. At most
-    the first 4096 vectors are searched, in turn, each for some steps. Returns (trees of the vector
-    that is solved first, True); the trees are in the order of its weights and rooted at their
-    centres. Without a solution it returns None and whether it is proved that no vector has one.
-    There is no proof if the `budget` is used up, or if there are more than 4096 vectors. Without
-    vectors the result is (None, True). Steps are taken from `budget`.
+    `vectors`: weights of the trees, of equal length; `total`: sum of the weights of each.
+    At most the first 4096 vectors are searched, in turn, each for some steps of `budget`.
+    Returns (trees of the vector that is solved first, True). The trees are in the order of
+    its weights and rooted at their centres. Without a solution or without vectors it returns
+    (None, True). It returns (None, False) if this is not proved:
+
+    - the `budget` is used up before all searches are complete
+    - there are more than 4096 vectors
+    - a search would be too large to build; then no vector is searched
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 

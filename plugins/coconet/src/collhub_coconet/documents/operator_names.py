@@ -378,21 +378,16 @@ class _StatementInference:
     ) -> tuple[list[str | float], list[Fields]]:
         """Match the recorded inputs of a node in order; return its operands and its new arguments.
 
-        `kind` has n operands. Only the first n inputs are matched; each gives one operand:
-
+        `kind` has n operands, one for each of the first n inputs:
         - A number becomes a number operand.
-        - A tensor becomes the name of the first parent's value that is not used yet and has the
-          same shape or an unknown one. A value that is read twice is two parents.
-        - Any other tensor becomes a new replicated argument `n<id>_<i>`, with i counted from 0. It
-          has the recorded shape (() without one) and the recorded element type, else that of the
-          option.
+        - A tensor becomes the name of the first unused parent value of equal or unknown shape.
+        - Any other tensor becomes a new replicated argument `n<id>_<i>`, i from 0. It has the
+          recorded shape, else (), and the recorded element type, else that of the option.
 
-        Inputs after the first n are ignored if each is the neutral number of `kind`: 1 for add and
-        subtract, 2 for norm; other kinds have none.
-
-        Raises `InputError` for other inputs after the first n and for fewer than n inputs. Raises
-        it also for a parent that no input matches or whose statement has no operations. Raises
-        `UsageError` for a new argument without an element type.
+        Further inputs are ignored if each is the number 1 for add and subtract, or 2 for norm.
+        Errors in order: `InputError` for other further inputs, and a parent without operations;
+        `UsageError` for a new argument without element type; `InputError` for an unused parent
+        value, and for fewer than n inputs.
         """
         count = TRAITS[kind].operands
         # A tensor has no number, and neither has a kind without a neutral one.

@@ -403,17 +403,15 @@ def _add_device_work(
 ) -> None:
     """Add the kernels and copies of a device to the events of a rank, one row each, in order.
 
-    `rows`: rows of `activities`, all of one device, at least one. `rank.events` has no device work
-    yet, but the names of all kernels; one without a stored name is called `kernel N` by its id. Row
-    i of `events.device` is activity `rows[i]`: start and duration in ns, correlation id, number of
-    its name, and number of its stream. `events.streams` is replaced: the streams, numbered from 0
-    by ascending id.
+    `rows`: at least one row of `activities`, all of one device. `events.device` is empty
+    before. Its row i gets start and duration in ns, correlation id, name and stream of
+    activity `rows[i]`; name and stream are numbers. `events.streams` is replaced: (device,
+    stream id) to number, from 0 by ascending id. A name without text is `kernel N` (its id).
 
-    `events.kernel_calls` gets the first call of each NCCL kernel by row, None if unknown. Equal
-    collectives of a kernel count as one call (`_merge_calls`). For each further call of the kernel,
-    a copy of its row is appended after all rows, in an extra stream. Extra streams have the ids -1,
-    -2, ..., one per further call of a kernel, and are shared by all kernels; `rank.extra_streams`
-    is set to at least their number.
+    Equal collectives of an NCCL kernel are merged into one call first. `events.kernel_calls`
+    maps the row of the kernel to its first call, or None. For each further call, a copy of
+    the row is appended after all rows and mapped to it. Copy k of a kernel, from 1, is in
+    the extra stream -k. `rank.extra_streams` is raised to the number of these streams.
     """
     events = rank.events
     numbers = np.unique(activities.name[rows])

@@ -77,22 +77,17 @@ class Lanes:
         return find_reduction_chains(draft, *self._find_consecutive(draft), times)
 
     def _compute_times(self, draft: StepDraft, fused: Edges) -> RunTimes | None:
-        """Compute the times of the rows if no reductions are fused; None if there is no order.
+        """Compute the times of the rows without fused reductions; None if the rows form a cycle.
 
-        `fused`: (receive, send) pairs that become one step; a pair that would close a cycle remains
-        two steps. Times are in units of data and without contention. A row begins at 0 or later, as
-        soon as the rows on which it depends and, in lanes of the producer, the previous row of its
-        lane have ended. A receive also waits until its send begins, not until it ends. Both rows of
-        a step begin together. A row ends `count` after its begin. The columns of the result, int64
-        by row:
+        `fused`: pairs (receive, send) that become one step and begin together. A pair that would
+        close a cycle remains two steps. A row lasts `count` units of time. It begins as soon as
+        these are complete: the rows on which it depends and, for lanes of the producer, the
+        previous row of its lane. A receive also waits for the begin of its send, not for the end.
+        Without any of these it begins at 0. The members of the result are int64 by row:
 
-        - ready: end of the last row of another lane on which the row depends, 0 without one
-        - begin, end: of the row
-        - needed: earliest begin of a row of another lane that depends on the row, NEVER (the
-          largest int64) without one
-
-        Returns None if dependencies, messages, the order of connections and the lanes form a cycle
-        even without fused steps.
+        - `ready`: latest end of the rows of other lanes on which it depends, 0 without one
+        - `begin`, `end`: of the row
+        - `needed`: earliest begin of a row of another lane that depends on it, otherwise `NEVER`
         """
         order = self.find_program_order()
         arrangement = arrange(draft, *order, fused)

@@ -108,17 +108,15 @@ class RingGraph:
     def as_json(self) -> dict[str, JsonValue]:
         """Return the properties of the graph that its rings and their shares do not determine.
 
-        The share of a ring is its number of channels; rings that differ only in the start are
-        equal. Keys:
+        The share of a ring is its number of channels, without regard to the start. Each key is
+        present only under its condition; without any the result is {}.
 
-        - `channels`: lists of GPUs by channel, unless the channels equal the shortest list with
-          these shares (`derived_channels`), with each ring from GPU 0 on.
-        - `devices`: a list, unless it is 0, 1, 2 and so on.
-        - `ranks`: a list, if there are any. `nets`: lists of two devices by channel, if there
-          are any.
-        - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`, if there are any.
-
-        It is {} if no key applies. `restored_graph` is the inverse.
+        - `channels`: the GPUs of each channel, unless they are the default. The default is the
+          shortest list with these shares: each ring begins at GPU 0, equal rings are adjacent.
+        - `devices`: a list, unless it is 0, 1, 2 and so on
+        - `ranks`: a list, if there are any
+        - `nets`: two devices per channel, if there are any
+        - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`, if there are any
         """
         derived = derived_channels(Counter(map(from_first_gpu, self.channels)))
         parts: dict[str, JsonValue] = {}
