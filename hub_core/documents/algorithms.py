@@ -258,15 +258,10 @@ class _Document:
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
         """Build the contract of a custom collective; None without `document` or with any defect.
 
-        Defects are recorded, not raised. A defect that was recorded before the call counts, too.
-        The rules:
-
-        - Sizes and `defined` (booleans) have an entry per rank.
-        - The columns of `expected` have the length of its `rank`.
-        - Sizes and units are integers from 0 to `MAX_UNITS`.
-        - Ranks are from 0 to `num_ranks` - 1. A source rank of -1 means all ranks.
-
-        If `expected` is null, the contract requires no result.
+        Defects are recorded, not raised; one that was recorded before the call counts, too. Sizes
+        and `defined` (booleans) have an entry per rank, columns of `expected` the length of its
+        `rank`. Numbers are from 0 to `MAX_UNITS`, ranks below `num_ranks`. A source rank of -1
+        means all ranks. If `expected` is null, the contract requires no result.
         """
         if document is None:
             return None

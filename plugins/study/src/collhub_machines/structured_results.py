@@ -112,9 +112,8 @@ class _Collector:
 def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
     """Read the JSON file that `-J` of nccl-tests writes, as points in bytes and us.
 
-    Collective, ranks and nodes (default 1) are those of the file, otherwise of the request.
-    Each result has a half out of place, then one in place. The first rule that applies to a
-    half:
+    Collective, ranks and nodes (default 1) are those of the file, otherwise of the request. A
+    result has a half out of place, then one in place. The first rule that applies to it:
 
     - missing, null or empty: ignored
     - with CPU times (`cpu_time`): `InputError`
@@ -122,7 +121,7 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
     - of a place that `options` does not select: ignored
 
     Invalid points, truncated files and failed tests give warnings. Raises `InputError` for
-    invalid JSON, unknown facts, devices of several tests, no point.
+    invalid JSON, unknown facts, devices of several tests, and without any point.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
