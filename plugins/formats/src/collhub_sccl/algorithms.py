@@ -241,17 +241,16 @@ class _StepReader:
     def _recognize_collective(self) -> tuple[CollectiveKind, int | None, int]:
         """Find the collective whose chunks are those of the document: (kind, root, parts).
 
-        The chunks of a collective match if the document has each of them and has equally many in
-        total. Their order in the file does not matter. Kinds are compared in the order of
-        `STANDARD_KINDS`, each first undivided and then with the declared divisions; the first match
-        is used. The root is None for a kind without one; otherwise it is the lowest rank that the
-        first chunk of the file lists as having it before (kinds from a root) or after (kinds to a
-        root).
+        The kinds of `STANDARD_KINDS` are tried in their order, each first undivided and then with
+        the declared divisions. The first kind matches that has equally many chunks in total, all
+        of which the document has. The order of the chunks does not matter.
+        - Root: None for a kind without one. Otherwise the lowest rank that has the first chunk of
+          the file at the beginning (kinds from a root) or at the end (kinds to a root), or 0 if
+          there is no such rank.
+        - Parts of each address: 1 or the declared divisions, as matched. An undivided match gives
+          the declared divisions if a send has an address that the kind does not have.
 
-        `parts`: number of parts of each address of the matching collective. It is 1 or the declared
-        divisions, whichever matches. If undivided chunks match, but a send has an address that the
-        undivided collective does not have, it is the declared divisions. Raises `InputError`
-        (`sccl-algorithm`) if no kind matches, also without chunks.
+        Raises `InputError` (`sccl-algorithm`) if no kind matches, also without chunks.
         """
         document = self._document
         for kind in STANDARD_KINDS if document.chunks else ():

@@ -1028,19 +1028,17 @@ class _GraphBuilder:
     def _add_collective(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add the collective of an instruction; return the name of its result, or a tuple of names.
+        """Add the collective of an instruction; return the name of its result.
 
-        Each operand becomes a separate collective, in order; only a single operand gives a name
-        instead of a tuple. An all-to-all of several operands becomes one collective
-        (`_exchange_parts`), whose value is a tuple. Operands that are numbers or broadcasts
-        become tensors. The partition of the devices into groups is recorded (`_name_group`).
-        `dimension` of `_communicate` is the first entry of the attribute `dimensions`, 0
-        without one.
-
-        Raises `InputError`, in this order, for sends, receives, permutations and ragged
-        all-to-alls; for invalid groups or channels (`group`) and results that do not fit
-        (`size`); for operands that are tuples; for all-reduces and reduce-scatters with another
-        operator than add, maximum, minimum and multiply; for a dimension that does not exist.
+        Each operand gets its own collective; several operands give a tuple of names. Only an
+        all-to-all of several operands is one collective, with a tuple as its value. Numbers and
+        broadcasts become tensors first. The dimension is the first of the attribute `dimensions`,
+        or 0. The groups are recorded. Raises `InputError` for the first of these defects:
+        - a send, receive, permutation or ragged all-to-all
+        - invalid groups or channels (`group`), or a result that does not fit (`size`)
+        - an operand that is a tuple
+        - an all-reduce or reduce-scatter that is no add, maximum, minimum or multiply
+        - a dimension that does not exist
         """
         opcode = collective_of(instruction.opcode)
         assert opcode is not None

@@ -311,20 +311,16 @@ class Matching:
     def _find_offset(self, key: tuple[int, int, int]) -> int | None:
         """Return by how many positions the recorded sends of a pair are ahead of its receives.
 
-        `key`: (group, sender, receiver). Recorded send number i belongs to recorded receive number
-        i minus the result. The first rule that applies:
-
-        1. The dumps have lost no messages of the pair (`_has_lost_messages`): 0.
-        2. None in these cases: the dumps have active operations only, and a rank has none or its
-           dump has no completed operation; a rank that may have lost messages has no recorded end
-           of the pair, or its oldest one is only scheduled.
-        3. Let s and r be the numbers of recorded sends and receives up to the last completed one, 0
-           without any. `_is_partner` decides by the creation times whether the last completed end
-           of one side belongs to the first incomplete end of the other side. If it cannot decide
-           for one of the sides: None.
-        4. If send s belongs to receive r + 1: s - r - 1. Otherwise, if receive r belongs to send s
-           + 1: s + 1 - r.
-        5. Otherwise s - r: the last completed send and the last completed receive belong together.
+        `key`: (group, sender, receiver). Send number i (from 1) belongs to receive number i minus
+        the result. S, R: sends and receives up to the last completed one. The first rule:
+        1. The dumps have lost no messages of the pair: 0.
+        2. The dumps have only active operations, and a rank has no dump or none with completed
+           ones: None.
+        3. A rank that may have lost messages has no record of the pair, or a scheduled oldest
+           one: None.
+        4. `_is_partner` cannot compare the creation times for one of the sides: None.
+        5. Send S belongs to receive R + 1: S - R - 1. Receive R belongs to send S + 1: S + 1 - R.
+        6. Otherwise S - R.
         """
         if not self._has_lost_messages(key):
             return 0

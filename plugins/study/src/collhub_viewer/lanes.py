@@ -62,22 +62,19 @@ class LanedSteps:
 def arrange_steps(
     run: RunTimes, sort: Int64Array, excerpt: RunExcerpt, max_steps: int = MAX_STEPS
 ) -> LanedSteps:
-    """Arrange the rows of a run in lanes, each of one rank and kind, in which they do not overlap.
+    """Arrange the rows of a run in lanes, so that rows in a lane do not overlap in time.
 
-    `sort`: int64 per row, its kind of work or thread block. Rows in the `excerpt` are shown. A row
-    of a receive begins when its message is sent, one of a collective when its last member begins;
-    other rows begin at their start. Lanes are sorted by rank, then by sort, then by number. Rows
-    of equal rank and sort are taken by begin, then by end, then by row. Each one is in the lowest
-    lane that is free at its begin; if all `MAX_TRACKS` lanes are occupied, rows overlap.
+    `sort`: int64 per row, its kind or thread block. Only rows in `excerpt` count. A receive
+    begins when its message is sent, a collective when its last member begins, other rows at
+    their start. Rows of equal rank and sort are taken by begin, end and row. Each gets the
+    lowest lane that is free at its begin. They overlap if all `MAX_TRACKS` are occupied.
 
-    The steps are sorted by lane, then by begin; a row has one step from its begin to its end.
-    Before it there is a second step, a wait, if the row starts before its begin and the lane is
-    then free. The wait lasts from the start of the row, or the end of the row before it in the
-    lane if that is later, to the begin.
+    Lanes are sorted by rank, sort and number, steps by lane and begin. A row that starts
+    before its begin has a wait step, from its start or the end of the row before it in the
+    lane.
 
-    `max_steps`: maximum number of steps. If there are more, the rows that begin last are omitted;
-    their number and the first begin among them are in the result (`_limit_steps`). Raises
-    `UsageError` (`nothing-to-show`) for an invalid excerpt, and if no row is in it.
+    Last rows above `max_steps` steps are omitted; the result has their number and first
+    begin. `UsageError`: empty or invalid excerpt.
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)

@@ -373,18 +373,17 @@ class _ChunkLimits:
 
     @classmethod
     def of(cls, pipelining: Pipelining, max_messages: int) -> _ChunkLimits:
-        """Collect the limits that the numbers of chunks of a pipelining must satisfy.
+        """Collect the limits on the numbers of chunks of a pipelining.
 
-        - `max_messages`: as given, for all trees together.
-        - `max_chunks`: the request may limit the numbers of units into which a buffer part (of
-          `num_shares` equal ones) is divided. This is the largest allowed number, 0 if none is
-          allowed, None without limits.
-        - `most_of_tree`: for each tree floor(p * 11 * bytes / parts / F), at least 0. Here p is
-          the fraction of its smallest stream, bytes the size of the collective, and parts the
-          number of equal parts of its buffer. F is the largest product of bandwidth and latency
-          of a link. With at most so many chunks, 11 messages (`_MAX_MESSAGES_IN_FLIGHT` - 1)
-          fill any link. Empty if F is 0, and with `Occupancy.ALPHA_BETA`.
-        - `operations`: by tree, the number of messages of one chunk, summed over its streams.
+        - `max_messages`: as given; the limit of all trees together.
+        - `max_chunks`: the largest number of chunks per buffer part that the request allows; 0 if
+          it allows none, None if it has no limits.
+        - `most_of_tree`: chunks of each tree at which 11 messages still fill every link. It is
+          floor(p x 11 x bytes / (parts x F)). p is the fraction of the tree's smallest stream,
+          bytes the size of the collective, parts the number of equal parts of its buffer, and F
+          the largest product of bandwidth and latency of a link. Empty if F is 0 or the occupancy
+          is `ALPHA_BETA`.
+        - `operations`: messages of one chunk of each tree, summed over its streams.
         """
         operations: Counter[int] = Counter()
         for stream in pipelining.streams:

@@ -41,32 +41,18 @@ _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Ki
 
 
 def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
-    """Move operations before an AllGather, so that they compute on the slice that it collects.
+    """Move operations before an AllGather, so that they compute on slices.
 
-    `target`: name of the AllGather. `members`: names of operations, in any order. Inner
-    operations that are pointwise and that only members read are members, too. The new
-    program is built as follows:
+    `members`: names to move, in any order; inner pointwise operations that only members read
+    are added. Members that depend on the AllGather `target` are moved. New Slices cut their
+    replicated operands. Other members stay; pointwise ones that only sliced members read
+    compute slices. Results that are outputs or have other readers get an AllGather.
 
-    - Members that depend on the AllGather are moved: they read slices. Replicated operands
-      are cut by new Slices. A member that depends on it only through a scalar stays as it
-      is.
-    - Other members stay in their place. Pointwise ones that only sliced members read
-      compute only slices (`_Move.select_feeders`).
-    - A result that is an output or is read by an operation that does not move gets a new
-      AllGather. This has the old name; the slice has a new one. Results that were slices
-      before need none.
-    - An Update of a replicated state writes the gathered value.
-    - `target` is removed if nothing reads it any more.
-
-    `program` is not changed. The conditions are checked in this order; the first violated
-    one raises `RefusedMoveError`, the others are in the record:
-
-    1. `target`: it is an AllGather, and all names exist.
-    2. `uses-gather`: a member reads the AllGather itself.
-    3. `closed`: no other operation is on a path from the AllGather to a member.
-    4. For each moved member (`_Move._find_obstacle`): `no-local-operand`; `one-axis`, the
-       AllGather goes over one axis; `commutes`, the operation commutes with slicing.
-    5. Those of `build_program`, which may also raise `InputError`.
+    Raises `RefusedMoveError` for the first violated condition:
+    1. `target` is an AllGather, names exist, and a member reads it (`uses-gather`).
+    2. No other operation is on a path from it to a member (`closed`).
+    3. Moved members have no local operand and one axis, and commute with slicing.
+    4. The conditions of `build_program`, which may also raise `InputError`.
     """
     conditions = Conditions("reorder", program, {"target": target, "members": tuple(members)})
     find_operation(program, target, Kind.ALL_GATHER, conditions)

@@ -197,17 +197,18 @@ def _writes(operation: Operation, states: dict[str, int]) -> bool:
 def _read_new_states(
     program: Program, operations: list[Operation], states: dict[str, int]
 ) -> tuple[list[Operation], dict[str, str]]:
-    """Let operations after an Update read the new state instead of the value that it writes.
+    """Let operations that follow an Update read the new state instead of the written value.
 
-    `states`: sliced dimension by name of a state; Updates of other states are ignored. Returns
-    (the changed operations in the same order, new name by old name of the renamed values).
+    `states`: sliced dimension by name of a state; Updates of other states do not count.
+    Returns (operations in the same order, new name by old name of renamed values).
 
-    Renamed are values with the name that `reorder` gives them, `UPDATE_LAYOUT`. UPDATE is the
-    name of the Update that writes the value, LAYOUT is the layout sliced along the state's
-    dimension. The value must not be an output, and after the replacement the Update must be its
-    only reader among the operations that an output or Update needs. The new name is `_` and the
-    old name; if it is taken, the first free one with the suffix `_2`, `_3` and so on. Operations
-    that read the value get the new name, too. The arguments are not changed.
+    A written value is renamed, so that its old name is free, if three conditions hold:
+    1. It has the name that `reorder` gives it: `UPDATE_LAYOUT`, with the name of the Update
+       and the layout sliced along the dimension of the state.
+    2. It is no output.
+    3. Only the Update reads it now, among the operations that an output or Update needs.
+
+    The new name is `_` and the old name, with `_2`, `_3`, ... if that is taken.
     """
     renamed: dict[str, str] = {}
     # Name of the Update by name of the value that it writes.

@@ -314,21 +314,18 @@ class _Machine:
         return named
 
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
-        """Return the communicator of these ranks and nodes on this machine; set `version_source`.
+        """Return the communicator of these ranks and nodes on this machine.
 
-        The version of NCCL is the first that is available; the text in brackets becomes
-        `version_source`:
+        The version of NCCL is the first of these; `version_source` is set to the text in
+        brackets:
+        - `--nccl-version` of the command ("given")
+        - `logged`, the version in a log; "" for none ("of the log")
+        - the version in the profile ("of the profile"); `DEFAULT_VERSION` if it is not for NCCL
+        - `DEFAULT_VERSION` ("default", unchanged)
 
-        1. `--nccl-version` of the command ("given").
-        2. `logged`, the version of a log, unless it is "" ("of the log").
-        3. The version of the profile's library ("of the profile"). If this library is not NCCL, the
-           version is nevertheless `DEFAULT_VERSION`.
-        4. `DEFAULT_VERSION` ("default"; the attribute is then not changed).
-
-        If both `ranks` and `nodes` are None, they are those of the topology, without one a full
-        node. With only `ranks`, the nodes are the minimum that they fill; with only `nodes`, these
-        are full. Raises `UsageError` for an unknown version, and as `find_communicator` for ranks
-        and nodes that the machine does not have.
+        Without `nodes`, the ranks fill as few nodes as possible; without `ranks`, nodes are full.
+        Without both, all nodes of the topology are used, or one node. Raises `UsageError` for an
+        unknown version, ranks or nodes.
         """
         from collhub_machine_profiles.nccl_baseline import find_communicator, nccl_version_of
         from collhub_machine_profiles.nccl_constants import parse_version

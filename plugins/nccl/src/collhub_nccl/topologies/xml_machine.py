@@ -231,19 +231,18 @@ def _bus_text(element: Element) -> str:
 
 
 def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add the GPU of a PCI device to `draft`, or its partitions below a node of their own.
+    """Add the GPU of a PCI device to `draft`, or the partitions of the GPU.
 
-    `element`: the PCI device; `bus`: its address. Its `gpu` children take part if they have a rank,
-    or if no GPU of the file has one.
-    - Some do not take part: one warning `gpu-without-rank` for the device. If none of them takes
-      part, nothing is added.
-    - Several take part: they are partitions of one device (`_partitions`).
-    - One takes part: it is added with links to and from the node above.
-    - There is no `gpu` child, as in files that list only bridges and devices: the device is added
-      as one GPU without element, also if other GPUs have ranks.
+    `element`: the PCI device. A `gpu` child takes part if it has a rank, or if no GPU of the
+    file has a rank. The cases are:
+    - There is no `gpu` child (files that list only bridges and devices): the device is one
+      GPU without an element.
+    - No child takes part: none is added. One takes part: it is added with links to and from
+      the node above. Several take part: `_partitions` adds them as partitions of one GPU.
 
-    The rate of the links is that of `LinkRates.of_pci`, which warns if `link_speed` is missing and
-    raises `InputError` for an invalid width. Unknown children give the warning `unknown-element`.
+    Warnings: `gpu-without-rank` once if a child does not take part, `unknown-element` for
+    each unknown child. The rate of the links is that of `LinkRates.of_pci`: a missing
+    `link_speed` gives a warning, an invalid width raises `InputError`.
     """
     _check_children(element, draft)
     every = list(element.named("gpu"))

@@ -55,23 +55,18 @@ _INTERVAL_CURE = "write a number, *, or an interval such as [1024,2048), [1024,)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Return the calls that NCCLX decides by rules of tuner files; report faults of the files.
+    """Return the calls that NCCLX decides by tuner files; report faults without raising.
 
-    Faults are given to `source.report`; none is raised. Files with unexpected names are
-    reported and skipped, except a single file. Files ending in `.json` are read as JSON, other
-    ones as CSV. A rule with a fault is an error and decides no calls. If rules follow after
-    `MAX_RULES` (2000) valid ones, one error is reported and they are not read. `check_rules`
-    reports faults between the rules of a file.
+    A part with an unexpected name is reported and skipped, unless it is the only file. A name
+    with `.json` at its end is read as JSON, any other as CSV. Rules with a fault decide no
+    calls. After `MAX_RULES` (2000) valid rules, further ones are reported once and not read.
 
-    Each file is evaluated separately, for one communicator: the first of those that its rules
-    name, one with both numbers of nodes and ranks first (`find_stated_communicators`). Rules
-    that do not fit it are ignored. Of the remaining rules for a collective, the first one that
-    contains a size decides it. A result is a collective and a range of sizes of one rule, with
-    its choice as `by`.
+    Each file is evaluated for one communicator, the first that its rules name; one with both
+    numbers (nodes and ranks) is preferred. Of its rules for a collective, the first that
+    contains a size decides. Each result is the collective and a range of sizes of one rule.
 
-    Results are in the order of files, then rules, then sizes. If both numbers of the
-    communicator are known, sizes are bytes of the full buffer. Otherwise they are bytes per
-    rank, and `by` ends with ", sizes per rank". The list is empty without valid rules.
+    The order is: files, rules, sizes. Sizes are bytes of the full buffer if both numbers are
+    known, otherwise bytes per rank, and `by` then has the suffix ", sizes per rank".
     """
     served: list[ServedCalls] = []
     for part in find_files(source, (CSV_FILE, JSON_FILE)):

@@ -109,23 +109,16 @@ def find_fastest_schedule(
 ) -> GroupSchedule:
     """Search for the joint schedule of all groups with the minimum planned time.
 
-    A share is a part of a group's data with one root; a piece is a part of a share with one
-    tree, or with two if it is summed and then distributed. A packing has 1, 4 or 16 pieces per
-    share (`_generate_packings`), in this order. Its pieces are cut into 1, 2, 4, 8 and 16
-    parts. For each combination the fastest of several orders of the jobs (messages on a link)
-    counts. Returns the schedule with the smallest time in ps, of equal ones the first.
+    A share is the data of a group with one root. It is divided into 1, 4 and 16 pieces with
+    own trees, each of these into 1, 2, 4, 8 and 16 parts. The first of the fastest schedules
+    is returned. Except for the first combination, further parts are skipped:
+    - if pieces are too fine (`_is_too_fine`), or above 500 000 x `effort` messages (30 000
+      are always allowed)
+    - after a time of at most 1.01 x the load of the busiest link
 
-    The first combination is always scheduled. The other parts of a packing are skipped from the
-    first one on for which `_is_too_fine` holds (a piece below one byte, or too many units), or
-    which has more jobs than 500 000 * `effort`, at least 30 000. They are also skipped after a
-    time of at most 1.01 (`_GOOD_RATIO`) times the load of the busiest link.
-
-    `effort`: 1 is the usual search. Below 1/16 only 1 and 4 pieces, 1, 4 and 16 parts, and
-    fewer orders are tried. `budget` counts the arcs of all trees after each combination. At a
-    limit its `is_reached` is set, and the best schedule so far is returned.
-
-    Raises `InputError` `too-large` for too many shares, and `unreachable` if a member of a
-    group cannot be reached. At least one group is needed.
+    `effort` below 1/16 tries less. At a limit of `budget` (arcs of trees), its `is_reached`
+    is set, and the best so far is returned. Raises `InputError` for too many shares
+    (`too-large`) and unreachable members (`unreachable`).
     """
     budget = budget or SearchBudget()
     shares = Shares.of(wishes)
