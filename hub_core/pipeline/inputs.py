@@ -221,12 +221,12 @@ def read_topology(
     Otherwise a text whose start up to `:`, `?` or `*` is the name of a builder is no file.
     Any other is a file if it exists, contains `/` or has the suffix of a reader.
 
-    Options of the reader may follow a file's name, as in `machine.xml?nodes=2&npus=0-3`;
-    `options` take precedence. So do changes, in this order: `npus` (of a file) selects NPUs,
-    `degrade=5-6=0.5` slows links, `without=3-4` removes them, by new numbers. The path of a
-    file is never split. The text is the name if it has `degrade` or `without`, or is a file
-    with `?`. `report` gets warnings. Raises `HubError` for invalid texts, options, changes
-    and files.
+    After the `?` of a file, options of its reader may be given; `options` take precedence.
+    After the `?` of a file or text, changes may be given. In this order, `npus=0-3` (of a
+    file) selects NPUs, `degrade=5-6=0.5` slows links, `without=3-4` removes them; links have
+    the new numbers. A path of a file is never split. The name is the text, if it has
+    `degrade` or `without`, or is a file with `?`. `report` gets warnings. Raises `HubError`
+    for invalid texts and files.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()

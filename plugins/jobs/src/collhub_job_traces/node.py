@@ -123,9 +123,9 @@ class DecodedParts:
 
         A record has a head (the other fields) and then a tail (the attributes). None (the slower
         decoder is needed) is returned for an unusual head (cut, fields not ascending, longer
-        numbers than necessary), for a field after the first attribute, and for equal attributes.
-        It is also returned for a known attribute that is not in its shortest form, and if the
-        kind does not determine the node type (METADATA, INVALID, no type).
+        numbers than necessary), a field after the first attribute, and equal attributes. So it is
+        for a known attribute that is not in its shortest form, and if the kind does not determine
+        the node type (METADATA, INVALID, no type, a collective without comm_type).
 
         Unknown fields and attributes are kept in `extra` in hexadecimal. The duration is the
         attribute `duration_ns`, else that of the head, else -1. Nodes may share lists of parents:

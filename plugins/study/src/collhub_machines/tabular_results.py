@@ -49,16 +49,16 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the output of an OSU latency test of a collective, line by line.
 
-    - A title (`# OSU MPI Allreduce Latency Test`) gives library (default MPI) and collective
-      of the next rows. The request's collective replaces a missing or unknown one.
+    - A title (`# OSU MPI Allreduce Latency Test`) gives library (default MPI) and collective.
+      The request's collective replaces a missing or unknown one.
     - A header (`# Size  Avg Latency(us)`) gives the columns. The time is the first average
       latency, else the first latency that is no minimum or maximum.
     - A line with a digit first is a row of bytes and us. All-gather, all-to-all, gather and
       scatter multiply bytes by ranks. Ranks and nodes (default 1) are the request's.
 
-    Unreadable, cut, failed and excessive rows become notes. Raises `InputError` for a title
-    of pairs, at a row for MB/s, `Overall`, no latency or us, no collective or ranks, and
-    without results.
+    Invalid and cut rows become notes. Raises `InputError` without results, for a title of
+    pairs, and at a row if ranks, collective or latency (us) are missing, or for MB/s or
+    `Overall`.
     """
     text, file = text_of(facts.source), facts.source.name
     lines = text.splitlines()

@@ -217,9 +217,9 @@ def choose_small_shape(
     last rank.
 
     Shapes need two levels, and at most 8.2 million steps and one unit per byte. Returns None
-    below 512 ranks, on a torus, for `text` other than `auto` and without a shape. Also if the
-    time is not below 0.9 times that of two phases in all levels, unless that has more units
-    than bytes.
+    below 512 ranks, on a torus, for `text` other than `auto` and without a shape. It is also
+    None if the time is not below 0.9 times that of two phases in all levels, unless these
+    have more units than bytes.
     """
     kind, ranks = CollectiveKind.ALL_REDUCE, topology.num_npus
     if ranks < _MIN_FORWARDING_RANKS or text != "auto" or find_rings(topology):

@@ -44,16 +44,16 @@ class NodeWork(NamedTuple):
 def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
     """Return action, slot, work, streams, type and counting of every node, in their order.
 
-    Slots run one node at a time: on the host its slot, else that of computations or
-    communication; RECV has none. The type is that of a native collective, else -1. A node is
-    a timer of its duration, at least 1 ns. In a replay all are, and nodes off the host count.
-    Otherwise only computations off the host count, and these differ:
+    A slot runs one node of a rank at a time: on the host the host slot; else computations
+    have the compute slot, RECV none, and other kinds the communication slot. The type is that
+    of a native collective, else -1. Nodes are timers of their duration, at least 1 ns. In a
+    replay all nodes off the host count; otherwise only computations off the host do, and:
 
-    - SEND and RECV work for their bytes. Markers are skipped. Native collectives have
+    - SEND and RECV work for their bytes; markers are skipped; native collectives have
       streams.
-    - LOAD and STORE: latency of the memory plus bytes / rate in ns, rounded down.
-    - A roofline changes computations off the host. Raises `InputError` for missing numbers of
-      them, a bad or own peer, empty messages, no memory, a too small all-gather, in order.
+    - LOAD and STORE work for the memory's latency plus bytes / rate in ns, rounded down.
+    - A roofline changes computations off the host. Raises `InputError` if it lacks numbers,
+      for a bad or own peer, empty messages, no memory, too small all-gathers, in this order.
     """
     nodes = workload.nodes
     count = len(nodes)

@@ -81,8 +81,8 @@ def generate_candidates(
     2. Stop if 1.001 times this time (1.003 times if the refinement takes seconds to simulate)
        is not below the best time so far.
     3. Stop if `task.within_ns` is not above the time estimated for four times the chunks.
-    4. Remove it and yield its refinements. The fastest that achieves half of the predicted
-       gain is kept.
+    4. Remove it and yield its refinements. Keep the fastest that achieves at least half of
+       the predicted gain, if any.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):

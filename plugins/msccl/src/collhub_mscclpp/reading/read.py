@@ -183,7 +183,7 @@ def samples() -> Sequence[Source]:
 def _build_gpu(rank: int) -> dict[str, object]:
     """Build the JSON object of rank 0 or 1 of the sample plan, an all-gather of one chunk each.
 
-    A rank has 1 input chunk, 2 output chunks, no scratch and two memory channels to the other
+    A rank has 1 input chunk, 2 output chunks, no scratch and two memory channels to its peer.
 
     - Thread block 0 signals that its rank is ready, then waits for the data of the other
       rank.

@@ -184,11 +184,12 @@ def _explain_evidence(context: CommandContext, request: _Request) -> int:
     tuning log. All other files are read as tuning logs. The machine is that of `--machine` or
     `--topology`. Without them each log gives its own, and measured times raise `UsageError`.
 
-    `--ranks` replaces the ranks of each log, and then `--nodes` its nodes. `--nodes` has no
-    effect without it. `--json` prints one report; otherwise each log gives a line, a table
-    and notes, in their order, before one table of measured calls. Raises `UsageError` for
-    `--collective`, `--size`, `--tuner` and invalid values, `InputError` for an unreadable
-    file, a log without tuning lines and one of an unknown machine.
+    `--ranks` and `--nccl-version` replace those of each log; `--nodes` does only with
+    `--ranks`. `--env`, `--dtype` and `--registered` are ignored. `--json` prints one report;
+    otherwise each log gives a line, a table and notes, in their order, before one table of
+    measured calls. Raises `UsageError` for `--collective`, `--size`, `--tuner` and invalid
+    values, `InputError` for an unreadable file, a log without tuning lines or of an unknown
+    machine.
     """
     from collhub_machine_profiles.nccl_constants import parse_version
 

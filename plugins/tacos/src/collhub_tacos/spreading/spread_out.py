@@ -363,7 +363,7 @@ def _spread_symmetrically(
 
 
 def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Spread chunks by events on links of any times, and if that misses the bound by deadlines.
+    """Spread chunks by events on links of any times; above the bound, also with deadlines.
 
     The first search tries the requested number of seeds, by default `_PAIRS_FOR_SEEDS`
     divided by the pairs of link and chunk, limited to 1..20. It stops at the bound by the
