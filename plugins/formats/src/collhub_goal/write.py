@@ -139,23 +139,18 @@ def write_job(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
-    """Build the GOAL schedule of an algorithm for a collective of `size` bytes.
+    """Build the GOAL schedule of an algorithm for a collective of `size` bytes, in step order.
 
-    Operations are in the order of the steps. A step becomes one operation: a send, a recv, or for
-    local work a calc. A reducing receive becomes a recv followed by a calc. The recv waits for the
-    predecessors of the step and the calc for the recv; the successors of the step wait for the
-    calc. Data and control dependencies become `requires`. There are no `irequires` and no line
-    numbers.
+    Each step becomes one operation: a send, a recv, or a calc for local work. A reducing
+    receive becomes a recv and then a calc on the same cpu, for which successors wait. All
+    dependencies become `requires`.
+    - message: ceil(count x `size` / unit count) bytes, the tag of `assign_tags`
+    - calc: the duration of the step in ns. Without it, a COPY or reduction takes bytes /
+      bandwidth of the options (at least 1), any other work 1.
+    - cpu, nic: as in the options; -1 for none, and the nic of a calc (peer -1, tag 0)
 
-    A message has ceil(count * `size` / unit count) bytes. A calc has a time in ns
-    (`work_times_ns`): the duration of the step if given. Otherwise the bytes of a COPY or a
-    reduction are divided by the bandwidth in the options, at least 1 ns. All else takes 1 ns. The
-    tags are those of `assign_tags`. cpu and nic follow the options, -1 for none. Both operations of
-    a reducing receive have one cpu. A calc has peer -1, tag 0 and nic -1.
-
-    Raises `UsageError` if count * `size` // unit count of a step, also of local work, exceeds
-    `MAX_BYTES`. Raises `InputError` if sends and receives do not match (`unmatched-message`), for
-    2^63 bytes in total (`size-range`), and for work of 2^62 ns (`too-long`).
+    Raises `UsageError` if the bytes of any step exceed `MAX_BYTES`. Raises `InputError`:
+    `unmatched-message`, `size-range` (2^63 bytes in total), `too-long` (work of 2^62 ns).
     """
     steps = algorithm.steps
     # Bytes of every step, for `size` bytes in total.

@@ -158,11 +158,10 @@ class Audience:
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
     """List the transfers by which a strategy sends a box, in the order of sending.
 
-    The box is the interval 0..1 in `chunks` equal chunks. Hosts and devices have the order of
-    `audience`; the entry of a host is its first device.
+    The box is 0..1 in `chunks` equal chunks. Hosts and devices have the order of `audience`;
+    the entry of a host is its first device.
     - Send/recv: receiver by receiver, the sender sends all chunks.
-    - Broadcast: chunk by chunk, from entry to entry. Each entry first sends the chunk to its
-      host.
+    - Broadcast: chunk by chunk, from entry to entry; each entry first sends it to its host.
     - Local all-gather: per chunk and host, the sender sends each device one part, which the
       device sends to the other devices of its host.
     - Scatter and all-gather, tree: per chunk, the sender sends each entry one part. The entry

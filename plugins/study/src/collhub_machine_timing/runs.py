@@ -620,19 +620,15 @@ def _search_pieces(
 ) -> Search:
     """Try pipelines of the given runs, and return the best run of all.
 
-    `runs`: at least one, examined from the fastest to the slowest. The gain G is 1.02
-    (`_MIN_GAIN`). A run is skipped if its estimated minimum time times G exceeds the best time so
-    far. Nothing is tried if the phases of the case cannot be separated.
+    Runs are examined from the fastest on. A run is skipped if its estimated minimum time x
+    1.02 exceeds the best time so far. None is tried if the phases cannot be separated.
+    1. A pipeline has the run's protocol and `instances` copies (None: the most possible).
+    2. Its pieces are 4 and then 16, if above the number of rounds; 2 if neither is.
+    3. It becomes the best run if its time x 1.02 is below the best time so far.
 
-    A pipeline has the protocol of the run, and `instances` copies; None: the largest possible
-    number. The numbers of pieces are 4 and 16 (`_PIECES`) as far as they are above the number of
-    rounds, or only 2 if neither is. They are tried in order, until one is not faster than the
-    previous one by the factor G. A pipeline becomes the best run only if its time times G is below
-    the best time so far.
-
-    A pipeline costs its instructions times simulated rounds. If the sum of all costs would exceed
-    200 000 (`_MAX_WORK`), this number and the further ones of the run are counted in `not_tried`,
-    and the next run is examined. `simulated` counts `runs` and all simulated pipelines.
+    A pipeline costs instructions x simulated rounds. If a number of pieces would exceed a
+    total of 200 000, it and the further ones of the run are counted in `not_tried`.
+    `simulated` counts `runs` and the simulated pipelines.
     """
     best = min(runs, key=lambda one: one.time_ps)
     simulated, not_tried, work = len(runs), 0, 0

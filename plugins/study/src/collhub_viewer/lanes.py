@@ -64,17 +64,17 @@ def arrange_steps(
 ) -> LanedSteps:
     """Arrange the rows of a run in lanes, so that rows in a lane do not overlap in time.
 
-    `sort`: int64 per row, its kind or thread block. Only rows in `excerpt` count. A receive
-    begins when its message is sent, a collective when its last member begins, other rows at
-    their start. Rows of equal rank and sort are taken by begin, end and row. Each gets the
-    lowest lane that is free at its begin. They overlap if all `MAX_TRACKS` are occupied.
+    `sort`: kind or thread block of each row. Only rows in `excerpt` count. A receive begins
+    when its message is sent, a collective when its last member begins, other rows at their
+    start. Rows of equal rank and sort are taken by begin, end and row. Each gets the lowest
+    lane that is free at its begin; if all `MAX_TRACKS` are occupied, rows overlap.
 
     Lanes are sorted by rank, sort and number, steps by lane and begin. A row that starts
     before its begin has a wait step, from its start or the end of the row before it in the
     lane.
 
-    Last rows above `max_steps` steps are omitted; the result has their number and first
-    begin. `UsageError`: empty or invalid excerpt.
+    Last rows above `max_steps` steps are only counted. `UsageError`: empty or invalid
+    excerpt.
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)

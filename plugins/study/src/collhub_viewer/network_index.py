@@ -67,24 +67,16 @@ def index_links(
 ) -> dict[str, object] | None:
     """Describe the links of a network and their transfers for the page; add columns to `lines`.
 
-    Returns None, and adds nothing, if the simulator reports no transfers (`result.transfers` is
-    None) or the network has more than 4096 nodes. Otherwise returns a dict. Its values are
-    references to columns that are appended to `lines` in this order, except `names`:
-
-    - `names`: list of texts `A -> B`, one per link in the order of the topology
-    - `from`, `to`: node numbers of each link
-    - `first`: position of the first transfer of each link, then the number of all transfers
-    - `gap`: ns from the end of the previous transfer of the link to the start, for the first
-      transfer of a link from time 0
-    - `duration`: ns for which the transfer occupies the link
-    - `queued`: ns between the arrival at the link's source and the start; None if the page has
-      no room
-    - `step`: `position` of the transfer's row
-    - `capacity`: bandwidth of each link in bytes/s
-
-    `position`: number of the step of every row of the step table; -1 if it is not shown.
-    Transfers of such rows are omitted. The others are sorted by link, then by start; equal ones
-    keep their order.
+    The result is None, and no column is added, without `result.transfers` or with more than
+    4096 nodes. `position`: number of each row of the step table, -1 if it is not shown; its
+    transfers are then omitted. All other transfers are sorted by link, then start; equal ones
+    keep their order. The values of the result are references to the columns, except `names`:
+    - per link: `names` (texts `A -> B`), `from` and `to` (nodes), `capacity` (bytes/s)
+    - `first`: position of each link's first transfer, then the number of all transfers
+    - per transfer, in ns: `gap` (from the end of the previous transfer of the link, or time
+      0, to the start), `duration` (of the use of the link), `queued` (from the arrival at the
+      link to the start; None if the page has no room)
+    - `step`: `position` of the row of each transfer
     """
     transfers = result.transfers
     if transfers is None or topology.num_nodes > MAX_DRAWN_NODES:

@@ -296,12 +296,11 @@ class HubAlgorithms:
         """Return the verified algorithm of a synthesizer, or of a file, for one call.
 
         `name`: a synthesizer, otherwise the path of a file. A synthesizer gets the network of the
-        demand's members and the size of the demand. Searches that the limit of work cuts are in
+        members and the size of the demand; searches that the limit of work cuts are in
         `self.omissions`.
 
-        The algorithm is cached by name and demand without the size, and is returned for every
-        size without a new check. Failures and results of synthesizers that adapt to the size
-        (`adapts`) are not cached.
+        The algorithm is cached by name and demand, and is returned for every size without a
+        check. Failures and results of synthesizers that adapt to the size are not cached.
 
         Raises `InputError` for a file that does not fit the call (`algorithm-does-not-fit`),
         without units (`no-contents`), and for an incorrect algorithm (`wrong`). Other errors pass

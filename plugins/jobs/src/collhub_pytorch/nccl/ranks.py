@@ -253,23 +253,18 @@ def _to_ns(time_us: float) -> int:
 def match_records(
     calls: RecordedCalls, job: JobRanks, notes: list[str]
 ) -> dict[CallKey, dict[int, int]]:
-    """Find the records of different ranks that belong to one call; return rows by rank by call.
+    """Find the records of different ranks for one call; return {call: {rank: row}}.
 
-    Ranks are those of the job. A key is (communicator, operation or "", sequence number).
+    A call is (communicator, operation or "", sequence number). Its key depends on the record:
+    - Message or unknown operation: ("", "", row), a call of one rank.
+    - Communicator in which a rank has one recorded number for two operations (messages
+      included): the numbers count per operation, so the key has the operation.
+    - Otherwise the operation in the key is "", because the numbers count all operations.
 
-    - Messages and unknown operations are separate calls of one rank with the key ("", "", row).
-    - Other records are matched by sequence number. It counts all operations of the communicator
-      together (operation "").
-    - If any rank has recorded one number of a communicator for two operations (messages included),
-      the numbers count per operation. Then the key has the operation too, for all calls of that
-      communicator.
-    - Records without a number are numbered from 0 by rank and communicator, in order of rows and
-      over all operations. These numbers may coincide with recorded ones.
-    - Of several records of one rank for a call, the first row is used.
-
-    Calls are in the order of their first record; the ranks of a call, too. To `notes` is added: the
-    number of records dropped as repeated, then the number of sequence numbers without any record;
-    each only if it is not 0. Without records the result is {}.
+    Records without a number get numbers from 0 by rank and communicator, in the order of
+    rows; these may equal recorded numbers. Of several records of a rank for a call, the first
+    counts. Calls, and ranks in a call, are in the order of their first record. `notes` gets
+    the number of repeated records, then of gaps in the numbers, each unless 0.
     """
     rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}
