@@ -56,21 +56,19 @@ def repair(
     collective_bytes: int,
     measure: Callable[[Algorithm], int | None] | None = None,
 ) -> Repair:
-    """Reroute the messages that cannot be delivered without some links; change no other message.
+    """Reroute the messages that the failed links cut off; change no other message.
 
-    `fails`: bool[links], the failed links. Candidates are messages whose route on the complete
-    `topology` uses a failed link. One of them changes if its shortest remaining route passes an NPU
-    and the former did not. All of them change if one has no remaining route or a plane has no
-    remaining link. Messages of a connection (rank, peer, channel) take one new path, the fastest
-    for the largest of them, considering bytes that wait for its links. Each NPU inside the path
-    receives the message into new scratch units and sends it on.
+    `fails`: bool[links]. Only messages whose route uses a failed link can change. If one has
+    no remaining route, or a plane no remaining link, all of these change. Otherwise one
+    changes if its shortest remaining route passes an NPU and its old route did not. Changed
+    messages of a connection (rank, peer, channel) take one path, the fastest for the largest
+    of them. NPUs inside it receive into new scratch units and send on. If `measure` returns a
+    time (ns), paths are also chosen with the load of all messages; the faster result counts,
+    at ties the first.
 
-    `measure`: returns the time in ns without the links, or None. First only the bytes of rerouted
-    messages wait. If `measure` returns a time, paths are also chosen with the bytes of all
-    messages, and the faster result is returned (tie: the first). Without a changed message, the
-    algorithm is returned unchanged; otherwise only the placement is kept of its extensions. Raises
-    `UsageError` (`not-connected`) for a message without a new path, `InputError` for messages that
-    do not match or have no route on `topology`, and for an invalid placement.
+    Without changes the algorithm is returned itself, else of its extensions only the
+    placement is kept. Raises `UsageError` (`not-connected`) without a path, `InputError` for
+    messages that do not match or have no route on `topology`, and for an invalid placement.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)

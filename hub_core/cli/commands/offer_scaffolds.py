@@ -239,14 +239,13 @@ def noun_of(kind: OfferKind) -> str:
 
 
 def plugin_module(nouns: Sequence[str]) -> str:
-    """Return the source text of the module that offers one example of each kind in `nouns`.
+    """Return the source text of a plugin module with one example of each kind in `nouns`.
 
-    `nouns`: names of kinds of offers, such as `writer` or `lower-bound`; unknown and repeated
-    ones are ignored. The module imports only what these kinds need, and `hookimpl`. It declares
-    the API version and each constant of the examples once. Then it has one function per hook,
-    in the order of the hooks in `OFFER_KINDS`, which returns the examples of its kinds in
-    `nouns`, in that order. Without known kinds there are no functions. The text ends with a
-    line break.
+    `nouns`: kinds of offers, such as `writer` or `lower-bound`. Their order, repeated and
+    unknown ones have no effect. The text has imports, the API version, each constant of the
+    examples once, then one function per hook. A hook function returns the examples of its
+    kinds. Functions and examples are in the order of `OFFER_KINDS`. Without known kinds there
+    are no functions. The text has a line break at its end.
     """
     kinds = kinds_of(nouns)
     scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]

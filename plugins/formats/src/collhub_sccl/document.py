@@ -377,18 +377,18 @@ class _AddressTracing:
             self._address[first : first + len(addresses)] = addresses
 
     def execute_step(self, row: int) -> None:
-        """Execute a step after its predecessors: track address and availability of each unit.
+        """Execute one step: update address and availability (a step of SCCL) of the written units.
 
-        A unit is available from a numbered step on, 0 for the initial data.
+        All its predecessors must have been executed. The initial data are available in step 0.
 
-        - Send: remembers the addresses that it reads, and the latest step in which one of these
-          units is available (0 without units). This is the step of the message.
-        - Receive: appends one send per unit to `sends`, in the step of the message. The written
-          units get its addresses and are available one step later. For a reducing receive they are
-          available at the earliest when all units of the local operand are.
-        - Copy: the written units get addresses and steps of the units that are read.
-        - Local sum: each written unit keeps its address and is available when both operands are.
-        - Other kinds do nothing.
+        - Send: its addresses are kept for the receive. The step of the message is the latest
+          availability of the units that it reads, 0 if it reads none.
+        - Receive: one send per unit is appended to `sends`, in the step of the message. The
+          written units get the sent addresses, and are available in the next step. With a
+          reduction they are not available before all units of the local operand.
+        - Copy: the written units get the addresses and availabilities of the read ones.
+        - Local sum: each unit keeps its address. It is available when both operands are.
+        - Any other kind: no change.
         """
         kind = StepKind(int(self._steps.kind[row]))
         read, written = self._get_memory_range(row, "src"), self._get_memory_range(row, "dst")

@@ -756,22 +756,18 @@ class _GraphBuilder:
     def _add_structural(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add an instruction that moves, reduces or multiplies; return its value.
+        """Add the nodes of an instruction that moves, reduces or multiplies; return its value.
 
-        `operands`, `shapes`: values and shapes of the operands, in order. The instructions are
-        broadcasts, concatenations, iotas and the opcodes of `_STRUCTURAL`: reshapes, bitcasts,
-        transposes, slices and their updates, reductions and dot products. The value is the name
-        of a tensor; the following values add no node:
+        `operands`, `shapes`: values and shapes of its operands. The first rule that applies:
 
-        - A number that is broadcast, reshaped, bitcast or transposed is returned unchanged.
-        - A broadcast of a tensor is a `_Spread` (`_broadcast`). An iota of several dimensions
-          is a `_Spread` of a new node.
-        - An instruction without effect, such as a reshape to the same shape, has the name of
-          its operand.
+        - None for another instruction, or one that aten operators cannot express.
+        - A number that is broadcast, reshaped, bitcast or transposed: the number, without a
+          node.
+        - A broadcast that expands a tensor, or an iota of several dimensions: a `_Spread`,
+          which is expanded when it is read.
+        - Otherwise the name of a tensor, that of the operand if the instruction has no effect.
 
-        Other numbers and broadcasts that the instruction reads become tensors by nodes. None if
-        the instruction is none of these, or if aten operators cannot express it; nodes for its
-        operands may then remain. Raises the `InputError` of `_to_tensor`.
+        Raises `InputError`, for example for an operand that is a tuple or has no value.
         """
         opcode, attributes = instruction.opcode, instruction.attributes
         sizes = instruction.shape.leaves[0][1]

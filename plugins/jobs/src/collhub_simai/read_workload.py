@@ -265,13 +265,16 @@ EXTENSION = "simai"
 def read(source: Source, options: SimaiOptions) -> Workload:
     """Read a workload text of SimAI as a job.
 
-    The number of GPUs is that of the option `gpus`, else that of the file (`all_gpus`), which files
-    of ASTRA-sim 1 lack. Assumptions are reported to `source`; a warning gives the number of
-    collectives that are left out because the file has no degree of tensor parallelism, so that
-    their groups have one GPU. Policy, number of rows and values of the first line are stored in the
-    extension. Raises `InputError` for several files (`several-files`), with the line for invalid
-    rows, for collectives without a number of GPUs and for parallelism that does not divide the
-    GPUs, and for too many nodes (`too-large`).
+    The number of GPUs is the option `gpus`, otherwise `all_gpus` of the file, otherwise
+    1. Assumptions are notes of `source`. A warning counts collectives of tensor parallelism
+       that are left out because the file has no degree for it, so that their groups have one
+       GPU. The extension has the policy, the number of rows and the values of the first line.
+       Raises `InputError`, in this order:
+
+    - `several-files`: the source has several files.
+    - `simai`: a row is invalid; the file has collectives, but neither it nor the option has a
+      number of GPUs; or the parallelism does not divide the GPUs.
+    - `too-large`: there are more nodes than the option `max_nodes`.
     """
     part = source.get_only_part("a workload text")
     with decompressed(part.stream(), part.name) as stream:

@@ -57,17 +57,16 @@ class BoxLayout:
 
 
 def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
-    """Lay out the boxes of every device one after the other, in the order of unit tasks.
+    """Lay out the boxes of each device without gaps, in the order of the unit tasks.
 
-    A box is the data of one unit task. INPUT of a device contains the boxes that it sends, OUTPUT
-    those that it receives, each in one run. A unit task that is a further summand of a sum uses the
-    output region of the unit task before it. A box that several devices send or receive has a
-    region on each. Devices without boxes have 0 units.
+    A box is the data of one unit task. INPUT of a device has the boxes that it sends, OUTPUT
+    those that it receives; each box is contiguous. A box with several senders or receivers
+    has a region on each of them. A further summand of a sum uses the OUTPUT region of the
+    unit task before it. A device without boxes has 0 units.
 
-    `_choose_unit_bytes` decides on the size of a unit, so that the smallest box has at least
-    `least_units` units if possible. A box has its bytes / unit bytes, rounded up, units.
-    `padding_bytes` is the sum of the bytes that rounding adds on all devices, where shared regions
-    count once.
+    All units have one size. It is chosen so that the smallest box has at least `least_units`
+    units, if possible. The bytes of a box are rounded up to units. `padding_bytes` is the sum
+    of the added bytes over all devices; the region of a sum counts once.
     """
     unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)

@@ -172,24 +172,19 @@ _KINDS_BY_HOSTS = ("receiver", "senders", "exclusive")
 
 
 def _check_bound(claim: ScheduleClaim) -> Fraction:
-    """Recompute the bound from the hosts or the task of the proof, and return it in exact seconds.
+    """Recompute the bound that a proof claims, and return it in exact seconds.
 
-    The kinds and their formulas are those of `_compute_bound`. Raises `FlawError` (`bound`) for
-    the first of these flaws:
+    The first flaw raises `FlawError` (`bound`):
 
-    - The kind is unknown.
-    - A host is listed twice. Or the task is not one of the tasks for the kind "task", or not -1
-      for another kind.
-    - The hosts are not exactly one for "receiver", at least one for "senders" and "exclusive",
-      none for "task" and "nothing". Or a host has no rate out in the network.
-    - The kind is "task", and the schedule sends a task in two or more pieces.
-    - The kind is "exclusive", and hosts have more than one card.
-    - The "receiver" receives no task.
-    - The claimed seconds are not exactly equal to the recomputed bound.
+    1. The kind is unknown, a host is listed twice, or `task` is no task (other kinds: not
+       -1).
+    2. A host has no rate out, or the number of hosts is wrong: 1 for "receiver", at least 1
+       for "senders" and "exclusive", otherwise 0.
+    3. "task" if the schedule splits a task, or "exclusive" if hosts have several cards.
+    4. The host of "receiver" receives no task, or the claimed seconds are not exactly equal.
 
-    Raises `FlawError` (`form`) for a host or task that is no integer, and for seconds that are no
-    fraction as text. `KeyError`, `TypeError` and `ValueError` pass through: a member is missing,
-    it has another JSON type, or there are no tasks for "senders" or "exclusive".
+    Wrong types, a host below 0, a task below -1, and seconds that are no fraction as text
+    raise `FlawError` (`form`). `KeyError`, `TypeError` and `ValueError` pass through.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = claimed["kind"]

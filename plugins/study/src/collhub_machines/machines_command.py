@@ -28,9 +28,12 @@ def machines() -> None:
 @json_flag
 @click.pass_obj
 def list_machines(context: CommandContext, as_json: bool) -> int:
-    """List the shipped profiles by name: GPU, library, origin of the model, tables, networks.
+    """List the shipped machine profiles by name, one per row of a table.
 
-    --json adds the errors and the sources of each profile.
+    A row has the GPU, the library, the number of tables, the node counts of the networks and
+    the label of the machine. The column `model` is the first source that a constant of the
+    profile has: fit, sibling or prior; otherwise none. --json adds the errors and sources of
+    each profile.
     """
     from collhub_machine_profiles import shipped_names, shipped_profile
 

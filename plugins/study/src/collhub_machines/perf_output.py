@@ -547,22 +547,18 @@ def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[s
 def _points(
     test: _Test, file: str, facts: MeasurementRequest, skipped: list[Diagnostic]
 ) -> Iterator[Measurement]:
-    """Yield the measurements of one test, in the order of its rows.
+    """Yield the measurements of one test in row order.
 
-    A test without rows yields no measurement and is not checked. A test of another operation than a
-    collective, such as `sendrecv_perf`, gives one note in `skipped` and no measurement. An invalid
-    row gives a note and is left out.
+    A test without rows yields none. A test that is no collective yields none and adds one
+    note to `skipped`; so does each invalid row. Ranks, nodes and collective are the printed
+    ones, otherwise those of `facts`. If the bandwidths of an all-reduce contradict the listed
+    ranks, ranks and nodes of `facts` count (by default 1 node). The machine is the device
+    name, "" if none is printed. The library is RCCL if it is printed as NCCL without a
+    version and the device begins with `AMD `. Its variant lists test parameters, then the
+    forced choices by name.
 
-    Ranks and nodes are those of `_shape`, the collective that of `_collective`. If the bandwidths
-    of an all-reduce contradict the listed ranks, the ranks and nodes of `facts` are used instead (1
-    node by default). The machine is the device name of the ranks, "" if none is printed. The
-    variant of the library lists parameters of the test, then the forced choices by name.
-
-    Raises `InputError` (`missing-facts`) for the first of:
-
-    - ranks or collective neither printed nor given in `facts`, or a rank that is listed twice
-    - bandwidths of an all-reduce that fit neither the listed ranks nor those of `facts`
-    - ranks with devices of different names
+    Raises `InputError` (`missing-facts`), in this order: unknown ranks or collective, or a
+    rank listed twice; bandwidths of an all-reduce that fit no ranks; different device names.
     """
     if not test.rows:
         return

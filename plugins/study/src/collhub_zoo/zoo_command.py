@@ -117,10 +117,11 @@ def list_entries(
 @json_flag
 @click.pass_obj
 def show(context: CommandContext, name: str, source: str | None, as_json: bool) -> int:
-    """Show an algorithm: its origin, the command or file that creates it, published figures.
+    """Show an algorithm of the zoo: its collectives, ranks, origin, source, networks and notes.
 
-    NAME must be exactly that of an entry; for another name, the error suggests the closest one.
-    Invalid cards of other entries are reported, but are no error.
+    A table of its published figures follows if there are any. NAME must be exactly the name
+    of an entry. For another name the error suggests a similar one, if there is one. Invalid
+    cards of other entries are reported, but the command still succeeds.
     """
     from collhub_zoo.zoo_records import ZooListReport
 

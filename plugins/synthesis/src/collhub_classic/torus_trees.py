@@ -117,14 +117,15 @@ def _find_mesh_trees(sizes: Sequence[int], is_ring: Sequence[bool], root: int) -
 
 
 def _find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
-    """Return the trees of `find_grid_trees` for rings and dimensions of two ranks.
+    """Return the parent of every rank in each tree: int64[trees, ranks], -1 at `root`.
 
-    The dimensions are sorted by descending size, ties in their order. If two of them have more
-    than two ranks, the first two give the four trees of `_build_plane_trees`. Otherwise the first
-    one gives two trees: each rank receives from the previous one, or each from the next one. If it
-    has only two ranks, there is one tree. `_extend_trees` then adds the other dimensions in this
-    order: two trees more for each ring of more than two ranks, one for each of two ranks. At the
-    end, positions relative to the root are converted to ranks. `sizes` must not be empty.
+    `sizes`: the ranks of each dimension, at least one; the first varies fastest. A dimension
+    is a ring, or a pair of two ranks. Dimensions are used by descending size, ties in order:
+
+    1. If two dimensions have more than two ranks, the first two give four trees together.
+    2. Otherwise the first gives two trees: each rank receives from the previous one, or each
+       from the next one. If it has at most two ranks, it gives one tree.
+    3. Each further ring of more than two ranks adds two trees, a pair adds one.
     """
     order = sorted(range(len(sizes)), key=lambda axis: -sizes[axis])
     lengths = [sizes[axis] for axis in order]
@@ -193,28 +194,18 @@ def _build_plane_trees(width: int, height: int) -> Int64Array:
 
 
 def _extend_trees(trees: Int64Array, size: int) -> Int64Array:
-    """Return the parents in the trees of a torus with one more dimension.
+    """Return the parents in the trees of a torus after it gets one more dimension.
 
-    `trees`: int64[trees, ranks] of the torus so far, with the root at 0, in each of which the root
-    has one child, the head. `size`: ranks of the new dimension; position p of plane z is p + ranks
-    * z. The result has the same properties: int64[trees + 2, ranks * size], with one tree more
-    instead of two if `size` is 2. The given trees are first sorted by depth (ties in their order);
-    `a` is the first, `b` the second.
+    `trees`: int64[trees, ranks], -1 at rank 0, the root, which has exactly one child in each.
+    `size`: ranks of the new dimension, at least 2. Position p of plane z becomes rank p +
+    ranks * z. The given trees are sorted by depth, ties in order. The result has the same
+    form, with these trees (except at roots and their children):
 
-    The opposite plane is o = size // 2. Outward is the plane z - 1 if z <= o, else z + 1; inward
-    is z + 1 if z < o, else z - 1; planes are modulo `size`. The root of a plane is its position 0,
-    and its head the head of the given tree. "Within" is the parent in the given tree, in the same
-    plane. The root has -1; otherwise the first rule that applies gives the parent:
-
-    1. Tree of `a` outwards. Plane 0: within. Plane o, head of `b`: outward (only if `size` > 2).
-       Head of a tree other than `a`: the root of its plane. Root of a plane: its head of `a`. Else
-       outward.
-    2. Copy of `a`. Plane 0: the same position in plane size - 1. Root of a plane: that of plane z
-       + 1. Else within.
-    3. Tree of `b` inwards, only if `size` > 2. Root of a plane: that of plane z - 1. Plane o:
-       within. Else inward.
-    4. One copy of each given tree from `b` on. Root of a plane: its head. For `b`, if `size` > 2,
-       plane o: the same position in plane o + 1. Head in a plane above 0: outward. Else within.
+    1. The first tree in plane 0. Other planes receive from their neighbour nearer to plane 0.
+    2. The first tree in all planes but 0. Plane 0 receives from plane `size` - 1.
+    3. If `size` > 2: the second tree in plane `size` // 2, from which other planes receive.
+    4. Each tree from the second on, in all planes (for `size` > 2, plane `size` // 2 of the
+       second receives from the next plane).
     """
     count, ranks = trees.shape
     trees = trees[np.argsort([compute_depths(tree).max() for tree in trees], kind="stable")]

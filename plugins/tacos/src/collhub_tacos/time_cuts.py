@@ -367,18 +367,17 @@ def evacuation_bound(
     *,
     max_cells: int = MAX_EVACUATION_CELLS,
 ) -> EvacuationBound | None:
-    """Return the latest bound of an all-gather over all destinations, in ps.
+    """Return a lower bound in ps on the time of every all-gather: the largest over all NPUs.
 
-    Chunk x starts at NPU `origin[x]`, and all NPUs need all chunks. `at_least_ps`: a known bound,
-    from which the search starts; the result is not below it. Destinations are tried in the order of
-    their numbers. `node` of the result is the last one that raised the bound. If none did, `node`
-    is 0 and `since` is None.
+    Chunk x starts at NPU `origin[x]`; every NPU must receive all chunks. The search starts at
+    `at_least_ps`, a known bound, so the result is not lower. NPUs are tried in ascending
+    order. `node` of the result is the last one that raised the bound, and `since` its proof.
+    If none raised it, `node` is 0 and `since` is None. Time is counted in steps, the busy
+    time of a link, which must be above 0.
 
-    A step is the busy time of a link, which must be above 0. A message that starts within a step
-    counts as started at its beginning, so the bound holds for every schedule. Returns None if link
-    times differ, for networks with switches or without links, and if (steps + 1) x nodes x NPUs
-    exceeds `max_cells`. The latter also happens if an NPU cannot receive all chunks at all. Raises
-    `InputError` (`capacities`) if capacities of the flows add up to 2^60 or more.
+    Returns None if link times differ, with switches, without links, or if (steps + 1) x nodes
+    x NPUs exceeds `max_cells`. The last one also happens if an NPU cannot receive all chunks.
+    Raises `InputError` (`capacities`) if capacities of the flows add up to 2^60 or more.
     """
     if not times.is_equal or not network.num_links or network.num_nodes > network.num_npus:
         return None

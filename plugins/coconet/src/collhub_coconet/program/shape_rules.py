@@ -200,13 +200,17 @@ def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
 
 
 def type_concat(operands: Operands) -> TensorType:
-    """Return the type of a Concat of tensors along one dimension (default 0).
+    """Return the type of a Concat of tensors along one dimension (from 0, default 0).
 
-    The sizes along it add up; element type and group are those of the first tensor. Raises
-    `TypingMistakeError` for no operand, for numbers as operands, for different element types,
-    groups or numbers of dimensions, for a dimension that does not exist, for sizes along it
-    that are symbols, for other dimensions that differ, and for layouts without a rule (such as
-    slices along this dimension).
+    The sizes along it add up. Element type, group and all other sizes are those of the first
+    tensor. The layout (how ranks share the tensor) follows from those of the operands. Raises
+    `TypingMistakeError` in these cases:
+
+    - There is no operand, or one is a number.
+    - Groups, element types or numbers of dimensions differ.
+    - The dimension does not exist; a negative one never does.
+    - Sizes of another dimension differ, or a size along the joined one is a symbol.
+    - The layouts have no rule, such as slices along the joined dimension.
     """
     if not operands.all:
         raise TypingMistakeError("operands", "no operand is given", "name at least one")

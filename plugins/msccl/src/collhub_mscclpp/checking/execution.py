@@ -117,21 +117,18 @@ class Execution:
         return int(self._rank_of_block[self._plan.operations.block[operation]])
 
     def launch(self) -> LaunchResult:
-        """Simulate one launch on all ranks, until all operations are executed or all blocks wait.
+        """Simulate one launch on all ranks, until no thread block can execute another operation.
 
-        The host first fills the inputs; all other cells become undefined. The state of counters and
-        clocks is kept for the next launch. `blocked` of the result has the next operation of each
-        thread block that waits forever; it is empty otherwise. If it is empty, two more accesses
-        are checked for races:
+        At the start the host fills the inputs; all other cells become undefined. Counters and
+        clocks keep their state for the next launch. The result has:
 
-        - With `has_host`, the host reads the outputs of each rank after all its thread blocks.
-        - The host may overwrite INPUT or OUTPUT while proxies still read the sources of late puts
-          there.
-
-        Races between late puts and the host are in `exposed` of the result, all others in `races`,
-        both in the order of their record. `wrong` marks the outputs with wrong contents; the
-        contents of all cells are copied to the result only if there is one. `order` has the
-        executed operations.
+        - `blocked`: the next operation of each block that waits forever; empty if all finished.
+          If empty, the host then reads the outputs (with `has_host`), and may overwrite INPUT
+          and OUTPUT; races with these accesses are found, too.
+        - `order`: the executed operations, in this order
+        - `wrong`: bool per output; the contents of all cells are copied only if one is wrong
+        - `exposed`: races between the host and a put that a proxy still reads
+        - `races`: all other races; both lists are in the order in which races were recorded
         """
         self._begin()
         done = self._run()

@@ -315,14 +315,15 @@ class Contents:
 
 
 def contents_of(memory: PlanMemory) -> Contents:
-    """Choose a pseudo-random word for every input cell, and compute the expected outputs.
+    """Choose a random word for every input cell, and compute the expected output words.
 
-    `words` are uint64, ordered by rank, then by cell of its INPUT. They are equal in every call
-    with equal sizes (fixed seed). The outputs are the cells of the collective's postcondition, in
-    its order. The expected word of an output is the word of its input cell. If the contributions of
-    all ranks are added, it is a sum modulo 2^64: of the words of the cells with the same number on
-    all ranks. Without an expected result, there are no outputs. Raises `InputError` (`too-large`)
-    if the postcondition is too large.
+    A cell is one unit of a buffer of one rank. `words` has one uint64 per INPUT cell, ordered
+    by rank, then by cell. The seed is fixed, so calls with equal sizes get equal words.
+
+    The outputs are the cells of the collective's postcondition, in its order. An output from
+    one rank has the word of that input cell. An output that adds all ranks has the sum,
+    modulo 2^64, of the words at the same position of every rank. Without a postcondition
+    there are no outputs. Raises `InputError` (`too-large`) if the postcondition is too large.
     """
     input_rank, inputs = buffer_cells(memory, Buffer.INPUT)
     words = np.random.default_rng(_SEED).integers(0, 2**64, len(inputs), np.uint64)

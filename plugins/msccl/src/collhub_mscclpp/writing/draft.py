@@ -55,18 +55,17 @@ class Semaphores:
 
 
 def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
-    """Assign semaphores to the dependencies between thread blocks of a rank.
+    """Assign semaphores to the dependencies between different thread blocks of a rank.
 
-    `block`: int64[rows], block of each step within its rank. The parent step releases its
-    semaphore, the child step acquires it before it starts. Dependencies within a block need none.
-    They are handled in the order of execution of the children, and for one child the latest parents
-    first. A dependency needs no semaphore if an earlier one of them gave its pair of blocks
-    (waiting block, other block) a semaphore for the same or a later parent. Waits over a third
-    block do not count.
+    `block`: int64[rows], the block of each step within its rank. The parent step releases the
+    semaphore; the child step acquires it before it starts. Dependencies are handled in
+    execution order of the children; for one child, the latest parent comes first. One is
+    skipped if its two blocks already have, in the same direction, a semaphore for this parent
+    or a later one. Waits over a third block do not count.
 
-    The semaphores of a rank are numbered from 0 in this order. A step can release and acquire
-    several; their lists are in this order, too. The result has the count by rank, and the released
-    and acquired numbers by row; rows without semaphores have no entry.
+    Semaphores are numbered per rank from 0 in this order. The result has the number of
+    semaphores by rank, and lists of released and acquired ones by row, in this order, too.
+    Rows without semaphores have no entry.
     """
     steps, position = work.steps, work.position
     semaphores = Semaphores([0] * steps.num_ranks)

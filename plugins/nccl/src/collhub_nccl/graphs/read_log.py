@@ -130,14 +130,18 @@ def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> 
 
 
 def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ...]]:
-    """Return the rings over all ranks by ascending channel; each is rotated to start at rank 0.
+    """Return the rings over all ranks by ascending channel, each rotated to start at rank 0.
 
-    A ring with a defect, such as a missing or repeated rank, is left out. Each is reported as a
-    warning (`channel`), with its line in the log if that is known. If the log announces more
-    channels than it has rings for, one further warning names the channels without a line.
+    A ring with a defect, such as a missing or repeated rank, is left out, with one warning
+    (`channel`) that has its line of the log if known. If the log announces more channels than
+    it has rings for, one more warning lists the channels without a ring.
 
-    Raises `InputError` (`channel`) if the communicator has no rings, only trees. That of
-    `_check_channels` passes through, for example if no ring is valid.
+    Raises `InputError` (`channel`) for the first that applies:
+
+    - The communicator has no rings, only trees.
+    - No ring is valid; the error has the first defect, and no warning is reported.
+    - The communicator has only one rank.
+    - There are too many rings: more than 128, or 4 x rings x ranks^2 is above 2^22.
     """
     rings, defects = [], []
     for channel in facts.ring_channels:

@@ -284,19 +284,18 @@ _INSTANT_BYTES_PER_S = 9e17
 
 
 def build_ideal_topology(units: UnitTasks, network: HostNetwork) -> Topology:
-    """Build a topology that behaves as an ideal network, for simulators.
+    """Build a topology for simulators in which only the cards of hosts limit the rate.
 
-    The nodes are the NPUs, then one switch per different host, ascending, then the central
-    switch. NPUs without a host (-1) count as one more host, which comes first. Links lead in
-    both directions:
+    Its nodes are the NPUs, then a switch per host in ascending order, then a central switch.
+    NPUs without a host (-1) share one more host, which comes first. The links, in bytes/s:
 
-    - between an NPU and the switch of its host: `_INSTANT_BYTES_PER_S`, no latency
-    - from the switch of a host to the central switch: rate out x cards, latency of the network
-    - from the central switch to the switch of a host: rate in x cards, no latency
+    - NPU to and from the switch of its host: 9e17, no latency
+    - switch of a host to the central switch: rate out x cards, with the latency of the
+      network
+    - central switch to the switch of a host: rate in x cards, no latency
 
-    Rates are bytes/s. A host that `network` lacks has the rates of the first host of `network`,
-    which must have one. A message between hosts thus passes the cards of the sender, with the
-    latency, then those of the receiver.
+    A host without rates in `network` gets those of its first host. Raises `StopIteration` if
+    it needs them and `network` has no host.
     """
     num_npus = len(units.host_of)
     hosts = sorted(set(units.host_of.tolist()))

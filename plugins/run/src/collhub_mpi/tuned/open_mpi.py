@@ -461,12 +461,17 @@ def _check_set(rule_set: dict[str, object], where: str) -> None:
 
 
 def _read_rule(name: str, rule: dict[str, object], where: str) -> ServedCalls:
-    """Return the calls that a JSON rule of the collective `name` serves, in and out of place.
+    """Return the calls that one rule of an Open MPI file serves, both in and out of place.
 
-    `msg_size_max` "inf" means no limit, and `alg` is a name or a number. A missing or invalid
-    `seg_size` counts as 0. `true` and `false` are no integers. Raises `KeyError` if `msg_size_min`,
-    `msg_size_max` or `alg` is missing, which the caller reports, and `InputError` with the position
-    `where`: `unknown-collective`, `not-a-rule` for invalid sizes, `unknown-algorithm`.
+    They are calls of the collective `name` from `msg_size_min` to `msg_size_max` bytes, both
+    included; "inf" as maximum is no limit. `alg` is the name or number of an algorithm. A
+    missing `seg_size`, or one that is no integer (as booleans), counts as 0. Errors, in this
+    order, with the position `where`:
+
+    - `InputError` (`unknown-collective`): the hub does not write this collective.
+    - `KeyError`: `msg_size_min`, `msg_size_max` or `alg` is missing.
+    - `InputError` (`not-a-rule`): a size is negative or no integer, or they do not ascend.
+    - `InputError` (`unknown-algorithm`): the collective has no such algorithm.
     """
     kind = _KIND_OF_NAME.get(name)
     if kind is None:

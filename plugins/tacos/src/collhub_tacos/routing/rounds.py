@@ -104,19 +104,18 @@ class Router:
         return int(self._load.max(initial=0))
 
     def improve(self, rules: RouteRules, progress: FractionReport = ignore_fraction) -> None:
-        """Route every chunk once again, in a random order, given the routes of all other chunks.
+        """Route every chunk once more, one by one, given the routes of all other chunks.
 
-        The order is a permutation that depends on the seed and the number of the round. The old
-        route of a chunk is removed from the loads just before its new one is chosen. Chunks
-        that are still to come have their routes of the previous round; in the first round they
-        have none. The new routes replace the old ones even if the largest load increases. The
-        number of rounds is increased by 1.
+        The order is random; it depends on the seed and the number of the round. The old route
+        of a chunk is removed from the loads, then its new route is chosen and added. Chunks
+        that come later still have their old routes; in the first round they have none. The new
+        routes are kept even if the largest load increases. Then the number of rounds increases
+        by 1.
 
-        `rules`: `slack` times the lower bound of the largest load is the reference of the
-        prices (0: the largest load so far). The other rules are passed to the search.
-        `progress` gets the fraction of chunks that are routed, after about every
-        `_TRANSFERS_PER_CALL` (100 000) transfers. Without chunks only the number of rounds
-        changes.
+        `rules`: prices of links grow with load / reference. The reference is `slack` times the
+        lower bound of the largest load; with `slack` 0 it is the largest load so far.
+        `progress` gets the fraction of routed chunks, after about every 100 000 transfers and
+        at the end. Without chunks, only the number of rounds changes.
         """
         chunks, nodes = len(self._routes.first), self._network.num_nodes
         # Chunks that are routed last see most of the new load, so every round uses another order.
