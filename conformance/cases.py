@@ -273,25 +273,18 @@ def number_tags(files: Set) -> None:
 
 
 def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **metadata: Value) -> Set:
-    """Build the files of an algorithm in which ranks send data directly to the ranks that need it.
+    """Build the files of an algorithm in which ranks send data directly to the ranks that need
+    it.
 
-    `part`: units of one block. The collective has `part` units for all-reduce, broadcast and
-    reduce, and `part * ranks` for all other collectives. `root` is used, and becomes metadata, only
-    for broadcast, reduce, gather and scatter. `metadata`: as in `build`.
-
-    All data are sent from INPUT and stored in OUTPUT, one block each. INPUT has one block per
-    target rank for all-to-all, scatter and reduce-scatter; OUTPUT has one block per source rank for
-    all-to-all, gather and all-gather. The block of rank r has the offset `part * r`. Every other
-    buffer has one block, at offset 0.
-
-    The steps of a rank are, in this order:
-
-    - A copy of its block to OUTPUT, if the rank both sends and receives (with a root: only the
-      root).
-    - Its sends, by ascending target. In a broadcast and a scatter only the root sends; in a reduce
-      and a gather every other rank sends to the root.
-    - Its receives, by ascending source. If the name of the collective contains `reduce`, each
-      receive also reduces.
+    Blocks have `part` units and move from INPUT to OUTPUT. INPUT has a block per target for
+    all-to-all, scatter and reduce-scatter; OUTPUT has one per source for all-to-all, gather
+    and all-gather, that of rank r at `part * r`. Other buffers have one block. `root` counts,
+    and becomes metadata, only for broadcast, reduce, gather and scatter. `metadata`: as in
+    `build`. The steps of a rank are, in order:
+    - a copy of its own block, if it sends and receives (with a root: only the root)
+    - its sends by target; in broadcast and scatter only by the root, in reduce and gather
+      only to the root
+    - its receives by source, reducing if the name of the collective contains `reduce`
     """
     is_split = collective not in ("all-reduce", "broadcast", "reduce")
     to_root, from_root = collective in ("reduce", "gather"), collective in ("broadcast", "scatter")

@@ -147,19 +147,16 @@ def slowest_blocks(
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:
     """Yield divisions of the nodes into blocks: a label per node, int64, equal within a block.
 
-    The labels are arbitrary numbers, `NO_BLOCK` for nodes in no block; blocks may have no NPU.
-    Components ignore the direction of links; a node without links is its own component. The
-    divisions are, in this order:
-
-    - If the topology has groups: its groups, and every other NPU as its own block. Switches are
-      in no block. An NPU in several groups is in the last one.
-    - Up to `_MAX_THRESHOLDS` (12) bandwidths are chosen evenly from the distinct ones, first
-      and last included. For each, ascending: the components of the links that are faster.
-    - If there are switches: the level of a node is the number of links to its nearest NPU, 0
-      for NPUs and for nodes that reach no NPU. For each level from 0 to the highest but one:
-      the components of the links whose ends are both at most at this level. After that: every
-      NPU in the block of its first switch, see `_first_switches`.
-    - For every dimension, the coordinates of the NPUs, see `_coordinates`.
+    Nodes in no block have `NO_BLOCK`. Components ignore the direction of links.
+    1. If there are groups: these, the last one of an NPU; other NPUs singly, switches in
+       none.
+    2. For up to 12 of the distinct bandwidths, evenly chosen with the first and last,
+       ascending: the components of the links that are faster.
+    3. If there are switches: for each level but the highest, ascending from 0, the components
+       of the links between nodes of at most this level. The level is the number of links to
+       the nearest NPU, 0 without one.
+    4. If there are switches: each NPU with the switch of its first link to one, else singly.
+    5. For each dimension: the coordinates of the NPUs.
     """
     if topology.groups:
         label = np.arange(topology.num_nodes) + len(topology.groups)

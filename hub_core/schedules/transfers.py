@@ -205,22 +205,16 @@ class _RankBlocks:
     def from_collective(cls, collective: Collective) -> _RankBlocks:
         """Build the blocks of a standard or uneven collective, in the order of chunk ids.
 
-        Block b is, by the kind of collective: all data if they are not split (then b is 0); the
-        data of the pair (source b // num_ranks, destination b % num_ranks) for an all-to-all;
-        otherwise the part of rank b, which is then its source and destination. The columns,
-        int64[blocks], are:
-
+        Block b of an all-to-all has source b // num_ranks and destination b % num_ranks. With
+        other split data, block b has rank b as both. Data that are not split are block 0. The
+        columns, int64[blocks]:
         - `origin`: `ALL_RANKS` for a reduction; else the root, if data come from it; else the
-          source.
+          source
         - `target`: the root, if data go to it; else the destination, if data are split by target;
-          else `ALL_RANKS`.
-        - `input_index`: number of the block within INPUT of its origin: the destination, if data
-          are split by target; else 0.
-        - `output_index`: number of the block within OUTPUT of its target: the source, if data are
-          split by source; else 0.
-
-        Root, source and destination are ranks. A custom collective is not checked; it gets one
-        block.
+          else `ALL_RANKS`
+        - `input_index`: number in INPUT of the origin: the destination, if data are split by
+          target, else 0
+        - `output_index`: number in OUTPUT: the source, if data are split by source, else 0
         """
         ranks, traits = collective.num_ranks, collective.kind.traits
         if traits.split_by_source and traits.split_by_target:

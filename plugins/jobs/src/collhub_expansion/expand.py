@@ -102,27 +102,16 @@ def expand_workload(
 ) -> Expanded:
     """Replace the collectives of a workload by the messages of their algorithms.
 
-    The algorithm of a collective is that of the last rule in `rules` that matches. Otherwise it is
-    the algorithm that the workload names for it; otherwise a native one (`_choose_algorithms`). A
-    rule that matches no collective is not checked. Calls of collectives on the host become
-    computations.
+    The algorithm is that of the last of `rules` that matches the collective, else the one
+    that the workload names, else a native one. Calls of collectives on the host become
+    computations. The result has the new workload, the use of each rule, all algorithm records
+    of `maker` and the losses. `maker` gets new templates; `workload` is not changed.
 
-    - `splits`: number of equal concurrent pieces per collective. None: for native algorithms, that
-      of the job's system if it is specified; otherwise 1. Algorithms that the workload names are
-      not divided.
-    - `times`: simulated times of the workload (frozen slots). Computations get their simulated
-      duration. The nodes of a rank that share a slot (device, host, communication) execute in the
-      order of their simulated starts. With None, durations stay and there is no such order.
-
-    The result: the new workload (nodes, names, groups and provenance only), the use of each rule
-    (`_summarize_uses`), all algorithm records of `maker`, and the losses. New templates and records
-    are added to `maker`; `workload` is not changed.
-
-    Raises `InputError` if the ranks of a group issue different collectives (`collectives-differ`)
-    or name different algorithms (`algorithm`), for a kind without an algorithm (`no-algorithm`),
-    for a node that never ends in `times` (`never-ends`), and for too many tags (`too-large`).
-    Errors of `maker` (a rule with an unknown name or a file that cannot be read, a synthesizer that
-    fails, an algorithm that does not fit) propagate as `HubError`.
+    - `splits`: equal concurrent pieces per collective, unless the workload names the
+      algorithm. None: the division of the job's system for native algorithms, if specified,
+      otherwise 1.
+    - `times`: simulated times. They give computations their durations, and order the nodes of
+      a rank that share a slot (device, host, communication) by start. None: no such order.
     """
     workload = replace(workload, nodes=_convert_host_calls(workload.nodes))
     nodes = workload.nodes

@@ -52,16 +52,15 @@ class Catalogue:
 
 
 def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
-    """Build the catalogue of entries that can replace a node: the nodes themselves, and templates.
+    """Build the catalogue of entries that can replace a node: the nodes themselves, and
+    templates.
 
-    Entries 0 to `nodes` - 1 are the nodes of the workload. Entry i has one row, number i, which is
-    its start and its end; it has no dependencies. The entries of all templates follow, template
-    after template, with one entry per position of its group.
-
-    An entry of a template has the template's rows at this position. Rows of templates are numbered
-    from `nodes` on, template after template, in their order; starts, ends and dependencies are
-    shifted to these numbers. `entry` and `node` of the result have a last value for the end of all
-    entries and rows. Nothing is copied to other positions, and arguments are not changed.
+    Entries 0 to `nodes` - 1 are the nodes of the workload: entry i has the single row i, its
+    start and end, without dependencies. The entries of the templates follow, in their order,
+    one per position of the template's group. Such an entry has the rows of the template at
+    this position. These rows are numbered from `nodes` on in the order of the templates;
+    start rows, end rows and dependencies refer to the new numbers. `entry` and `node` of the
+    result have one more value, the total number of entries and rows.
     """
     positions = [len(template.first) - 1 for template in templates]
     node = nodes + row_pointer([len(template) for template in templates])

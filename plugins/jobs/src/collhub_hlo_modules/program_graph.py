@@ -138,26 +138,17 @@ class _GraphBuilder:
         self._evaluations = 0
 
     def build(self) -> CapturedGraph:
-        """Convert the entry computation to a captured graph.
+        """Convert the entry computation to a captured graph; a builder can do this only once.
 
-        Inputs are the parameters, by their numbers; a parameter that is a tuple gives one input per
-        tensor. A parameter whose memory an output reuses has the role STATE, every other one INPUT;
-        the placement of an input is computed from its sharding (`_place_inputs`). Outputs are the
-        tensors of the root, tuples flattened, in their order. An output that reuses the memory of a
-        parameter has the role MUTATION and the name of this parameter as target, if the parameter
-        is one tensor; every other output has the role OUTPUT. Outputs that are numbers or tokens
-        are left out.
+        Inputs are the parameters by number, tuples as one input per tensor, with placements from
+        their sharding. Outputs are the tensors of the root in order, without numbers and tokens.
+        An output that reuses the memory of a parameter makes this input a STATE. The output is a
+        MUTATION with the parameter as target, if this is one tensor, else an OUTPUT.
 
-        `groups` of the result has one entry per partition of the devices that collectives use: its
-        first group. With several partitions, all groups of each must be shifted copies of each
-        other, and the graph has the mesh that they form; with at most one partition the mesh is
-        empty.
-
-        Raises `InputError` with several partitions of which one has groups that are no shifted
-        copies or that form no mesh. Raises it too for instructions that a graph cannot contain or
-        that do not fit their operands, for an element type that PyTorch lacks, and above
-        `MAX_NODES` nodes, `_MAX_EVALUATIONS` instructions or `_MAX_DEPTH` nested calls. A builder
-        builds only once, because its state is changed.
+        `groups` has the first group of each partition of the devices that collectives use. With
+        several partitions the graph has the mesh that they form, otherwise none. Raises
+        `InputError` if they form none, for instructions, operands or element types that a graph
+        cannot have, and above the limits of nodes, evaluated instructions and nested calls.
         """
         entry = self._module.entry
         assert entry is not None

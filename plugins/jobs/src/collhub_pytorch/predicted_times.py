@@ -130,28 +130,16 @@ def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> L
 def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     """Return a job whose communications have predicted times, as if it had been profiled.
 
-    The job is a profile if it has this plugin's extension. It is measured if, in addition, all
-    nodes except markers have a duration. The transfer time of a communication is, by the first rule
-    that applies:
-
-    1. A collective of a standard kind with data on several ranks, and a message with data: the time
-       that `predictor` gives. A message is predicted as a broadcast between both ranks; if that has
-       no time, as an all-to-all of both ranks with the same bytes to the other rank. In a measured
-       job, messages with a duration are not predicted.
-    2. In a measured job: the measured time from the start of the last rank to the end.
-    3. A call of rule 1, or a collective of unknown kind with data: `InputError` (`not-predicted`).
-    4. All others: 0, such as barriers and communications without data.
-
-    A message whose other end is missing keeps its duration, 0 if unknown. Times are rounded to ns.
-    The job is replayed with these times (`replay_transfers`); the new duration of a communication
-    includes waiting for the last rank.
-
-    If the job is no profile, the collectives of a group follow each other in their order on each
-    rank. The computations of a device with a duration above 0 run one at a time on each rank, in
-    the order in which they can start. Control dependencies for these orders are added.
-
-    Also raises `InputError` for computations without a duration, for ranks whose communications do
-    not match, and for nodes that wait for each other, and the errors of `predictor`.
+    A measured job is a profile of this plugin in which all nodes but markers have durations.
+    If the job is no profile, collectives of a group and computations of a rank are put in
+    order. The first rule gives the transfer time in ns; durations include waiting for the
+    last rank:
+    1. Collectives of standard kinds on several ranks, and messages not measured, with data:
+       by `predictor`. A message is a broadcast, else an all-to-all, of its two ranks.
+    2. In a measured job: from the start of the last rank to the end.
+    3. Other calls of rule 1, and unknown kinds with data: `InputError` (`not-predicted`).
+    4. 0; a message without its other end keeps its duration. `InputError` for mismatches and
+       cycles.
     """
     meetings = match_communications(workload)
     is_profile = EXTENSION in workload.extensions

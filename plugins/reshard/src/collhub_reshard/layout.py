@@ -103,13 +103,15 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
 def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
     """Choose how many bytes a unit of the buffers has; 1 if no box has bytes.
 
-    A box is the data of one unit task. A unit is a multiple of the element size, which is the least
-    common multiple over all tensors, or the greatest common divisor (GCD) of the boxes if it does
-    not divide this. The first rule that applies decides:
-    - the largest unit that divides the GCD, with which the smallest box has at least `least_units`
-      units (or the unit is one element) and all stored boxes together have at most `_MAX_UNITS`;
-    - the smallest unit that divides the GCD with at most `_MAX_UNITS` units in all;
-    - the smallest unit with at most `_MAX_UNITS` units in all; boxes are padded.
+    A box is the data of one unit task. GCD is the greatest common divisor of the boxes with
+    bytes. An element is the least common multiple of the element sizes of all tensors, or the
+    GCD if this is no multiple of it. Units are multiples of an element; all boxes that
+    devices send or receive must have at most `_MAX_UNITS` together. The first that exists:
+
+    1. the largest unit that divides the GCD and gives the smallest box at least `least_units`
+       units; one element is allowed in any case
+    2. the smallest unit that divides the GCD
+    3. the smallest unit; boxes are then padded
     """
     sizes = units.bytes[units.bytes > 0]
     if not len(sizes):

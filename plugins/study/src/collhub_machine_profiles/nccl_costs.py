@@ -274,21 +274,16 @@ def ring_steps(collective: str, ranks: int) -> int:
 def _bandwidth(communicator: Communicator, collective: str, algorithm: str, protocol: str) -> float:
     """Return the algorithm bandwidth in NCCL's cost model: GB of the buffer per second.
 
-    NVLS and NVLS trees have `_nvls_bandwidth`. Otherwise C and v are the number and the speed of
-    the channels of `search_channels`, and B = C v. Caps are constants of the NCCL version by
-    architecture, for 1, 2 or more nodes. The cap of LL is that of the GPU's architecture on one
-    node. On several nodes it is that of "ampere" with an AMD CPU, otherwise that of "volta".
-
-    - pat: 0.75 B
-    - ring: b x ranks / `ring_steps`. Simple: b = B. LL: b = min(LL cap, B x
-      `ring_ll_fractions[i]`); i is 0 on several nodes and for all-reduce and reduce, otherwise 1.
-      LL128: b = min(0.92 B, C x `ring_ll128_caps`).
-    - tree: t / 2. Simple: t = min(0.92 B, C x `tree_caps`) = s. LL: t = min(s / 3.8, LL cap).
-      LL128: t = min(s x f, C x `tree_ll128_caps`); f is 7/9 on one node, otherwise 15/16.
-
-    Any other algorithm is treated as a tree. Raises `KeyError` for an architecture without caps
-    (not for pat), and `ZeroDivisionError` for a ring of one rank unless it is a broadcast or
-    reduce.
+    B = C * speed for the C channels of the communicator. Caps are constants by NCCL version,
+    architecture and 1, 2 or more nodes; the LL cap of several nodes is that of "ampere" with
+    an AMD CPU, else of "volta".
+    - NVLS and NVLS tree: a model of their own. pat: 0.75 B
+    - ring: b * ranks / `ring_steps`. Simple: b = B. LL: b = min(LL cap, B * LL fraction).
+      LL128: b = min(0.92 B, C * cap). `ZeroDivisionError` for one rank, except broadcast and
+      reduce.
+    - other (tree): t / 2. Simple: t = s = min(0.92 B, C * cap). LL: t = min(s / 3.8, LL cap).
+      LL128: t = min(s * 7/9, C * LL128 cap), on several nodes with 15/16 for 7/9.
+    Raises `KeyError` for an architecture without caps (not for pat).
     """
     if algorithm.startswith("nvls"):
         return _nvls_bandwidth(communicator, collective, algorithm)

@@ -38,22 +38,16 @@ _TIMED = ("rank", "kind", "peer", "count", "duration_ns", "src_buffer", "dst_buf
 def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64Array, int]:
     """Find equal copies of which an algorithm consists, so that only one must be simulated.
 
-    Returns (one copy, int64 with its row for every row of the algorithm, number of copies):
+    Parts are sets of steps that share no dependency, message, connection or lane. Equal parts
+    form a class: their steps have in order equal ranks, kinds, peers, counts, durations,
+    buffers and channels modulo `planes`, and equal messages and dependencies. Offsets, lanes
+    and the channels themselves may differ.
 
-    1. The steps are divided into parts that share no dependency, message, connection or lane
-       (`_find_parts`).
-    2. Parts with equal signatures form a class. In order, their steps have equal ranks, kinds,
-       peers, counts, durations and buffers, and equal messages and dependencies. Offsets, lane
-       numbers and channels may differ, but not the channels modulo `planes`.
-    3. The number of copies is the greatest common divisor of the sizes of all classes. With classes
-       of 4 and 6 parts it is 2.
-    4. The copy consists of the first (size / copies) parts of every class, in the order of parts.
-       Its rows keep their order, dependencies are renumbered. Part i of a class is mapped to part i
-       modulo (size / copies), step by step.
-
-    If the number is 1, the algorithm itself is returned with rows 0, 1, 2 and so on. Also without
-    steps. The copy keeps the collective with its unit count, so its messages have the same size.
-    The algorithm is not changed.
+    Returns (copy, int64 with the row in the copy for each row, n). n is the greatest common
+    divisor of the sizes of all classes. The copy has the first size / n parts of each class,
+    with rows in their order and the same collective. Part i of a class is mapped to part i
+    modulo size / n. If n is 1, or without steps, it is the unchanged algorithm with rows 0,
+    1, 2 and so on.
     """
     steps = algorithm.steps
     rows = np.arange(len(steps))

@@ -222,21 +222,18 @@ def _evaluate_entry(
 def _create_result(
     entry: Entry, source: AlgorithmSource, place: _Place
 ) -> tuple[ResultItem, dict[str, bytes]]:
-    """Create an algorithm at all sizes, verify and time it; return its result, and files by path.
+    """Create an algorithm at all sizes, verify and time it; return its result, and files by
+    path.
 
-    Sizes are processed in the order of the request; there must be at least one. The algorithm is
-    verified at the first size, and again at each size at which its steps differ from those that
-    were verified last. `ok` is True if all verifications succeed. An incorrect algorithm is timed
-    and written too.
+    Sizes are in the order of the request, at least one. The algorithm is verified at the
+    first size, and at sizes where its steps differ from the last verified ones. `ok` is True
+    if all verifications succeed. An incorrect algorithm is timed and written too.
 
-    A verification assumes that connections hold 8 transfers. If this gives a deadlock, `fifo` is
-    such as "deadlock with 8 transfers", otherwise "ok". If the deadlock is the only error, the
-    algorithm is verified again without this limit, and only the second verdict counts. Verdicts of
-    modes and `fifo` are those of the last verification.
-
-    Steps, channels, runtimes, files and certificate are those of the last size. The latency in the
-    points is the simulated time for one byte, after each verification. All `HubError`s pass
-    through.
+    Connections hold 8 transfers. If that gives a deadlock, `fifo` is "deadlock with 8
+    transfers", otherwise "ok". If the deadlock is the only error, only a second verification
+    without this limit counts. Verdicts and `fifo` are those of the last verification, and the
+    latency is the time for one byte after it. Steps, channels, runtimes, files and
+    certificate are those of the last size. All `HubError`s pass through.
     """
     points = []
     verified: Algorithm | None = None

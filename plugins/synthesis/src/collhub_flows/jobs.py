@@ -326,11 +326,11 @@ class FlowJobs:
     def _reverse(self) -> FlowJobs:
         """Return the jobs in reversed time: each piece moves from its target to its source.
 
-        Jobs and pieces are listed in reverse order: job j becomes job n - 1 - j of n, and the last
-        piece becomes piece 0. The values of each job and piece move with it, without changes: link,
-        times, units, path, and index in its path. Only these columns are new: `piece`, `indptr`,
-        `around` (the tie order number 0 for the new pieces), and `is_forwarded`. The last is False
-        everywhere: in reversed time no job is bound to the arrival order of a switch.
+        The order of jobs and pieces is reversed: job j of n becomes job n - 1 - j, and the last
+        piece becomes piece 0. Jobs and pieces keep their values: link, durations, units, path,
+        and index in the path. `piece` and `indptr` have the new numbers. The order between equal
+        times (`around`) is new: that of number 0 for the new pieces. `is_forwarded` is False
+        everywhere, because in reversed time no job is bound to the arrival order of a switch.
         """
         last = len(self.units) - 1
         lengths = np.diff(self.indptr)

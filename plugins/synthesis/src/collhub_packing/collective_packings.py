@@ -320,16 +320,15 @@ def _build_packing(
 ) -> AllReducePacking:
     """Build the packing of trees of an all-reduce for one random orientation of the links.
 
-    `seed` decides the order of the compute nodes for `orient_links`, whose first node is the root
-    of the search, and the search of trees. Capacities are multiplied by the scale: `min_scale`, or
-    twice that if a switch has an odd capacity to halve. The weights of the trees add up to strength
-    times scale, rounded down. With switches, these are replaced by direct links, and the network of
-    the result has the reverse of every direct link. Without switches it has the links of `graph`,
-    each direction with its scaled capacity.
+    `seed` decides the order of the compute nodes for the orientation and the search of trees;
+    the first node is the root of the search. Capacities are multiplied by the scale:
+    `min_scale`, or twice that if a switch has an odd capacity to halve. The weights of the
+    trees add up to strength times scale, rounded down.
 
-    A tree is used in both directions. Trees are rerooted at their centres, where they have minimum
-    depth, and sorted: larger weight first, then lower depth, root and arcs. Errors are those of
-    `orient_links`.
+    The network of the result is `graph` with scaled capacities. With switches, it has direct
+    links between compute nodes instead, and the reverse of each. Trees are rerooted at their
+    centres, where they have minimum depth. They are sorted: larger weight first, then lower
+    depth, root and arcs. Raises `InputError` as `orient_links`.
     """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)

@@ -50,20 +50,15 @@ class FatTree:
     def defect(self) -> str | None:
         """Return the first reason why no network has these numbers; None without one.
 
-        At least one tier is required, and no divisor may be 0. Checked in this order, where the
-        uplinks of a tier are its cables to the next tier:
+        There must be a tier, and no divisor may be 0. L0 = `npus`. For each tier t and the next
+        tier u, the uplinks are Lu = Lt * speed of t / (speed of u * `oversubscribed` of t).
 
         1. `npus` is 1 to `MAX_NODES` // 4.
-        2. `npus` / `pod_size` and `pod_size` / `radix_down` of tier 0 are integers of at least
-           1.
-        3. For each tier t and the next tier u, from the lowest, these are integers of at least
-           1: the uplinks of t; these / `radix_down` of u; `radix_up` of t / `bundle` of u. The
-           uplinks of t are n * (speed of t) / (speed of u * `oversubscribed` of t). Here n is
-           `npus` for tier 0, otherwise the uplinks of the tier below t, rounded down.
+        2. `npus` / `pod_size` and `pod_size` / `radix_down` of tier 0 are integers from 1 on.
+        3. So are for each t: Lu, Lu / `radix_down` of u, and `radix_up` of t / `bundle` of u.
         4. There are at most `MAX_LINKS` // 2 cables.
-        5. For each such pair, from the lowest: the switches of t together have as many ports up
-           as those of u have ports down. Then: `radix_up` of t is the number of switches of u
-           that a switch of t must reach, multiplied by `bundle` of u.
+        5. For each t: all ports up of t are as many as all ports down of u. Then: `radix_up` of t
+           is the number of switches of u that a switch of t must reach, times `bundle` of u.
         """
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"

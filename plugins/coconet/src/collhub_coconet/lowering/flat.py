@@ -652,17 +652,15 @@ class _FlatBuilder:
     ) -> None:
         """Add the nodes of a collective on a mesh: its algorithm once for every subgroup of ranks.
 
-        A subgroup has the ranks that differ only along the axes of the collective. `operations`:
-        the members of a bucket, or one operation. `operands`: the values that they read, in the
-        same order. The algorithm runs in one piece on the data of all members; the number of chunks
-        of the choice is ignored. A reduction to a scalar is performed as an all-reduce.
+        `operations`: one operation or the members of a bucket; `operands`: the values they read.
+        A subgroup has the ranks that differ only along the axes of the collective. With one rank
+        per subgroup no nodes are added; each result has the producers of its operand.
 
-        Nodes that read an input wait for the complete operands on their rank. The producers of all
-        results on a rank are the nodes that write there. On a rank without such nodes they are the
-        producers of all operands. Appends a `MeshRuns` per subgroup to `parts`.
-
-        If a subgroup has one rank, no nodes are added; each result gets the producers of its own
-        operand. Raises `HubError` for an algorithm that does not fit or is incorrect.
+        Otherwise the algorithm moves the data of all members in one piece; the chosen number of
+        chunks is ignored. A reduction to a scalar is an all-reduce. Nodes that read wait for all
+        operands on their rank. The producers of all results are the nodes that write on the rank;
+        on a rank without these, the producers of all operands. Appends one `MeshRuns` per
+        subgroup to `parts`. Raises `HubError` for an algorithm that does not fit or is incorrect.
         """
         operation = operations[0]
         is_scalar = not operation.is_communication

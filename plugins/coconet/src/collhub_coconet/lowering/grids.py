@@ -340,26 +340,18 @@ def number_regions(program: Program) -> dict[str, int]:
 def find_cuts(
     program: Program, binding: Binding, regions: dict[str, int], grid_of: GridFunction
 ) -> dict[str, Cut]:
-    """Find the cut (division into chunks) of every operation that works chunk by chunk, by name.
+    """Find the cut (division into chunks) of each operation that works chunk by chunk, by name.
 
-    Cuts are passed on only between operations of one region: those with the same number in
-    `regions`. An operation keeps its first cut; only the last pass replaces cuts. The passes over
-    the program are:
+    Cuts pass only between operations with one number in `regions`. The first cut is kept:
+    1. Communications get `grid_of(operation, grid of the first operand)`. The grid is None
+       unless the operand is a communication of the region. Errors of `grid_of` pass through.
+    2. Backwards: a computation gets the fitting cut of its first reader that has one.
+    3. Forwards: a matrix product gets a grid derived from its first suitable operand, another
+       computation (no convolution) the first fitting cut of an operand.
+    4. Last, a Send gets the cut of its operand, if there is one, instead of its own.
 
-    - First, every communication gets the grid `grid_of(operation, before)`. `before` is the grid of
-      its first operand if that is a communication of the region, else None.
-    - Backwards, a computation gets the cut of the first reader of its result that has a fitting
-      cut. If this reader is an uneven collective, the grid is that of its operand.
-    - Forwards, a matrix product gets the grid of `derive_product_grid` for its first operand with a
-      cut for which this is not None. Any other computation gets the first fitting cut of an
-      operand.
-    - Finally, in program order, the cut of a Send is replaced by that of its operand, if this has
-      one and is in the region.
-
-    A cut fits a result of the shape of its grid. If the result is sliced, its dimension must also
-    be one along which the grid has several blocks; a grid of rows fits slices of all dimensions but
-    0. Reductions to a scalar get no cut. A convolution gets none in the third pass. Operations
-    without a cut have no entry. Errors of `grid_of` pass through.
+    A cut fits a result of its grid's shape. A sliced result must be sliced along a dimension
+    of several blocks, or for a grid of rows not along 0. Reductions to a scalar get none.
     """
     cuts: dict[str, Cut] = {}
     _cut_communications(program, binding, regions, grid_of, cuts)

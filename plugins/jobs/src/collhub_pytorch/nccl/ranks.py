@@ -45,29 +45,16 @@ class JobRanks:
 def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     """Number the ranks of the job by its largest communicator, or by host and process.
 
-    The size of a communicator is its recorded number of ranks, or the highest rank plus 1 if that
-    is larger. The largest communicator has the greatest size, then the most ranks with records,
-    then the name that sorts last. A device is a process, and a position from 0 among the ranks of
-    this process in a communicator.
+    The size of a communicator is its recorded one, or the highest rank plus 1 if larger. The
+    largest has the greatest size, then the most recorded ranks, then the last name. If it
+    includes all devices (positions in processes), it gives the ranks and the size of the job.
+    Otherwise devices are numbered by process (host2 before host10) and position, with a note.
+    Further notes: a process with several devices, whose order is assumed equal everywhere;
+    ranks without a record, which are -1 in `ranks_of`.
 
-    - If the largest communicator includes the devices of all members, its ranks and its size are
-      those of the job.
-    - Otherwise the devices are numbered by process and position (host2 before host10), and a note
-      reports this.
-
-    A second note follows if a process has several devices: their order is assumed to be equal in
-    all communicators. `ranks_of` has, by communicator and rank, the rank of the job. It is -1 for a
-    rank without a record, which a last note reports; the communicator that numbers the job has no
-    -1. `group_of` has the ranks None for that communicator. The name of a group is the recorded
-    one, otherwise that of the communicator.
-
-    Raises `ValueError` without members, and `InputError` (`communicator`) at `file` for a member
-
-    - without communicator, or with a negative rank;
-    - with a rank that is not below its number of ranks (2^20 if not recorded), or with more than
-      2^20 ranks;
-    - whose number of ranks differs from that of the communicator's first member;
-    - whose rank of the communicator is in another process too.
+    Raises `ValueError` without members. Raises `InputError` (`communicator`) for a member
+    without communicator, with a rank below 0 or not below the number of ranks, with over 2^20
+    ranks, with another number than the first member, or whose rank is in two processes.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)
     for member in members:
