@@ -61,14 +61,13 @@ def repair(
     `fails`: bool[links]. Only messages whose route uses a failed link can change. If one has
     no remaining route, or a plane no remaining link, all of these change. Otherwise one
     changes if its shortest remaining route passes an NPU and its old route did not. Changed
-    messages of a connection (rank, peer, channel) take one path, the fastest for the largest
-    of them. NPUs inside it receive into new scratch units and send on. If `measure` returns a
-    time (ns), paths are also chosen with the load of all messages; the faster result counts,
-    at ties the first.
+    messages of a connection (rank, peer, channel) take one path, the fastest for the largest.
+    NPUs inside it receive into new scratch units and send on. If `measure` returns a time
+    (ns), the load of all messages is tried, too; the faster result counts, else the first.
 
-    Without changes the algorithm is returned itself, else of its extensions only the
-    placement is kept. Raises `UsageError` (`not-connected`) without a path, `InputError` for
-    messages that do not match or have no route on `topology`, and for an invalid placement.
+    Without changes the algorithm itself is returned, else only its placement extension is
+    kept. Raises `UsageError` (`not-connected`) without a path, `InputError` for messages
+    without a partner or route on `topology`, and for an invalid placement.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)

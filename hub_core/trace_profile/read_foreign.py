@@ -51,24 +51,16 @@ _KINDS: Mapping[str, CollectiveKind] = {
 def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> Chunk:
     """Convert each node of a trace without a profile to a step, in file order.
 
-    The trace must have passed `refuse_workload`. A send or a receive becomes SEND or RECV, a COMP
-    node becomes COMPUTE. Buffers are unknown. Counts have their default, because they need the
-    sizes of all ranks; the chunk has the sizes as additional columns (`_read_sizes`). The other
-    columns are:
+    Sends become SEND, receives RECV, COMP nodes COMPUTE. Buffers are unknown, counts have
+    their default; the sizes of messages are additional columns. The other columns:
 
-    - channel and tag of a message: `comm_tag` modulo `TAG_MODULUS` (500 million). COMPUTE has
-      channel 0 and tag -1.
-    - peer: `comm_dst` of a send, `comm_src` of a receive, -1 for COMPUTE
-    - source offset of a send, destination offset of a receive: `msg_chunk_idx`, 0 if the message
-      has its size in bytes. All other offsets are 0.
-    - lane: `tb_id` of a message, -1 without it
-    - duration of any node: micros x 1000 ns, -1 if micros is 0
+    - channel, tag: `comm_tag` modulo 500 million; for COMPUTE 0 and -1
+    - peer: `comm_dst` of a SEND, `comm_src` of a RECV, both below `num_ranks`; else -1
+    - source offset of a SEND, destination offset of a RECV: `msg_chunk_idx`; else 0
+    - lane: `tb_id` of a message, -1 if missing; duration: micros x 1000 ns, -1 for 0 micros
 
-    Dependencies are those of `links`. Raises `TraceError` for a message without a size
-    (`missing-attribute`), an attribute that is no integer (`attribute-kind`), or a value out of
-    range (`attribute-range`). The ranges are 0 to `num_ranks` - 1 for peers, 0 to 2^31 - 1 for tags
-    and -1 to 2^31 - 1 for lanes. The first error is found in the order duration, tag, sizes,
-    source, destination, lane.
+    The first defect of durations, tags, sizes, sources, destinations, lanes raises
+    `TraceError`: `missing-attribute`, `attribute-kind` (no integer) or `attribute-range`.
     """
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _MAX_INT32, -1)

@@ -37,11 +37,12 @@ _MAX_IMPORT_S = 2.0
 @json_flag
 @click.pass_obj
 def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
-    """Report on Python, the core, its dependencies and every plugin.
+    """Check Python, the core, its dependencies and every plugin; print one line per check.
 
-    Each enabled plugin is first imported in a process of its own, for 10 s at most. Then plugins
-    check the installation. Each line begins with ok or BAD; a disabled plugin is ok. Exit 3 if a
-    line is BAD, else 0.
+    Each enabled plugin is first imported in a process of its own; one that fails or needs
+    more than 10 s is BAD. Then the plugins check the installation. A line begins with ok or
+    BAD and may have a remedy at the end; a disabled plugin is ok. Exit code 3 if a line is
+    BAD, else 0.
     """
     trials = _run_trials(session)
     for name, trial in trials.items():

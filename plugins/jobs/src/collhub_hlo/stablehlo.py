@@ -389,18 +389,17 @@ class _Lowering:
         self._open[-1].regions.append(self._regions.pop())
 
     def _end(self, text: str) -> None:
-        """End the innermost operation with regions; `text` is the text after its last region.
+        """Close the innermost open operation with regions; `text` follows its last region.
 
         - Module: the text is appended to the header.
-        - Function: it becomes a computation, whose result is the returned value, or a tuple for any
-          number other than one. The function is listed, so that it can be the entry.
-        - Any other operation: its last region ends. The operation is parsed from its begin and
-          `text`, without `cond` at the end of the begin and, in the pretty form, without the part
-          from ` reducer(` on. It is then added with all its regions to the enclosing region
-          (`_add`).
+        - Function: it becomes a computation, and is listed as a possible entry. Its result is
+          the returned value, or a tuple if there is not exactly one.
+        - Any other operation: its last region is closed. It is parsed from its begin plus
+          `text`, and added with its regions to the enclosing region. A `cond` at the end of the
+          begin is removed first; in the short (pretty) form also the part from ` reducer(` on.
 
-        Raises `ValueError` for a function whose name is used, an operation that cannot be parsed,
-        and the errors of `_add`, such as one after the end of its region.
+        Raises `ValueError` for a function name that is used already, and for an operation that
+        cannot be parsed or added, such as one after the end of its region.
         """
         opened = self._open[-1]
         if opened.name == "module":

@@ -90,20 +90,18 @@ def build_dgx1v_smi(text: TopologyText) -> Topology:
 
 
 def build_dgx1_pcie(text: TopologyText) -> Topology:
-    """Build `dgx1-pcie`, the PCIe tree of a DGX-1 with eight GPUs, or `dgx1-pcie:N`, N of them.
+    """Build `dgx1-pcie`, the PCIe tree of a DGX-1, or `dgx1-pcie:N` for N of these machines.
 
-    GPUs 2i and 2i + 1 are linked to PCIe switch i (`plx`), PCIe switches 2j and 2j + 1 to CPU j,
-    and CPUs 2m and 2m + 1 (of machine m) to each other. With several machines, every PCIe switch
-    also has a link, its NIC, to the one network switch. All links exist in both directions. Machine
-    m has the NPUs 8m to 8m + 7. The switch ids follow the NPUs: PCIe switches, CPUs, network.
+    A machine has 8 GPUs (the NPUs), 4 PCIe switches and 2 CPUs; ids are all NPUs, then all
+    PCIe switches, then all CPUs, each by machine. Links, in both directions:
 
-    The links have three classes, in this order: PCIe (default 12 GB/s), between the CPUs (10 GB/s),
-    and, only with several machines, NIC (12.5 GB/s). The text gives one bandwidth for all classes
-    or one per class, and likewise latencies (default 500 ns). With several machines each one is a
-    group `node M`; a single one has no groups.
+    - Consecutive pairs of GPUs to a PCIe switch, pairs of PCIe switches to a CPU: 12 GB/s.
+    - Between the two CPUs of a machine: 10 GB/s.
+    - With several machines, each PCIe switch to one network switch (the last id): 12.5 GB/s.
 
-    Raises `UsageError` for another number of values, for an argument that is not one positive
-    number, and for too many NPUs.
+    These are the three classes. The text may give one bandwidth and one latency (500 ns) for
+    all classes, or one per class. Several machines are groups, `node 0` and so on. Raises
+    `UsageError` for another number of values, an invalid N, and too many NPUs.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     defaults = (12e9, 10e9) if machines == 1 else (12e9, 10e9, _EDR_NIC)

@@ -116,13 +116,13 @@ def compare(
 ) -> int:
     """Compare algorithms for a collective on a topology, or for the workload in JOB.
 
-    Every algorithm is synthesized or read, verified, and timed by the simulator. Algorithms that
-    fail are reported and left out. Results are cached in the user's cache folder: a repeated
-    comparison is answered from it, and an interrupted one is continued. The exit code is 1 if no
-    algorithm has a time.
+    Every algorithm is synthesized or read, verified, and timed by the simulator. One that
+    fails is reported and left out. Results are kept in the user's cache folder: a repeated
+    comparison reads them, and an interrupted one continues. A picture or view is drawn only
+    if an algorithm has a time. Exit code 1 if none has.
 
-    With a JOB, the entire job is simulated with every --with on every --topology: native (default),
-    a synthesizer or file for all of its collectives, or rules such as
+    With a JOB, the entire job is simulated with every --with on every --topology. A --with is
+    native (default), a synthesizer or file for all collectives, or rules such as
     'all-reduce=tacos;all-gather@>1MiB=ring'.
     """
     if arguments["seeds"] is not None:

@@ -164,17 +164,17 @@ class _Stream:
         self.last_row = copy
 
     def gather_level(self, phase: int) -> Iterator[None]:
-        """Add the rows that gather along the level of a phase; yield after each send and receive.
+        """Add the steps that gather along one level; yield after each send and receive.
 
-        `phase`: position in the part's order of the levels, from 0; its level must have two or
-        more ranks. The messages and their order are those of `_list_rows`. A message has one
-        row per range of units (`_list_keys`), without a yield between them. A send reads OUTPUT
-        and depends on the rows that wrote its units; a receive writes to OUTPUT and becomes the
-        only writer of its range.
+        `phase`: position of the level in the part's order of levels, from 0. The level needs at
+        least two ranks. A message has one row per range of contiguous units, without a yield
+        between these rows. A send reads OUTPUT and depends on the rows that wrote its range. A
+        receive writes to OUTPUT and becomes the only writer of its range.
 
-        At the end, the last receive waits for all others and becomes `last_row`. If messages
-        are ranges and the level is not one of the last two of a forwarded shape, the ranges of
-        the level are joined to one, with all their writers. The generator must be exhausted.
+        After the last message, the last receive waits for all other receives of the phase and
+        becomes `last_row`. Then the ranges of the level become one range that has all their
+        writers. This is omitted if messages are not contiguous, and for the last two levels of
+        a forwarded shape. The generator must be exhausted.
         """
         level = self._order[phase]
         receives: list[int] = []

@@ -94,17 +94,17 @@ class StuckNodes:
         self._blocker = _find_blockers(nodes, self._start, self._end)
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """Yield at most one diagnostic about a rank: steps that never run, or no finish at all.
+        """Yield at most one diagnostic about a rank that never finishes or has unused steps.
 
-        A rank finishes when no started node is without an end; its other nodes may never start. The
-        four cases:
+        A rank has finished if it has a finish time; nodes that never started do not prevent it.
+        The first case that applies:
 
-        - finished, all nodes ended: no diagnostic
-        - finished, with nodes that never ran: warning `cyclic-dependencies` at the first one
-        - not finished, some node started without an end: error `never-finishes` at the first such
-          node, with the event that it waits for and a cure
-        - not finished, no such node: error `never-finishes` at the rank, because it has no steps or
-          every step waits for another one
+        1. Finished, and all nodes have an end: no diagnostic.
+        2. Finished otherwise: warning `cyclic-dependencies` at the first node without an end.
+        3. A node started and has no end: error `never-finishes` at the first such node, with
+           the event for which it waits, and a cure.
+        4. Otherwise: error `never-finishes` at the rank. It has no steps, or every step waits
+           for another one.
         """
         first, end = self._get_rows(rank)
         unended = first + np.flatnonzero(self._end[first:end] < 0)

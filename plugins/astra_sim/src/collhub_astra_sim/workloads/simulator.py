@@ -152,15 +152,17 @@ def _run_simulation(
     backend: str,
     wants_transfers: bool,
 ) -> LayerTimes:
-    """Simulate a job with the custom algorithms of its folder and of its nodes; return times in ns.
+    """Simulate a job with the custom algorithms of its folder and nodes; return times in ns.
 
-    `folder`: configurations of the folder, {} without one; its `per_node` maps node identities, as
-    text, to prefixes of algorithms. `memory`: remote memory of LOAD and STORE nodes. Queues,
-    rendezvous and slots are those of `options`. Only if `folder` is not empty and slots are
-    ASTRA-sim's, the simulation stops where ASTRA-sim aborts.
+    `folder`: the configurations of the job's folder, {} without one. Its `per_node` maps the
+    identity of a node, as text, to the prefix of its algorithm. `memory`: the remote memory
+    of LOAD and STORE nodes; None refuses these nodes. `backend`: only the congestion-aware
+    one lets messages share links. `wants_transfers`: also report messages on shared links.
+    Queues, rendezvous and slots are those of `options`.
 
-    Raises the errors of `run_workload_layer`, and `InputError` (`no-algorithm`) for a collective
-    that names an algorithm although ASTRA-sim has no algorithms for its kind.
+    The simulation stops where ASTRA-sim aborts only if `folder` is not empty and the slots
+    are ASTRA-sim's. Raises `InputError` (`no-algorithm`) for a collective that names an
+    algorithm although its kind cannot have one. Errors of `run_workload_layer` pass through.
     """
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)

@@ -205,23 +205,18 @@ class Operands:
     def _derive_mesh_layout(
         self, layouts: list[Layout], roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]
     ) -> Layout:
-        """Derive the layout of the result on a mesh of several axes; see `derive_layout`.
+        """Derive the layout of the result on a mesh of several axes, one part per axis in order.
 
-        The result has one layout per axis, in the order of the mesh. An operand with a single
-        layout has it on all axes. Each axis is looked up separately (`_find_layout`). For a
-        communication or slice these are only the axes that the operation names; on the other
-        axes the first operand keeps its layout. Raises `TypingMistakeError`, in this order:
+        An operand with a single layout has it on every axis. A communication or Slice works on
+        the axes that it names; on other axes the first operand keeps its layout. Any other
+        operation works on all axes. The first of these defects raises `TypingMistakeError`:
 
-        1. For a communication or slice: an axis that the mesh lacks or that occurs twice, or no
-           axis (`axis`).
-        2. For these: the axes of the operation slice several dimensions of the first operand
-           (`axis`). Or another axis, after the first axis of the operation in the order of the
-           mesh, slices the dimension that they slice.
-        3. For these: a root with several axes (`axis`).
-        4. Layouts without a rule on an axis (`_explain`).
-        5. For a communication or slice: defect 2 in the result.
-        6. For a pointwise operation: an operand that does not contain the block of the result
-           (`_check_cuts`, code `layout`).
+        1. Communication or Slice: an axis is unknown or repeated, or none is named (`axis`).
+        2. The same: its axes slice several dimensions of the first operand, or another axis
+           after the first of them slices the same dimension (`axis`).
+        3. The same: it has a root and several axes (`axis`).
+        4. An axis without a rule for its layouts, then defect 2 in the result. Pointwise: an
+           operand that lacks a part of the result's block (`layout`).
         """
         count = len(self.mesh)
         by_axis = [

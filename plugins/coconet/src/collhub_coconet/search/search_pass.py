@@ -99,32 +99,19 @@ def run(
     progress: Progress = ignore_progress,
     budget: SearchBudget | None = None,
 ) -> tuple[Workload, PassReport]:
-    """Return the workload of the fastest program at one size, and a report about all sizes.
+    """Return the workload of the fastest program, and a report about all searched sizes.
 
-    All sizes are those of `list_bindings`. The workload is for the sizes of the given program; if
-    they are not among all sizes, the program is the fastest one at the smallest size, still lowered
-    for its own sizes. Of equal times, the program with less peak memory is taken, then with fewer
-    unevenly sliced values, then with fewer steps, then the first. The workload has one rank per NPU
-    of the network, and the provenance of the given one.
+    The program is the fastest at the sizes of the given one, or at the smallest size if these
+    are not searched. It is lowered for its own sizes, with one rank per NPU. Ties: less peak
+    memory, fewer unevenly sliced values, fewer steps, then the first. Equal parts are
+    searched once, then combined. With the option `simulate`, promising programs are
+    simulated; if one cannot be, times are by formula. At a limit of `budget` the best so far
+    counts. `workers` have no effect on the result. Errors, in this order:
 
-    Equal parts of the program are searched once (`divide`), then combined; programs with buckets
-    are added. With the option `simulate`, the most promising programs are simulated; if one cannot
-    be simulated, times are by formula, and the report gives the reason. The result does not depend
-    on the number of `workers`. At a limit of `budget` (None: no limit) the fastest program so far
-    is returned, and the report lists the omitted work.
-
-    The lines of the report are: inferred nodes; for every range of sizes the fastest program with
-    its passes, then for the largest size the Pareto front of time and memory
-    (`describe_exploration`); omitted algorithms; equal parts; the ranks per group; the origin of
-    the times.
-
-    Errors are raised in this order; those of the algorithms and of the simulation pass through:
-
-    1. `InputError` if the workload has no program (`read_program`)
-    2. `UsageError` without the option `topology`, and the errors of reading the network
-    3. `InputError` as `_assign_ranks`: the network does not fit the groups (`ranks`), the captured
-       ranks (`ranks`) or the mesh (`mesh`)
-    4. `UsageError` for malformed sizes, `InputError` for sizes that the program does not permit
+    1. `InputError`: the workload has no program.
+    2. `UsageError`: no option `topology`; errors of reading the network pass through.
+    3. `InputError`: the network does not fit the program (`ranks`, `mesh`).
+    4. `UsageError` for malformed sizes, `InputError` for impossible ones.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)

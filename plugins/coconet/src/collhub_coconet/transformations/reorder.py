@@ -409,15 +409,16 @@ class _Move:
         self._distance[operation.name] = self._distance[value]
 
     def _slice_operands(self, operation: Operation, distance: int) -> dict[str, str]:
-        """Return the names of the slices that an operation has to read, by name of the operand.
+        """Return the slices that an operation reads after the move: operand name to slice name.
 
-        `distance` is the sliced dimension, counted from the end. The first rule that applies:
+        `distance`: the sliced dimension, counted from the end (1 is the last). An operand
+        without an entry is read unchanged. The first rule that applies to an operand decides:
 
-        - An operand whose slice the move already computes (`_slice_of`) is read as that slice.
-        - Operands of contractions, and operands with a sliced layout, are read unchanged: no entry.
-        - Any other operand that has the dimension with a size other than 1 is cut by a new Slice,
-          which is emitted once per value and dimension.
-        - Operands without that dimension are read unchanged: no entry.
+        - The move already computes its slice: this slice.
+        - The operation is a contraction, or the operand is sliced already: no entry.
+        - It has the dimension, with a size other than 1: a new Slice. It is added to the moved
+          operations once per value and dimension, and reused afterwards.
+        - Otherwise (no such dimension, or size 1): no entry.
         """
         new_names = {}
         for name in operation.reads:

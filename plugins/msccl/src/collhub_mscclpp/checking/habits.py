@@ -175,18 +175,16 @@ def check_scratch(
     ranges: Ranges,
     findings: PlanFindings,
 ) -> None:
-    """Report packets outside scratch or without space, and scratch used by packets and plain data.
+    """Report wrong uses of packets (data with flags for which the reader waits) in a plan.
 
-    A packet is data with flags, for which the reader waits; it takes twice the space of its data.
-    Errors are added to `findings` in this order:
-    - `packet-buffer`: an operation has packets in another buffer than scratch; one per operation.
-    - `packet-room`: packets end beyond the scratch of one launch; one per operation. The position
-      and the size of packets count twice. A rank has `memory.half` cells per launch, twice that in
-      plans of protocol LL.
-    - `scratch-forms`: packets where plain data is stored; one per range of packets
-      (`_check_mixture`).
+    `ranges`: the memory ranges of the first launch. The errors, in the order in which they
+    are added to `findings`; the first two occur once per operation, by operation:
 
-    The first two codes are sorted by operation. `ranges`: those of the first launch.
+    - `packet-buffer`: an operation has packets outside of scratch.
+    - `packet-room`: packets end beyond the scratch of one launch. Position and size of
+      packets count twice, since flags take as much space as data. The limit is half of the
+      rank's scratch (`memory.half` cells), twice that in plans of protocol LL.
+    - `scratch-forms`: packets are stored where plain data is stored, too; once per range.
     """
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]
