@@ -300,17 +300,16 @@ class _RasParser:
     def ranks(
         self, value: Mapping[str, object], key: str, where: str, processes: dict[int, Process]
     ) -> Iterator[tuple[int, Mapping[str, object], str]]:
-        """Yield (rank, JSON object, path) for each rank in a list; add it to `processes`.
+        """Yield (rank, JSON object, path) for each entry of a list, after adding it to `processes`.
 
-        `key`: name of the list in the object `value`, whose path is `where`; a missing list is
-        empty. The order is that of the list. A process is (host, pid, device), with at most 200
-        characters of the host; a missing rank, pid or device is 0. The entry is added before its
-        rank is yielded.
+        `value`: object that has the list as `key`, [] if missing; its path is `where`. The added
+        process is (host, pid, device) with at most 200 characters of the host. A missing rank,
+        pid or device is 0.
 
-        Raises `InputError` (`invalid-ras`) with the path: before the first rank for a list of a
-        wrong type, and if all lists of this parser have more than 2^20 ranks together. For each
-        rank it is raised for a wrong type, a missing host, and a rank that is already in
-        `processes`.
+        Raises `InputError` (`invalid-ras`) with the path. It does so before the first rank if the
+        list or an entry has the wrong type, or if more than 2^20 ranks were listed to this parser
+        in total. It does so at a rank that is already in `processes`, has no host, or has a value
+        of the wrong type.
         """
         entries = self.objects(value, key, where)
         self.ranks_left -= len(entries)

@@ -109,22 +109,17 @@ class _Walker:
         self.checked_keys: list[object] = []
 
     def walk(self) -> object:  # noqa: C901
-        """Execute the opcodes of the pickle until STOP, and return the only value on the stack.
+        """Execute the opcodes of the pickle until STOP, and return the only value that remains.
 
         Only plain values and containers are created; no code of the pickle is called. Bytes after
-        STOP are ignored. Frequent opcodes are executed in this loop without further calls, because
-        it takes most of the time of a diagnosis; `step` executes the others. `self.offset` is set
-        before every call that may refuse an opcode.
+        STOP are ignored.
 
-        Raises `InputError` at the offset of the opcode, with the code `forbidden-opcode` for an
-        opcode that is not allowed, and otherwise `invalid-pickle`:
+        Raises `InputError` at the opcode, `forbidden-opcode` for one that is not permitted, and
+        otherwise `invalid-pickle`:
 
-        - An opcode is invalid, incomplete, or has too few values on the stack.
-        - There is no STOP within the file or within the first `MAX_OPCODES` opcodes, or there is
-          not exactly one value at STOP.
-        - There are more than `MAX_CONTAINERS` (2^19) lists and dicts, or more than as many of the
-          containers that `container` counts.
-        - Values are nested deeper than `MAX_DEPTH` (64) levels.
+        - an opcode is invalid or incomplete, or the stack has too few values for it
+        - no STOP in the file or in 3,000,000 opcodes, or not exactly one value at it
+        - more than 2^19 lists and dicts, or containers of other kinds, or over 64 nested levels
         """
         content, memo, unfetched, position = self.content, self.memo, self.unfetched, 0
         fetched, depth_of, stack = self.fetched, self.depth_of, self.stack

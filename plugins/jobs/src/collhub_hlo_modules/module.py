@@ -253,29 +253,16 @@ class ModuleBuilder:
     def add(self, instruction: Instruction) -> None:
         """Append an instruction to the current computation, and add its work to the totals.
 
-        The totals are the fields of the current `Computation`; those of called computations are
-        included:
+        The work of the computations that it calls is included, up to 2^62 per total:
 
-        - A `while` counts its body's products once per iteration (0 times if the iterations are
-          unknown), its collectives once, and its other operations not at all.
-        - A `conditional` counts only the branch that `choose_branch` returns.
-        - Totals of called computations are limited to 2^62.
+        - `while`: products count once per iteration (0 times if their number is unknown).
+          Collectives count once, other operations of the body not at all.
+        - `conditional`: only the branch of `choose_branch` counts.
 
-        The iterations of a `while`, or None if they are unknown, are stored in `trip_counts` of
-        the module under the line of the instruction. An attribute `sharding` sets `is_sharded`
-        of the module. Unless the builder was created with `is_complete`, a fusion drops the
-        instructions of each computation that it calls and that contains no collective. The
-        bytes that the computation accesses are stored in its `accessed` before.
-
-        Raises `InputError` at the line of the instruction for the first of these faults:
-
-        - The name is used in the computation already (`hlo`).
-        - An operand is not defined before in this computation (`dangling`).
-        - A called computation or the condition of a loop is not complete before (`dangling`).
-        - A `while`, `call`, `fusion` or `async-start` names no computation (`dangling`).
-        - A parameter has no integer as its number, or `count_operations` fails (`hlo`).
-
-        Raises `AssertionError` unless a module and a computation were begun.
+        The iterations are stored in `trip_counts`. A fusion drops the instructions of bodies
+        without collectives, unless the module is complete. Raises `InputError` at the line: `hlo`
+        for a repeated name, an operator that cannot be counted, or a parameter without a number;
+        `dangling` for an operand, body or condition that is missing.
         """
         assert self.module
         assert self._current

@@ -189,31 +189,18 @@ class _Reader:
         self._dropped = 0
 
     def read(self) -> Workload:
-        """Read all files of the source as one workload.
+        """Read all files of the source as one workload, with nodes by rank, then in file order.
 
-        Nodes are sorted by rank, and those of one rank are in the order of its file. A file without
-        a rank is rank 0. Ranks must be 0, 1, 2, ... without a gap. With `ranks_missing=assume-same`
-        ranks may be missing; each of them gets copies of the nodes of the next lower rank with a
-        file, else of the first rank with one. Peers are shifted by the distance of the two ranks,
-        and groups are replaced by corresponding ones of the rank (`translate_groups`). A warning
-        `ranks-assumed` is then reported to the source.
+        A file without a rank is rank 0. Ranks must be 0, 1, 2, ... without a gap. Only with the
+        option `ranks_missing=assume-same` may ranks be missing: each is a copy of the next lower
+        rank with a file (of the first file if there is none), with shifted peers and groups, and
+        the source gets a warning `ranks-assumed`. Groups are those of the option `groups`, else
+        of the first file's metadata, else those of the nodes.
 
-        Groups are those of the option `groups`, else those in the metadata of the lowest rank with
-        a file. Without both, `build_groups` takes them from the nodes. The extension `EXTENSION`
-        has the metadata records in hexadecimal: one text if all are equal, else a list by rank,
-        with copies for missing ranks. It also has the number of dropped dependencies, if there are
-        any.
-
-        Raises `TraceError` for invalid files and nodes (see `_nodes`). Raises `InputError`:
-
-        - `rank-files`: two files of one rank, a missing rank, or a group with a rank above the last
-          file
-        - `rank-range`: the option `ranks` is too small
-        - `group`: groups that are no JSON object of ranks by name; a group of a node that they
-          lack; a missing rank without a corresponding group
-        - `peer`: a shifted peer outside of the job
-        - errors of algorithms and tables of counts in the metadata, and of invalid nodes or
-          workloads
+        Raises `TraceError` for an invalid file or node. Raises `InputError` for repeated, missing
+        or too many ranks (`rank-files`), for a too small option `ranks` (`rank-range`), for
+        groups that are invalid or missing (`group`), for a shifted peer outside of the job
+        (`peer`), and for invalid algorithms, counts or nodes.
         """
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
         ranks = [part.rank or 0 for part in parts]

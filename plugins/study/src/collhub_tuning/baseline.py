@@ -168,18 +168,16 @@ def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
 def list_baselines(
     outcome: ComparisonOutcome, times_ns: Mapping[int, int | None]
 ) -> list[BaselineItem | None]:
-    """Return the baseline of each size of the comparison for reports, None where it has none.
+    """Return NCCL's own choice and time (the baseline) for each size, in the order of sizes.
 
-    The order is that of the sizes. A baseline is the time of NCCL's own choice, rounded to ns,
-    with NCCL's version, the method and its median error (a fraction, or None). Algorithm,
-    protocol and channels are None if the choice is unknown; the machine is None without a
-    profile.
+    A size without a baseline has None. Otherwise the item has the time rounded to ns, NCCL's
+    version, the method and its median error (a fraction or None). Algorithm, protocol and
+    channels are None for an unknown choice; the machine is None without a profile.
 
-    `times_ns`: time of an algorithm by size. The gain is NCCL's time divided by this time,
-    minus 1, rounded to 4 decimal places. `within_errors` is whether the absolute gain, not
-    rounded, is at most the sum of both errors (`is_within_error`). Both are None if `times_ns`
-    has no time (or 0) for the size, and if the times of the comparison are not those of a
-    machine.
+    `gain` is NCCL's time divided by that of `times_ns` (by size, in ns), minus 1, rounded to
+    4 decimals. `within_errors` is whether the gain before rounding is, in magnitude, at most
+    the sum of both errors; an unknown error is 0. Both are None if the time is missing or 0,
+    or if the comparison has no machine.
     """
     has_gains = models_machines(outcome)
     items: list[BaselineItem | None] = []

@@ -231,23 +231,17 @@ def build_group_grains(size: int, num_ranks: int, grain: int) -> Int64Array:
 def choose_grains(
     parents: Int64Array, chunks: int, latency_chunks: float, max_messages: int
 ) -> Int64Array | None:
-    """Choose the number of chunks in a message to each rank of edge-disjoint trees.
+    """Choose the number of chunks per message to each rank, for several trees over all ranks.
 
-    `parents`: int64[trees, ranks], -1 at the root, with two or more ranks; `chunks`: per tree;
-    `latency_chunks`: latency of a message in times of a chunk. Returns int64[trees, ranks], from 1
-    to `chunks`; the entry of the root is 1 and has no meaning. None if all trees together cannot
-    have at most `max_messages` messages.
+    `parents`: int64[trees, ranks], -1 at the root. `chunks`: per tree. `latency_chunks`:
+    latency of a message, in times of a chunk. Returns int64[trees, ranks] with 1 to `chunks`;
+    1 at the root, without meaning. None if at most `max_messages` messages are not possible.
 
-    Larger messages reduce their number, but delay the first data by their time on every hop. Ranks
-    of equal height in a tree (`compute_heights`) have equal messages, because the longest path has
-    one rank of each height. The delay of a tree is the sum over these heights of the message size
-    plus `latency_chunks`. It is smallest for sizes in proportion to the square root of the number
-    of ranks of the height.
-
-    `_list_sizes` lists the possible sizes of a tree. With a limit of the delay, each tree gets the
-    sizes with the fewest messages among those within the limit; of equal ones the first listed. The
-    result belongs to the smallest limit for which every tree has sizes, and all trees together have
-    at most `max_messages` messages.
+    The height of a rank is its largest distance to a leaf below it. Ranks of equal height in
+    a tree have the same number. The delay of a tree is the sum, over the heights below the
+    root, of the number plus `latency_chunks`. For a limit of the delay, each tree takes the
+    choice with the fewest messages within it; the first of equal ones. The result is that of
+    the smallest limit at which all trees have a choice and their messages fit.
     """
     heights = [compute_heights(parent) for parent in parents]
     # The root, the highest rank, receives no message.
@@ -470,22 +464,18 @@ def build_reduce_steps(
     *,
     chunks_per_level: int = 0,
 ) -> StepTable:
-    """Build the steps of a reduce of `chunks` chunks on each of several trees, one unit per chunk.
+    """Build the steps of a reduce on several trees, each with `chunks` chunks of one unit.
 
-    The messages are those of `build_broadcast_steps` in the opposite direction, with the same units
-    and `grains` (None: one unit per message), which must also be multiples of each other for the
-    children of a rank (not checked). A leaf sends from INPUT. Every other rank adds the messages of
-    its children by RECV_REDUCE, children with larger `grains` first, equal ones by rank. The first
-    child's message is added to INPUT, the others to the partial sum. The partial sum is in SCRATCH,
-    at the root in OUTPUT, at the offset of the units; a rank sends it when all children are added.
-    With one rank there are no steps, not even a copy to OUTPUT.
+    The messages are those of `build_broadcast_steps` in the opposite direction. Each message
+    to a parent has `grains` units (None: 1). A leaf sends its INPUT. Any other rank adds the
+    messages of its children, larger `grains` first, ties by rank: the first to INPUT, any
+    other to the partial sum. That is in SCRATCH, at the root in OUTPUT. It is sent after the
+    last child.
 
-    A step depends on the addition before it of the same units. So that all leaves send the chunks
-    in the same order, their sends also wait for earlier ones, even without `grains`
-    (`_Messages.find_windows`, `latency_chunks`). If most ranks are inner ranks in only one of the
-    trees 2 k and 2 k + 1, further sends wait with `chunks_per_level` (`_find_paces`). Steps are
-    sorted by rank, then by the first chunk of the message, then tree, receives before sends, then
-    the order of the children.
+    `latency_chunks` and `chunks_per_level` only add dependencies that delay sends. Steps are
+    sorted by rank, first chunk, tree, receives before sends, then children. One rank has no
+    steps, so OUTPUT is not written. `grains` of siblings must be multiples of each other (not
+    checked).
     """
     ranks = parents.shape[1]
     if grains is None:

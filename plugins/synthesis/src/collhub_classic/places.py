@@ -143,24 +143,17 @@ class EntryPlaces:
 
     @classmethod
     def of(cls, plan: MessagePlan, accesses: BlockAccesses, places: BlockPlaces) -> EntryPlaces:
-        """Choose the buffer and the offset at which every block of a message is read and written.
+        """Choose where each entry (a block of a message) is read and written, in units of a block.
 
-        An entry is a block of a message. Offsets are in units of one block.
-
-        - `target`: OUTPUT if the receiver requires the block, else SCRATCH. In a reduce-scatter
-          only the last write of a block is in OUTPUT, because in place OUTPUT is a part of INPUT.
-          SCRATCH slots of a rank count from 0, one per distinct block, ascending by block.
-        - `source`: the target of the last write of the block on the sender before, or INPUT without
-          one.
-        - `operand`: the target of the last write of the block on the receiver before, or INPUT.
-        - `staging`: a separate SCRATCH slot after the others, for a reducing message whose receiver
-          sends the same block in the same round. The message is received there and added later.
-          Otherwise -1.
-        - `needs_copy`: a staged message whose receiver did not write the block before. The block is
-          first copied from INPUT to OUTPUT, which is then the `operand`.
-        - `is_copied`: the `source` is OUTPUT instead of INPUT, because the sender copies the block
-          there. That is so for the copies of `needs_copy`. In messages of several blocks it is also
-          so for the blocks of `find_retained_blocks`.
+        - `target`: OUTPUT if the receiver needs the block (for a reduce-scatter only at the last
+          write), else a SCRATCH slot of the rank, one per block, ascending from 0.
+        - `source`, `operand`: target of the last write of the block before, on the sender or the
+          receiver; INPUT without a write.
+        - `staging`: for a reduction whose receiver sends the block in the same round, a SCRATCH
+          slot after those, from which it is added later. Otherwise -1.
+        - `needs_copy`: a staged entry without an earlier write; `operand` is a copy in OUTPUT.
+        - `is_copied`: `source` is a copy in OUTPUT instead of INPUT. So are copied blocks of
+          `needs_copy`, and in messages of several blocks those that the sender keeps.
         """
         message, block = accesses.message, accesses.block
         source, target = plan.source[message], plan.destination[message]

@@ -59,33 +59,18 @@ _MAX_ESTIMATED_RANKS = 128
 
 
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
-    """Synthesize the algorithm `name` in the fastest of its rank orders (`_find_orders`).
+    """Synthesize the classic algorithm `name` in the fastest of the rank orders that it permits.
 
-    Uneven collectives are passed to `_synthesize_uneven`. Otherwise every order is simulated;
-    without a simulator (or for a simulated time of 0) its time is estimated from all messages
-    (`estimate_ns`). Of equally fast orders the first in the list wins. If there is one order
-    and `request.needs_time` is False, it is not timed. Its time is then the lower bound in ns,
-    or 1 without a bound.
+    Each order is simulated; if that gives no time or 0, the time is estimated from all
+    messages. The first of equally fast orders is taken. A single order is not timed if
+    `request.needs_time` is False; its time is then the lower bound in ns, or 1 without a
+    bound. After Ctrl-C or at a limit of the search, the best order so far is taken; without
+    one, `KeyboardInterrupt` passes through. The statistics have rounds, cost and details of
+    the plan, and the order unless it is 0, 1, 2, ... Uneven collectives have own rules.
 
-    `KeyboardInterrupt` (Ctrl-C, a limit of the search) ends the trials: the best complete order
-    is returned. Without a complete order the interrupt passes through.
-
-    The statistics are the planner's details, `rounds`, `cost`, and `order` (as `2,0,1`) unless
-    it is 0, 1, 2 and so on. The algorithm has them in the extension `collhub-classic`, with
-    name, topology, occupancy and bytes, and `time_ns` if it was timed.
-
-    Raises the first that applies, for collectives that are not uneven:
-
-    1. `InputError` (`collective-unsupported`) if the algorithm does not define the collective.
-    2. `UsageError` (`one-rank`) for a single rank.
-    3. `InputError` (`too-large`) for too many blocks in messages, or too many links passed
-       (`_check_passed_links`).
-    4. Errors of the planner, such as for its options or number of ranks.
-    5. The errors of `_check_size`: `too-large`, `size-too-small` for fewer bytes than units,
-       and `size-not-served` for a forbidden number of units.
-    6. `UsageError` of the option `order` (`_find_orders`).
-
-    `InputError` (`disconnected`) is raised when a route is needed between NPUs without a path.
+    Raises `InputError` (`collective-unsupported`, `too-large`, `size-too-small`,
+    `size-not-served`, `disconnected`, or of the plan), and `UsageError` for a single rank or
+    an invalid option `order`.
     """
     if request.collective.kind.traits.is_uneven:
         return _synthesize_uneven(name, request, options)

@@ -209,17 +209,15 @@ def _find_worst_partition(
     num_compute: int,
     rate: Fraction,
 ) -> tuple[int, list[list[int]]]:
-    """Find the partition P of the compute nodes that minimizes c(E(P)) - rate * |P|.
+    """Divide the compute nodes into blocks with minimum capacity - rate * number of blocks.
 
-    c(E(P)) is the capacity between blocks. With switches, it is half the sum of the minimum cuts
-    around the blocks. Partitions with a single block count too. Returns (value, P). The value is
-    the minimum times twice the denominator of `rate`, an integer; it is negative for a positive
-    rate.
+    The capacity is that of the links between blocks. With switches, it is half of the sum of
+    the minimum cuts around each block. A single block is permitted. Returns (value, blocks).
+    The value is the minimum times twice the denominator of `rate`, an integer.
 
-    Nodes are added in ascending order. For each new node, the set of minimum value around it is
-    computed, of several the smallest one. All blocks that this set meets are merged with the new
-    node. A merged block is moved to the end of the list and starts with its newest node. Hence
-    neither the blocks nor their nodes are sorted.
+    The blocks are unsorted: compute nodes are added in ascending order, and each is merged
+    with all blocks that its set meets. That set is the smallest one of minimum value around
+    the node. A merged block is the last one, and begins with its newest node.
 
     Raises `InputError` (`capacities`) if the scaled capacities add up to 2^60 or more.
     """

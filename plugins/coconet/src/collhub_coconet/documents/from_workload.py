@@ -237,30 +237,18 @@ def extract_program(workload: Workload) -> BoundProgram:
 
 
 def build_program(workload: Workload, statements: Mapping[int, Fields]) -> BoundProgram:
-    """Return the program that statements describe, with its sizes and its history.
+    """Build the program that statements of nodes describe, with its sizes and its history.
 
-    `statements`: fields of each statement by the first row that has it, in the order of rows.
-    The header is the object `program` of the first statement that has one; other headers are
-    ignored. Fields that it lacks get these defaults:
+    `statements`: fields by row of the node. The first `program` in them is the header. Fields
+    that it lacks have these defaults:
 
-    - name: the name of the source file up to the first dot, "workload" if that is empty
-    - outputs: results of operations that no operation reads, in the order of the operations
-    - ranks of a group: all ranks of the workload
-    - arguments: all that statements declare, in the order of the first declarations
-    - sizes of symbols, stages, chains, axes of a mesh and history: none
+    - name: name of the source file up to the first dot, or "workload"
+    - outputs: results that no operation reads; arguments: all that are declared
+    - number of ranks: that of the workload; any other field: none
 
-    Each operation occurs once, after its operands. An operation may leave its `result` out.
-
-    Raises `InputError`:
-
-    - `tensor-attributes`: Statements give an operation or an argument in different ways.
-      Operations read each other in a cycle. A `result` is not the derived type. Numbers of
-      ranks, mesh sizes or sizes of symbols are no integers.
-    - `schema` and the codes of the typing rules: the program violates them.
-    - `ranks`: a group has fewer than 2 ranks. `size`: a size is below 1. `mesh`: the mesh has
-      another number of ranks.
-
-    Whether sizes of symbols are within their bounds is not checked.
+    Raises `InputError` for unequal declarations of one name, wrong results, cyclic operations
+    and numbers that are no integers (`tensor-attributes`). It also raises it for an invalid
+    program, fewer than 2 ranks (`ranks`), a size below 1 (`size`) and a wrong `mesh`.
     """
     header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}

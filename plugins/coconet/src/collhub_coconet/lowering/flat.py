@@ -178,23 +178,17 @@ class _FlatBuilder:
         return np.asarray(self.binding.ranks_of(group), np.int64)
 
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
-        """Return the grid, the division into chunks, of the tensor that an operation communicates.
+        """Return the division of the result of a communication into blocks and chunks.
 
-        The tensor has the shape of the operation's result. The chosen number of chunks is that for
-        the operation, or for the first member of its bucket. The first rule that applies:
+        Each block has the same number of chunks. C is the number chosen for the operation (in a
+        bucket, for its first member); U is the number of units of the chosen algorithm.
 
-        1. Uneven collectives: the grid of the result of `build_row_grids`, one block with the
-           chosen number of chunks of rows.
-        2. Send: `before`, the grid of its operand, if it is not None. Otherwise each block has the
-           chosen number of chunks; there is one block per rank along the sliced dimension, or one
-           block if the value is not sliced.
-        3. ReduceScatter: one block per rank, along the dimension of the operation (default 0).
-        4. AllGather and AllToAll: one block per rank, along the sliced dimension of the operand. An
-           AllToAll is also divided along the sliced dimension of its result (`across`).
-        5. Others: one block.
-
-        In rules 3 to 5, a block has (chosen chunks) x (units of the chosen algorithm) // blocks
-        chunks, and `before` is ignored. Raises `HubError` if the chosen algorithm does not fit.
+        - Uneven collective: one block with C chunks of rows.
+        - Send: `before`, the operand's grid. If it is None: C chunks in each of one block per
+          rank along the sliced dimension; one block if the value is not sliced.
+        - ReduceScatter: one block per rank along its dimension (default 0).
+        - AllGather, AllToAll: one block per rank along the operand's sliced dimension.
+        - Any other: one block. It and the two cases above have C * U // blocks chunks per block.
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
@@ -455,21 +449,17 @@ class _FlatBuilder:
         return self.orders[key]
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add a SEND for each chunk and rank of the sending group, and its RECV on the other.
+        """Add the SEND and RECV nodes that move a value from one group of ranks to another one.
 
-        Partners have the same position in both groups. A chunk of a sliced value is sent only by
-        the rank that owns it, otherwise every rank sends all chunks. All SENDs are added before all
-        RECVs. The tag is the number of tags so far plus the number of the chunk, equal on all
-        ranks.
+        Each rank sends to the rank at the same position of the other group. A sliced value is
+        sent by the owner of each chunk; any other value is sent completely by every rank. All
+        SENDs come before all RECVs. The tag is the number of tags before, plus the number of the
+        chunk.
 
-        The bytes of a message are computed in three steps, the first two rounded up:
-
-        1. the bytes of the value on a rank, divided by the number of chunks there
-        2. divided by `data_share` of the choice, at least 1
-        3. plus `step_bytes` of the choice
-
-        A SEND waits for the producers of its chunk of the operand. The RECV becomes the producer of
-        the chunk of the result. A `Message` is appended to `parts`.
+        The bytes of a message are the bytes of the value on a rank, divided by its chunks there
+        and by `data_share`; each division is rounded up, the result is at least 1. Then
+        `step_bytes` is added. A SEND waits for the producers of its chunk. The RECV is the new
+        producer.
         """
         kind = self.program.types[operation.name]
         ours = self._ranks(self.program.types[operation.reads[0]].group)

@@ -135,26 +135,18 @@ _FAMILIES = {
 
 
 def check_stage(program: Program, members: Sequence[str], conditions: Conditions) -> str:
-    """Check that operations can be one kernel, and return the family of the stage.
+    """Check that operations can be one kernel, and return the family of this stage.
 
-    `members`: names of operations of the program, at least one, in any order. An unknown
-    name raises `KeyError`. The conditions are checked in this order, for the operations in
-    program order. Those that hold are recorded in `conditions`; the first violated one
-    raises `RefusedMoveError`:
+    `members`: names of at least one operation (`KeyError` if unknown). The first violated
+    condition raises `RefusedMoveError`; `conditions` records those that hold. In this order:
 
-    1. `no-cycle`: no operation outside of the set reads a member (also indirectly) and is
-       read by one.
-    2. `one-communication`: the communications are those of a family (`_find_family`). The
-       family is `pointwise` without any.
-    3. `pointwise`: every computation is pointwise, a reduction to a scalar, an Update or a
-       Slice.
-    4. `one-space`: the tensor over which an operation iterates (`_find_space`) fits the one
-       with the most dimensions, the first of several. It has the same group and a
-       compatible layout. Aligned at the end, its dimensions are 1 or equal (`_fits`).
-    5. `slices-only`, in the family `RS-C-AG`: operations need only slices
-       (`_check_slices`).
-    6. `slices-only`, in the family `RSV-C-AGV`: AllGatherVs depend on the ReduceScatterV
-       and have its counts.
+    1. `no-cycle`: no other operation depends on a member and is needed by a member.
+    2. `one-communication`: communications form a family; without any it is `pointwise`.
+    3. `pointwise`: a computation is pointwise, a reduction to a scalar, an Update or a Slice.
+    4. `one-space`: the tensor of each operation can be broadcast to the one with the most
+       dimensions; the groups are equal and the layouts compatible.
+    5. `slices-only`: family `RS-C-AG`: operations need only slices. Family `RSV-C-AGV`: each
+       AllGatherV depends on the ReduceScatterV and has its counts.
     """
     inside = set(members)
     operations = [program.by_name[name] for name in sorted(inside, key=program.places.__getitem__)]

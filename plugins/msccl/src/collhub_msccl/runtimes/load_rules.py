@@ -413,23 +413,18 @@ def check_chains(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse steps that must continue the wait of a nop but do not wait themselves.
+    """Refuse steps that must continue the waiting of nops before them, but do not wait.
 
-    A step waits if its `depid` is at least 0; a missing `depid` counts as 0. Nops serve to wait for
-    several steps. After one or more nops of which any waits, the next step that is no nop has a
-    requirement:
+    A step waits if its `depid` is at least 0 or missing. A nop that waits opens a chain; any
+    other nop is ignored. The next step that is no nop decides about an open chain:
 
-    - If it waits, the requirement is met.
-    - If it is a reduction that joins, the requirement passes to the next step that is no nop.
-    - Otherwise the step is refused as `unfinished-nop-chain`, and the requirement ends.
+    - If it waits, it closes the chain.
+    - If it is a reduction that joins, the chain stays open for the next step that is no nop.
+    - Otherwise it is refused (`unfinished-nop-chain`), and it closes the chain.
 
-    A requirement at the end of the thread block is no finding. Nops that do not wait have no
-    effect.
-
-    A reduction `re` joins if all of this holds: it does not wait; the previous step that is no nop
-    is a `re` with the same destination (buffer and offset) and source buffer; that `re` has the
-    `hasdep` 0 or none, and is not the 16th (`MAX_OPERANDS`) `re` of the thread block. `block`: the
-    thread block; no attribute of its steps is required. `name`: its name for messages.
+    A step `re` joins if the previous step that is no nop is a `re` with the same destination
+    (buffer and offset) and source buffer. That `re` has `hasdep` 0 or none, and is not the
+    16th of the thread block. A chain that is open at the end is permitted.
     """
     is_pending = False
     run: _ChainKey | None = None

@@ -277,20 +277,17 @@ def arrange(
     children: Int64Array,
     fusable: Edges,
 ) -> Arrangement | None:
-    """Return an order of execution of all rows, with the rows that are fused into other rows.
+    """Order all rows of a draft for execution, with some rows fused into another row each.
 
-    The order respects the dependencies of the draft, messages (receive after send), the order of
-    rows on each side of each connection, and the pairs (`parents`, `children`). `fusable`: pairs
-    (rows, row that may be fused into each), for example (receive, send that forwards its data).
-    Fused rows count as one node of the order.
+    Dependencies, messages (send before receive), connections (rows of each side in order) and
+    the pairs (`parents`, `children`) must be respected. `fusable`: pairs (target rows, rows
+    to fuse into them); a fused row and its target count as one node.
 
-    All pairs are fused at first. If the order then has a cycle, the pairs whose node is in a cycle
-    or between two cycles are no longer fused, and the order is computed again. Returns `None` if
-    there is a cycle without such a pair.
+    First, all pairs are fused. While there is a cycle, the pairs in it or between cycles are
+    given up, and the order is computed again. None if a cycle has no such pair.
 
-    `position`: int64 by row, from 0, with gaps; fused rows have the position of the row into which
-    they are fused. Nodes are sorted by the longest path to them, then by row. `fused_into`: int64
-    by row, the row into which it is fused, or -1.
+    In the result, `position` (int64, with gaps) is the place of the node: nodes are sorted by
+    the longest path to them, then by row. `fused_into` is the target of a row, or -1.
     """
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]

@@ -153,18 +153,18 @@ def program_of(
     proxies: Proxies,
     ranges: Ranges,
 ) -> Program:
-    """Build the arrays that the simulation kernel executes, from a plan and its cells.
+    """Build the arrays that the simulation kernel executes, from a plan and its ranges of cells.
 
-    All ranges must be inside their buffers (not checked). A move is a group of ranges of an
-    operation with equally many cells: the sources are added and written to the destinations.
-    Moves are numbered over all operations, consecutively within each. Reads and writes are
-    sorted by move, then in the order of `ranges`. An array `..._first` has one entry more than
-    there are groups: group k has the entries from [k] to [k + 1] - 1.
+    A move is a group of ranges of one operation with equally many cells. The sum of its
+    sources is written to every destination. Moves are numbered in the order of operations.
+    Reads and writes are sorted by move, then in the order of `ranges`. In an array
+    `..._first`, group k has the entries from [k] to [k + 1] - 1.
 
-    `flushes` is 1 only for operations on port channels that flush. `read_is_packet` is that of
-    the range, but 0 for a `ppkt` on port channels, whose proxy copies packets without waiting
-    for their flags. `write_proxy` is the lagging channel that writes the range, -1 for none.
-    The arguments are not changed.
+    - `flushes`: 1 for operations on port channels that flush by themselves, otherwise 0.
+    - `read_is_packet`: that of the range, but 0 for an operation `ppkt` on port channels.
+    - `write_proxy`: number of the lagging channel that writes the range, -1 for none.
+
+    Ranges must be inside their buffers; this is not checked.
     """
     table = plan.operations
     rows = len(table)

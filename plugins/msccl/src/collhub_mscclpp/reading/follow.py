@@ -65,24 +65,18 @@ class PlanFollower:
             self._announced[counter].extend([[]] * min(initial, len(plan.operations)))
 
     def follow(self, operation: int) -> None:
-        """Translate the next operation of the launch to steps and dependencies in `self.steps`.
+        """Add the steps and dependencies of one operation of the plan (its row) to `self.steps`.
 
-        `operation`: its row in the plan. Operations must be given in an order in which they can be
-        executed; this is not checked. The effect by kind of operation:
+        Call it in an order in which the operations can be executed; this is not checked.
 
-        - Wait, acquire: from each counter of the operation, the oldest remaining signal is taken.
-          The next step of the block depends on the steps that it announced. Announced steps without
-          a lane get this block as lane. Without a remaining signal there is no dependency.
-        - Signal, release: one signal per counter is added, which announces steps of the block
-          (`_follow_signal`).
-        - Barrier: the next step of the block depends on the earlier steps of all blocks at the
-          barrier. These are determined when the first block of a round is followed.
-        - Data, for each group of ranges: a single source is copied to all destinations. Several
-          sources are summed into the first destination on the block's own rank (`_add_sum`), which
-          is then copied to the other destinations. `StopIteration` is raised if there is none. Then
-          the operation's signals are added as for a signal.
-
-        Other and unknown operations have no effect on steps.
+        - Wait, acquire: takes the oldest signal of each counter, if any. The next step of the
+          block depends on the steps of that signal. Those without a lane get the block's lane.
+        - Signal, release: adds a signal with earlier steps of the block to each counter.
+        - Barrier: the next step depends on the earlier steps of all blocks at the barrier.
+        - Data, per move: a single source is copied to all destinations. Several are added into
+          the first destination on the block's rank (`StopIteration` without one), which is then
+          copied to the other destinations. Signals are added last.
+        - Any other operation has no effect.
         """
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])
