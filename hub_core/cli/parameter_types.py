@@ -118,18 +118,15 @@ class _TopologyText(_FileName):
     ) -> list[CompletionItem]:
         """Complete a topology text; every completion contains the text before the completed part.
 
-        Only the part after the last `+` (joins planes) or `*` (joins dimensions) is completed. The
-        case of letters counts. Without `?` in this part, the candidates are, in this order:
+        Only the part after the last `+` (joins planes) or `*` (joins dimensions) is completed.
+        The case of letters counts; equal texts are one candidate. Without `?` in this part, the
+        candidates are, in this order:
+        - an item of type `file` (the shell completes files), unless the text has a `+` or `*`
+        - examples such as `ring:8`, if they or the builder's name begin with the part, by name
+        - names, by alphabet, of builders without required argument that begin with the part
 
-        - one item of type `file` (the shell completes files), unless the text has a `+` or `*`;
-        - examples of builders, such as `ring:8`, if the example or the name of the builder begins
-          with the part, in the order of names;
-        - names that begin with the part of builders that need no argument, in alphabetical order.
-
-        A repeated text is omitted. After `?`, only the text after the last `&` is completed. If it
-        begins with `network=`, the candidates are `network=` plus the examples of fat-tree,
-        leaf-spine, dragonfly and switch, if installed. Otherwise they are the entries of `_QUERY`:
-        keys with `=`, and `multicast=true`, `reduce=true` and `by-rail=true`. Their order is kept.
+        After `?`, only the text after the last `&` is completed. After `network=` the candidates
+        are examples of installed networks, else keys with `=` and such as `reduce=true`.
         """
         from click.shell_completion import CompletionItem
 

@@ -275,14 +275,15 @@ def _create_ambiguity_error(
 ) -> HubError:
     """Create the error for an input of which no reader or several readers recognize the format.
 
-    `fitting`: readers whose signature matches; `named`: readers with the suffix; `noun`: the kind
-    of readers in messages. The error is the first of these that applies:
+    `fitting`: readers whose signature matches; `named`: readers with the suffix; `noun`: the
+    kind of readers in messages. The error is returned, not raised. The first rule that
+    applies:
 
-    - `InputError` (`unknown-format`): nothing in `fitting`, and the text is in UTF-16.
-    - `InputError` (`ambiguous-format`) with the names of `fitting`, or of `named` if `fitting` is
-      empty; the remedy is `--from`.
-    - `PluginError` (`not-available`): a plugin that is not loaded may have the reader.
-    - `InputError` (`unknown-format`): no reader; the remedy is `--from`.
+    - `fitting` is empty and the text is in UTF-16: `InputError` (`unknown-format`).
+    - `fitting` or `named` has a reader, even a single one: `InputError` (`ambiguous-format`).
+      It lists `fitting`, or `named` if that is empty; the remedy is `--from`.
+    - A plugin that is not loaded may have the reader: `PluginError` (`not-available`).
+    - Otherwise: `InputError` (`unknown-format`); the remedy is `--from`.
     """
     location = Location(opened.source.name)
     if not fitting and opened.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -66,22 +66,15 @@ class _Member(NamedTuple):
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
     """Open a file, folder, set of rank files or standard input (`-`); read only the first bytes.
 
-    A set has files `PREFIX.<rank><suffix>`, or such as `rank0<suffix>`, with a suffix of a format
-    of rank files. A path names it by its prefix, by a member, or by a folder that has no other set.
-    If other formats share the suffix, the content of the first member must agree (`_is_set`). The
-    first of these rules that applies decides:
-
-    - A folder with the identifying file of a folder format: all its files.
-    - A set in such a folder, or in a folder directly in it: all files of that folder, under the
-      name of the set, because other files may be needed to interpret it. If they cannot be opened,
-      a warning is reported, and the set is opened by the next rule.
-    - A set: one part per member, by rank, with the head of the first.
-    - Any other folder: all its files; `InputError` if none of `formats` is a folder format.
-    - Anything else: a single file or pipe.
-
-    Contents are loaded on demand, with a size limit. Raises `InputError` for an input that is
-    missing, empty, unreadable or begins with 4096 zero bytes, for a folder with more than
-    `MAX_FOLDER_FILES` files, and if the path names several sets.
+    A set is files `PREFIX.<rank><suffix>` or such as `rank0<suffix>`, with a suffix of a rank
+    format and, if it is shared, a matching first member. `path` is its prefix, a member, or a
+    folder with only this set. The first rule decides:
+    1. A folder with the identifying file of a folder format: all its files.
+    2. A set in such a folder or directly below: all its files, under the set's name. If this
+       fails, a warning is reported and rule 3 applies.
+    3. A set: one part per member, by rank, with the head of the first.
+    4. Another folder: all its files, `InputError` without a folder format. Else: one file.
+    `InputError`: several sets, too large folders, missing, empty, unreadable or zero content.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:

@@ -121,12 +121,14 @@ def _choose_paths(
     sizes: Int64Array,
     waiting_bytes: Float64Array,
 ) -> dict[_Connection, tuple[int, ...]]:
-    """Return the fastest path of each (source, destination, channel), as ranks including both ends.
+    """Return the fastest path of each (source, destination, channel), as ranks from end to end.
 
-    Connections with most bytes choose first, then lower numbers; the result is sorted. A link takes
-    its latency plus (waiting bytes + largest message) / bandwidth. A path adds the bytes of its
-    connection to those waiting. Only plane `channel` mod planes and NPUs with a rank are used.
-    `sizes`: bytes by row; `waiting_bytes`: initial, by link. Raises `UsageError` (`not-connected`).
+    A path uses only links of plane `channel` mod planes and NPUs with a rank; of equally fast
+    ones, the fewest links. A link takes its latency plus (waiting bytes + largest message of
+    the connection) / bandwidth. The connection with most bytes chooses first, then the lower
+    one. It adds its bytes to those waiting on its links. The result is sorted by connection.
+    `sizes`: bytes by row of the steps; `waiting_bytes`: initial, by link. Raises `UsageError`
+    (`not-connected`).
     """
     npus = placement_of(algorithm) or tuple(range(algorithm.num_ranks))
     rank_of_npu = {npu: rank for rank, npu in enumerate(npus)}

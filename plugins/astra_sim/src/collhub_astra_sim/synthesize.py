@@ -186,9 +186,9 @@ def _build_placed_plan(
     """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs.
 
     `plan_of` gets kind, ranks and `size` (bytes of the full buffer), and delay, width,
-    `small_group` and `root` of the options. It also gets the duration of a reduction. This
-    is the time of the reduced bytes at the memory bandwidth of the options, rounded down to
-    ns, and then multiplied by `_ACCESSES`. Without a bandwidth it is 0.
+    `small_group` and `root` of the options. It also gets the duration of a reduction. This is
+    the time of the reduced bytes at the memory bandwidth of the options, rounded down to ns,
+    and then multiplied by `_ACCESSES`. Without a bandwidth it is 0.
 
     Raises the errors of `plan_of`. The last four results are cached by the arguments and
     shared, so callers must not modify them.

@@ -102,16 +102,15 @@ def expand_workload(
 ) -> Expanded:
     """Replace the collectives of a workload by the messages of their algorithms.
 
-    The algorithm is that of the last of `rules` that matches the collective, else the one
-    that the workload names, else a native one. Calls of collectives on the host become
-    computations. The result has the new workload, the use of each rule, all algorithm records
-    of `maker` and the losses. `maker` gets new templates; `workload` is not changed.
-
-    - `splits`: equal concurrent pieces per collective, unless the workload names the
-      algorithm. None: the division of the job's system for native algorithms, if specified,
-      otherwise 1.
-    - `times`: simulated times. They give computations their durations, and order the nodes of
-      a rank that share a slot (device, host, communication) by start. None: no such order.
+    The algorithm is that of the last matching rule of `rules`, else the one that the workload
+    names, else a native one. Calls on the host become computations. The result has the new
+    workload, uses of rules, records and losses. `maker` gets new templates.
+    - `splits`: concurrent pieces per collective, unless the workload names the algorithm.
+      None: for native algorithms as the job's system, if specified, otherwise 1.
+    - `times`: simulated durations of computations, and an order by start of the nodes of a
+      rank that share a slot (device, host, communication). None: old durations, no order.
+    Raises `InputError` for `collectives-differ` or `algorithm` (ranks disagree),
+    `no-algorithm`, `never-ends` (in `times`) and `too-large` (tags), and errors of `maker`.
     """
     workload = replace(workload, nodes=_convert_host_calls(workload.nodes))
     nodes = workload.nodes

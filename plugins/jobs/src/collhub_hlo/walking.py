@@ -178,17 +178,15 @@ class _Evaluation:
     def _compute(self, frame: _Frame, instruction: Instruction) -> None:
         """Append a row for the computation of an instruction, or add it to an earlier row.
 
-        The row has the operations and the accessed bytes of the instruction, each at most
-        `_LARGEST`. It is stored as the value of the instruction, for which its users wait. An
-        instruction is blocking if the module runs in the order of its schedule and its opcode does
-        not end with `-start`. The next blocking row waits for the row of a blocking instruction
-        (`frame.tail`).
+        The row is the value of the instruction, for which its users wait. It has operations and
+        accessed bytes, each at most `_LARGEST`. An instruction is blocking if the module runs in
+        the order of its schedule and the opcode does not end with `-start`.
 
-        With the option `merge_compute`, the work of a blocking instruction is added to `_open_row`,
-        if there is one; the dependencies of that row do not change. The row of a blocking
-        instruction becomes `_open_row`, unless the frame is asynchronous; any other new row ends
-        it. Fusions with collectives and custom calls of unknown work are counted as losses. Raises
-        `InputError` for too many rows.
+        With the option `merge_compute`, a blocking instruction adds its work to the open row, if
+        there is one, without new dependencies. Otherwise a row is added. If it is blocking, the
+        next blocking row of the frame waits for it. It then becomes the open row, unless the
+        frame is asynchronous; any other new row closes the open row. Fusions with collectives and
+        custom calls of unknown work are losses. Raises `InputError` for too many rows.
         """
         names = called_names(instruction) if instruction.opcode == "fusion" else []
         body = self._module.computations[names[0]] if names else None

@@ -358,26 +358,18 @@ class _GraphBuilder:
     def _convert(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add the nodes of an instruction to the graph, and return its value.
+        """Add the nodes of an instruction to the graph, and return its value by the first rule.
 
-        `operands` and `shapes`: values and shapes of the operands. A value is the name of a
-        tensor, a number, a broadcast that is not yet added, a tuple of values, or None for
-        tokens. The first rule that fits decides:
+        1. Collectives, also their `-start`: nodes of the collective.
+        2. Another `-done`, and opcodes such as `copy`: the first operand, None without operands.
+           `tuple`: all operands. `get-tuple-element`: an entry of its operand. No node is added.
+        3. `call`, `fusion`, `async-start`, `while`, `conditional`: the called computations.
+        4. `constant`: a number if it is a scalar, else a new input. `after-all`, `token`: None.
+        5. A result of one array: pointwise, else structural aten operators, if they express it.
+        6. All other ones: a node `hlo.OPCODE`.
 
-        1. Collectives, also their `-start`, are added by `_add_collective`.
-        2. Any other `-done` and the opcodes of `_ALIASES` (such as `copy`) have the value of
-           the first operand, None without operands. A `tuple` has the tuple of all operands,
-           and a `get-tuple-element` one entry of its operand. No nodes are added.
-        3. `call`, `fusion`, `async-start`, `while` and `conditional` are evaluated by `_call`.
-        4. A constant scalar is a number; other constants are new inputs. `after-all` and
-           `token` give None.
-        5. An instruction whose result is a single array becomes pointwise or structural aten
-           operators, if some express it (`_add_pointwise`, then `_add_structural`).
-        6. All others become a node `hlo.OPCODE` without assumptions about it.
-
-        Raises `InputError` for instructions that a graph cannot contain, and more than
-        `MAX_NODES` nodes, and `_MisfitError` for an instruction that lacks an operand or attribute
-        or that names dimensions which do not exist.
+        Raises `InputError` for an instruction that a graph cannot contain and for too many nodes,
+        `LookupError` or `ValueError` for a missing operand or attribute.
         """
         opcode = instruction.opcode
         if collective_of(opcode) is not None:
@@ -966,17 +958,16 @@ class _GraphBuilder:
     def _multiply(self, left: str, right: str, instruction: Instruction) -> str:
         """Add a dot product, and return the name of its result.
 
-        The attributes of `instruction` name the batch and contracted dimensions of both
-        operands; all others are free. The left operand is permuted to (batch, free,
-        contracted), the right one to (batch, contracted, free). The result has the dimensions
-        (batch, free left, free right).
+        The attributes of `instruction` name the batch and contracted dimensions of both operands;
+        the rest is free. The left operand is permuted to (batch, free, contracted), the right one
+        to (batch, contracted, free). The result has (batch, free left, free right).
 
-        No reshape is needed without batch dimensions, if there are one contracted dimension,
-        one free dimension on the right, and at least one on the left. The product is then
-        aten.mm for one free dimension on the left, else aten.matmul. Otherwise both operands
-        are reshaped to the form of aten.mm, or with batch dimensions of aten.bmm, and the
-        result is reshaped to the shape of the instruction. Shapes of the operands are not
-        compared.
+        - Without batch, one contracted dimension, one free one on the right and one on the left:
+          aten.mm. With several free ones on the left: aten.matmul.
+        - Otherwise operands are reshaped for aten.mm, or with batch for aten.bmm, and the result
+          to the shape of the instruction.
+
+        Raises `ValueError` for a dimension that an operand lacks. Shapes are not compared.
         """
         sides = ("lhs", "rhs")
         contracted = [_read_integers(instruction, f"{side}_contracting_dims") for side in sides]

@@ -225,8 +225,8 @@ class ListSearch:
         4. the start times of the first of `seeds`, if any, as keys, six trials
         5. N times the start times of the best schedule, randomly changed, as keys
 
-        Kinds 1 and 4 are always complete. The other kinds stop, or do not begin, if the best
-        time is at most `goal` ticks or a limit of the budget is reached.
+        Kinds 1 and 4 are always complete. The other kinds stop, or do not begin, if the best time
+        is at most `goal` ticks or a limit of the budget is reached.
         """
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
         state = _Best(self)

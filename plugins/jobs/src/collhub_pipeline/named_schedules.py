@@ -227,16 +227,16 @@ def build_named(name: str, shape: Shape) -> Schedule:
 def _build(name: str, shape: Shape) -> Schedule:
     """Build the schedule with a name for a shape, without recomputation and memory check.
 
-    Warm-ups (forward passes before the first backward pass) of the shape count only for
-    gpipe, 1f1b and eager-1f1b. Rules of the names; the first one that is broken raises
-    `UsageError` with its code. An unknown name raises `KeyError`.
-    - `slices`: several token slices only for those three, zb-h1 and zb-h2
-    - `chunks` per device: any for interleaved, interleaved-zb and looped-bfs; even for
-      hanayo; 2 for zbv, dualpipe-v, v-half and v-min; else 1. Default 2 for the latter five.
+    The first broken rule raises `UsageError` with its code; an unknown name `KeyError`.
+    - `slices`: several token slices only for gpipe, 1f1b, eager-1f1b, zb-h1 and zb-h2. These
+      add `slices` - 1 forward passes, at most all, before the first backward pass.
+    - `chunks` per device: any for interleaved, interleaved-zb, looped-bfs; even for hanayo; 2
+      for zbv, dualpipe-v, v-half, v-min; else 1. Default 2 for the latter five, else 1.
     - `micro-batches`: for the two interleaved ones a multiple of max(1, microbatches //
       devices); for dualpipe-v at least 2 per device
     - `two-directions`: equal stages, then even numbers of microbatches and of devices
-    - `option-value`: given warm-ups are one per device, each at least 1
+    - `option-value`: warm-ups of the shape (only for the first three names of `slices`) are
+      one per device, each at least 1
     """
     devices, micros = shape.devices, shape.micros
     has_waves = name in _V_SHAPES or name == "hanayo"

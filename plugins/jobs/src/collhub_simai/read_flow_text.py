@@ -40,17 +40,18 @@ class _Collective(NamedTuple):
 
 
 def read(source: Source, options: SimaiFlowOptions) -> Algorithm:
-    """Read the flows of one collective as an algorithm whose units are bytes (`build_algorithm`).
+    """Read the flows of one collective as an algorithm whose units are bytes.
 
-    The collective is that of the first flow, or of the first flow of the layer `options.layer`; all
-    groups that execute it at the same time are included. A note reports the number of flows of
-    other collectives, a warning the number of flows that are missing according to the first line.
-    A relative delay becomes a computation before the send. The extension `SIMAI_FLOWS` has the
-    collective's layer, group type, operation and loop state.
+    The collective is that of the first flow, or of the first flow of the layer
+    `options.layer`. All groups that execute it at the same time are included. A relative
+    delay becomes a computation before the send. The extension `SIMAI_FLOWS` has the
+    collective's layer, group type, operation and loop state. A note reports the number of
+    flows of other collectives, a warning how many flows are missing according to the first
+    line.
 
-    Raises `InputError` for several files (`several-files`), for flow completion times of ns-3,
-    which have no dependencies (`no-schedule`), without a flow of the layer (`empty`), and with the
-    line for invalid lines, repeated or unknown flows.
+    Raises `InputError` for several files (`several-files`), for flow completion times of ns-3
+    (`no-schedule`) and without a flow of the layer (`empty`). Raises it with the line for
+    invalid lines, repeated or unknown flows, and more than `MAX_FLOWS` flows.
     """
     part = source.get_only_part("the text of the flows of a job")
     collective: _Collective | None = None

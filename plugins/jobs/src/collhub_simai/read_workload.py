@@ -328,17 +328,18 @@ def _num_collectives(text: WorkloadText, roles: Sequence[str]) -> int:
 
 
 def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
-    """Return the groups of tensor, data, expert and expert-data: int64[groups, size] each.
+    """Return the groups of tensor, data, expert and expert-data: int64[groups, size] by role.
 
-    The keys are `ROLES`. The rank with tensor position t, data position d and stage s has the
-    number t + T (d + D s). T is `model_parallel_NPU_group` (with the policy `MODEL` and without
-    this value: all GPUs), S is `pp`, E is `ep`, each 1 if missing or 0; D is GPUs / (T S).
-    - tensor: ranks that differ only in t; data: ranks that differ only in d.
-    - expert: ranks with the same t and s, and E consecutive d from a multiple of E.
-    - expert-data: ranks with the same t and s, and the same d modulo E; D / E ranks.
-
-    Members ascend, and groups ascend by their first member. Raises `InputError` (`simai`, line 1)
-    if T S does not divide the GPUs or exceeds them, and then if E does not divide D.
+    T is `model_parallel_NPU_group`, S is `pp`, E is `ep`, each 1 if missing or 0. But T is
+    `gpus` if the policy is `MODEL` and its value is missing. D is `gpus` / (T S). The rank
+    with tensor position t, data position d and stage s is number t + T (d + D s). A group
+    has:
+    - tensor: ranks that differ only in t
+    - data: ranks that differ only in d
+    - expert: E ranks of equal t and s, with consecutive d from a multiple of E
+    - expert-data: D / E ranks of equal t and s, with equal d modulo E
+    Members ascend, groups by their first member. Raises `InputError` (`simai`, line 1) if T S
+    does not divide `gpus`, then if E does not divide D.
     """
     tensor, stages = text.value(_TENSOR_KEY), text.value("pp")
     if text.policy == "MODEL" and _TENSOR_KEY not in text.values:

@@ -238,15 +238,14 @@ class _Calls:
     def build_records(self, rows: Int64Array, states: Int64Array) -> Records:
         """Convert nodes to operations with the given states; return one dump per rank.
 
-        `rows`: nodes, in ascending order of ranks; `states`: state of each entry of `rows`. The
-        operations of a rank have the order of `rows`; a rank without rows has an empty dump.
+        `rows`: nodes, in ascending order of ranks; `states`: state of each entry of `rows`. A
+        dump has the operations of its rank in the order of `rows`, or none. Sends and receives
+        are marked as point-to-point.
 
-        Every call of a collective gets its own group, which all its ranks share. So does every
-        message, that is a matched send and its receive, or an unmatched one (`_number_groups`). The
-        reason: a workload orders calls by dependencies, not by sequence numbers. Sends and receives
-        are marked as point-to-point. An operation has a stack of one frame, which describes the
-        node, if it is not completed or is the last one of its rank. All other operations have the
-        empty stack.
+        Every call of a collective has a group of its own, shared by its ranks. So has every
+        matched pair of send and receive, and every unmatched one, because a workload has no
+        sequence numbers. An operation that is not completed, or is the last of its rank, has a
+        stack of one frame that describes the node. All other stacks are empty.
         """
         tables = Tables()
         nodes = self.nodes

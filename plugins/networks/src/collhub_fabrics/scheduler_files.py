@@ -252,25 +252,17 @@ def read_topograph(
     source: Source,
     options: TopographOptions,
 ) -> Topology:
-    """Read the network of a Topograph model: its switches, and its blocks as hosts at switches.
+    """Read the network of a Topograph model: switches, and blocks of hosts at these switches.
 
-    A block is a list of hosts (`_build_block`). A switch that only blocks name is a leaf if another
-    switch lists it. In older models, switches may list hosts themselves, and hosts in `nodes` may
-    name their NVLink domain; then a switch must list them. Hosts, cables and bandwidths follow from
-    `options` (`SwitchTree.plan`).
-
-    - Groups: the member `nvlink` of a block, each of its annotations and each of its labels give a
-      domain with a key and a name. All hosts with the same domain are a group `KEY NAME`, in the
-      order of the blocks.
-    - NVLink domain of a block: `nvlink`, otherwise its first annotation, otherwise its first label
-      of an accelerator (`_ACCELERATOR`), otherwise none. Blocks whose domains have the same name
-      are in one domain.
-    - With the option `nvlink_bandwidth`, a domain is a switch `NVLink NAME`, with a cable of this
-      bandwidth to each of its hosts. Without it, the note `nvlink-domains` states that the domains
-      are only groups.
-
-    Raises `InputError` (`invalid-fabric`), with the path in the document for a wrong value, and as
-    `read_slurm` for the tree and the options.
+    Hosts, cables and bandwidths follow from `options`. A switch that only blocks name is a
+    leaf if another switch lists it. In older models, switches list the hosts, and `nodes` may
+    give a host an NVLink domain.
+    - Groups `KEY NAME`: the hosts of all blocks with this key and name in `nvlink`, their
+      annotations or labels, in the order of the blocks.
+    - NVLink domain of a block: `nvlink`, else its first annotation, else its first label of
+      an accelerator, else none. With the option `nvlink_bandwidth` it is a switch `NVLink
+      NAME` with a cable to each host. Otherwise the note `nvlink-domains` is reported.
+    Raises `InputError` (`invalid-fabric`) with the path in the document, and as `read_slurm`.
     """
     root = document_of(source, CODE)
     switches = {
@@ -315,17 +307,17 @@ def _generate_blocks(
     root: Value,
     switches: dict[str, TreeSwitch],
 ) -> Iterator[_Block]:
-    """Yield all blocks, and append their hosts to their switches in `switches`.
+    """Yield all blocks in document order, and append their hosts to their switches in
+    `switches`.
 
-    1. The entries of the list `blocks`, whose member `switch` names their switch.
-    2. The entries of `capacity_blocks`, an object by name or a list with names. Their switch is the
-       one whose list `capacity_blocks` has their name; if several have it, the last of them. A
-       block without one needs none if switches list all of its hosts already.
+    First come the entries of the list `blocks`, whose member `switch` names their switch.
+    Then come the entries of `capacity_blocks`, an object by name or a list with names. Their
+    switch is the last one whose own list `capacity_blocks` has the name of the block. A block
+    of the second kind needs no switch if the hosts of all switches include its hosts.
 
-    Blocks are in the order of the document. Hosts that the switch lists already are not appended.
-    The hosts of a block are appended when it is yielded. Raises `InputError` for an entry of
-    `blocks` without `switch`; for a switch that is not in `switches`, for a block without a needed
-    switch, and for invalid members (`_build_block`).
+    The hosts of a block are appended when it is yielded, except those that its switch has.
+    Raises `InputError` for an entry of `blocks` without `switch`, an unknown switch, a block
+    without a needed switch, and invalid members.
     """
     switch_of = {}
     # The older form lists blocks at the switches, the newer one gives the switch of each block.

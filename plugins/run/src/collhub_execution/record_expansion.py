@@ -147,27 +147,17 @@ def _assign_slots(
 
 
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
-    """Group the steps by template: the list of records that steps of one kind and overlap become.
+    """Group steps by template, the records that each becomes; return (template, ascending rows).
 
-    Returns pairs of template and ascending step rows; a group may be empty. With d the distance
-    of the addresses that a step reads and writes, and c its count, the regions are equal (d =
-    0), separate (d >= c) or overlap partly. Addresses are in one flat memory, so that INPUT and
-    OUTPUT may overlap. A slot is additional SCRATCH. A receive is staged if `levels.is_staged`.
-    The groups:
-
-    - SEND: send
-    - RECV, not staged: receive into the target; staged: receive into the slot, copy to the
-      target
-    - RECV_REDUCE, separate and not staged: receive into the target, add the source to it
-    - RECV_REDUCE, equal: receive into the slot, add the slot to the target
-    - RECV_REDUCE, all other cases: receive into the slot, add the source to it, copy it to the
-      target
-    - COPY, separate: copy; partly: copy into the slot, copy it to the target; equal: in no
-      group
-    - REDUCE, equal or separate: add the source to the target; partly: copy the source into the
-      slot, add the slot to the target
-
-    Steps of other kinds are in no group.
+    Source and target are equal, separate (distance at least the count) or overlap partly,
+    also as INPUT and OUTPUT in one memory. The slot is extra SCRATCH. A group may be empty:
+    - SEND: send. RECV: receive into the target; staged: into the slot, copy to the target.
+    - RECV_REDUCE: equal: receive into the slot, add it to the target. Separate and not
+      staged: receive into the target, add the source. Other: receive into the slot, add the
+      source to it, copy it to the target.
+    - COPY: separate: copy. Partly: copy into the slot, then to the target. Equal: no group.
+    - REDUCE: partly: copy the source into the slot, add it to the target. Other: add the
+      source to the target.
     """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)

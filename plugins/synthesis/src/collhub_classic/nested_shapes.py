@@ -142,9 +142,9 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
     """Choose the levels, their order, and the parts of the data for a collective of all NPUs.
 
     `text`: option `sizes`, `UsageError` (`option-range`) if invalid; `size`: total bytes. If
-    the levels are not the rings of a torus, one part gathers the last level first. Its units
-    are moved first (`is_moved`) above `MAX_STEPS_OF_PARTS` steps. For an all-reduce or moved
-    units, levels are divided further if groups have links of their own to other groups.
+    the levels are not the rings of a torus, one part gathers the last level first. Above
+    `MAX_STEPS_OF_PARTS` steps its units are moved first (`is_moved`). For an all-reduce or
+    moved units, outer levels are divided further if `find_forwarding_group` allows it.
 
     On a torus of d dimensions, the result is the first of these with at most
     `MAX_STEPS_OF_PARTS` steps and at least `MIN_UNIT_BYTES` per unit, otherwise the last:

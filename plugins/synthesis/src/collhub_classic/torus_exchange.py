@@ -457,25 +457,18 @@ class _Class:
         channel: int,
         barrier: Sequence[Int64Array],
     ) -> None:
-        """Add the messages of a round (from 1 on) of a phase, on all ranks and in both directions.
+        """Add to `rows` the messages of a round of a phase; none if `number` is above k // 2.
 
-        Adds nothing if `number` exceeds k // 2, for the k ranks of the phase's dimension. Otherwise
-        direction +1 is first, then -1; a direction without units is skipped. For a direction, every
-        rank sends one message on `channel` to its next rank in this direction. It has all units
-        that need at least `number` hops in total. The sends of all ranks are added first, then
-        their receives.
-
-        - Round 1 sends from the buffer of units to send, and each send depends on the copies that
-          stored its units. Later rounds send the units received in the round before, and depend on
-          these receives.
-        - All sends wait (control) for the step of their rank in each array of `barrier`.
-        - In the last round of a direction, units are received in the buffer of arrived units. In
-          all earlier rounds, they replace the units of the round before. So from round 2 on, the
-          receive waits (control) for its rank's send of the same round. Those units that have
-          arrived are then copied to the buffer of arrived units; this step depends on the receive.
-
-        The steps are added to `rows`. `last_arrivals[direction]` is set to the copies of this
-        round, or to the receives without copies.
+        k is the number of ranks of the phase's dimension, rounds count from 1. Direction +1 is
+        before -1; one without units is skipped. All sends are before the receives. Each rank
+        sends the next one the units that need at least `number` hops, on `channel`.
+        - Round 1 sends units to send and depends (data) on the copies that stored them. Later
+          rounds send the units of the receives of the round before, and depend on these.
+        - Sends wait (control) for the step of their rank in each array of `barrier`.
+        - The last round of a direction receives arrived units. Earlier ones receive units to
+          forward, and copy the arrived ones. Of these, receives from round 2 on wait (control)
+          for their rank's send. `last_arrivals[direction]` is set to the copies, else the
+          receives.
         """
         if number > self.count_rounds(phase):
             return

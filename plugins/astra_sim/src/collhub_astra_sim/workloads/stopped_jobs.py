@@ -359,25 +359,16 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
 def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
     """Return the row, in the workload's nodes, of the node to which an event at time 0 belongs.
 
-    `kind` is the kind of the event, `item` the index of its object in the table of that kind.
-    The first step finds the code (next action) that leads to the node:
+    `item` is the index of the event's object. It has a rank and a code (its next action):
+    - `BATCH_ENDS`: the rank of batch `item`, and the code of its first delay
+    - `DELIVERY`: the source rank of message `item`, and the code of its sender
+    - `LINK_FREE`: as `DELIVERY` of the first message with bytes, no receive, whose current
+      hop is on link `item`. Raises `IndexError` without one.
 
-    - `BATCH_ENDS`: batch `item` of delays expires; the code of its first delay, and the batch's
-      rank
-    - `LINK_FREE`: link `item` is released; the first message of the table with bytes above 0
-      whose current hop is on this link and that is no receive. It continues like `DELIVERY` of
-      this message. Raises `IndexError` if there is no such message.
-    - `DELIVERY`: message `item` arrives; the code of its sender, and its source rank
-
-    The second step finds the node:
-
-    - The code ends a node: this node.
-    - The code ends a step of a custom algorithm: the collective that runs the algorithm.
-    - Otherwise the object belongs to a native collective: the first collective of that rank, by
-      identity, that started at time 0. Without one, and for other kinds of events, the result
-      is the job's first node by (rank, identity).
-
-    Nothing is changed.
+    If the code completes a node, the result is this node. If it completes a step of a custom
+    algorithm, it is the collective that runs it. Otherwise it is the first native collective
+    of the rank, by identity, that started at time 0. Without one, and for other kinds of
+    events, it is the first node of the job by (rank, identity).
     """
     rank, code = -1, -1
     if kind == BATCH_ENDS:

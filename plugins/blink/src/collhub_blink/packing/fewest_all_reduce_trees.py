@@ -104,8 +104,8 @@ def _find_trees(
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
     """Search for spanning trees whose weights are one of the given vectors.
 
-    `vectors`: weights of the trees, of equal length; `total`: sum of the weights of each.
-    At most the first 4096 vectors are searched, in turn, each for some steps of `budget`.
+    `vectors`: weights of the trees, of equal length; `total`: sum of the weights of each. At
+    most the first 4096 vectors are searched, in turn, each for some steps of `budget`.
     Returns (trees of the vector that is solved first, True). The trees are in the order of
     its weights and rooted at their centres. Without a solution or without vectors it returns
     (None, True). It returns (None, False) if this is not proved:

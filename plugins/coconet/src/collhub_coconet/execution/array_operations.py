@@ -136,24 +136,18 @@ def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks
 
 
 def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = None) -> Array:
-    """Combine the arrays of all ranks to one tensor; the inverse of `distribute`.
+    """Combine the arrays of all ranks, in rank order, to one tensor; the inverse of
+    `distribute`.
 
-    `parts`: the array of each rank, in rank order. With one layout for all ranks, it returns:
+    With one layout for all ranks, the result is the array of the root itself, the arrays
+    stacked along a new first dimension (local or partial), concatenated along the sliced
+    dimension, or the array of rank 0 itself (replicated, not compared).
 
-    - at a root: the array of the root itself, not a copy
-    - local or partial: all arrays, stacked along a new first dimension
-    - sliced: the blocks, concatenated along the sliced dimension
-    - replicated: the array of rank 0 itself; whether the other ranks have equal values is not
-      checked
-
-    With a layout per mesh axis and a `binding`, the result is a new array with the element type
-    of `parts[0]`. Each local or partial axis adds a first dimension of its size, in the order
-    of the mesh. The remaining dimensions are those of `kind.shape`, with symbols replaced by
-    the numbers of `binding`. Each rank writes its block, but on an axis with a root layout only
-    the root does. If several ranks have the same block, that of the lowest rank is used.
-
-    Raises `InputError` (`symbol`) for a symbol without a number, and `ValueError` for arrays that
-    do not fit together, and for a layout per mesh axis without `binding`.
+    With a layout per mesh axis, it is a new array with the element type of `parts[0]` and the
+    shape of `kind`, symbols as in `binding`. Each local or partial axis adds a first
+    dimension of its size, in mesh order. Ranks write their blocks, of equal blocks the lowest
+    rank; on an axis with a root only the root writes. Raises `InputError` (`symbol`) for a
+    symbol without number, `ValueError` for unfitting arrays or without `binding`.
     """
     if not kind.layout.axes:
         if kind.layout.placement is Placement.ROOT:

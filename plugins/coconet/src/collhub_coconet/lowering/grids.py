@@ -343,13 +343,13 @@ def find_cuts(
     """Find the cut (division into chunks) of each operation that works chunk by chunk, by name.
 
     Cuts pass only between operations with one number in `regions`. The first cut is kept:
-    1. Communications get `grid_of(operation, grid of the first operand)`. The grid is None
+    1. Communications get `grid_of(operation, grid of the first operand)`. This grid is None
        unless the operand is a communication of the region. Errors of `grid_of` pass through.
-    2. Backwards: a computation gets the fitting cut of its first reader that has one.
+    2. Backwards: a computation gets the cut of its first reader with a fitting one; of an
+       uneven collective the grid of its operand.
     3. Forwards: a matrix product gets a grid derived from its first suitable operand, another
        computation (no convolution) the first fitting cut of an operand.
-    4. Last, a Send gets the cut of its operand, if there is one, instead of its own.
-
+    4. Last, a Send gets the cut of its operand in the region, if any, instead of its own.
     A cut fits a result of its grid's shape. A sliced result must be sliced along a dimension
     of several blocks, or for a grid of rows not along 0. Reductions to a scalar get none.
     """

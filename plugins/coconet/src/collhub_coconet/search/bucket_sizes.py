@@ -305,12 +305,15 @@ def _list_part_steps(
 
 
 def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrite]:
-    """Return the steps from a program to a variant of a candidate whose stages have no collective.
+    """Return steps from a program to a variant of a candidate without collectives in stages.
 
-    These are the steps of the candidate except fuse, overlap and coalesce, then steps that fuse
-    adjacent computations as far as possible. All collectives can then be put into buckets. If the
-    candidate has no remaining steps and `fuse_scalars` finds a fusion of the program, this fusion
-    is the only step.
+    A stage is a kernel of fused operations. Collectives outside of stages can be put into
+    buckets. The steps are those of the candidate except fuse, overlap and coalesce. Then each
+    computation that is in no stage is fused with its neighbours as far as possible, without
+    communication; a stage has at least two operations.
+
+    Exception: if no step of the candidate remains, and all operations are on scalars and can
+    be fused, the only step fuses all of them.
     """
     steps = [
         step

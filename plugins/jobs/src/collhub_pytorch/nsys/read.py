@@ -410,8 +410,8 @@ def _add_device_work(
 
     Equal collectives of an NCCL kernel are merged into one call first. `events.kernel_calls`
     maps the row of the kernel to its first call, or None. For each further call, a copy of
-    the row is appended after all rows and mapped to it. Copy k of a kernel, from 1, is in
-    the extra stream -k. `rank.extra_streams` is raised to the number of these streams.
+    the row is appended after all rows and mapped to it. Copy k of a kernel, from 1, is in the
+    extra stream -k. `rank.extra_streams` is raised to the number of these streams.
     """
     events = rank.events
     numbers = np.unique(activities.name[rows])
