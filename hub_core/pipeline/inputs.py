@@ -287,10 +287,12 @@ class _Builders:
     registry: Registry | None
 
     def __call__(self, name: str) -> TopologyFunction:
-        """Return the builder of a name; plugins are loaded only for a name unknown to the core.
+        """Return the function that builds the networks of a name, such as `mesh`.
 
-        Loaded plugins are kept in `registry`. If `registry` was given from the start, only its
-        builders are used. Raises `HubError` if no plugin or several plugins offer the name.
+        If `registry` was given from the start, only its builders are used. Otherwise the
+        builders of the core are used first. For a name that the core lacks, all plugins are
+        loaded; they are kept in `registry`, and only it is used from then on. Raises `HubError`
+        if no plugin or several plugins offer the name.
         """
         if self.registry is None:
             core = load_core_only()

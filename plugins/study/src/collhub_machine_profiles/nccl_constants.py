@@ -234,7 +234,8 @@ def version_numbers(version: str) -> Version:
 def parse_version(text: str) -> str:
     """Return the version unchanged if NCCL's cost model is known for it.
 
-    Versions are `2.MINOR` or `2.MINOR.PATCH` with MINOR from 18 to 30 and any PATCH. Raise
+    Versions are `2.MINOR` or `2.MINOR.PATCH` with MINOR from 18 to 30, both included. PATCH
+    is any number of at most 3 digits; leading zeros are accepted, as in `2.018`. Raises
     `UsageError` for any other text, also with a prefix, suffix or blank.
     """
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?", text)

@@ -228,10 +228,13 @@ def _write_head(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> str:
-    """Return the opening SVG tag with a size for nodes, title and legend.
+    """Return the opening `<svg>` tag of a picture that has room for nodes, title and legend.
 
-    `right`, `bottom`: ends of the nodes in pixels. The width of texts is estimated by a mean
-    character width. Pictures wider than `PAGE_WIDTH` are scaled down to it.
+    `right`, `bottom`: largest coordinates of the nodes in pixels. Neither `title` nor
+    `legend` is in the tag; they only count for its size. The width is the larger one of
+    `right` and the longest text, at a mean character width. A legend text has room for a
+    colour sample. The height is `bottom` plus one line per legend text and a margin. A
+    picture wider than `PAGE_WIDTH` is scaled down to it in both directions.
     """
     longest = len(title)
     for text in legend:

@@ -197,14 +197,14 @@ def _extend_trees(trees: Int64Array, size: int) -> Int64Array:
     """Return the parents in the trees of a torus after it gets one more dimension.
 
     `trees`: int64[trees, ranks], -1 at rank 0, the root, which has exactly one child in each.
-    `size`: ranks of the new dimension, at least 2. Position p of plane z becomes rank p +
-    ranks * z. The given trees are sorted by depth, ties in order. The result has the same
-    form, with these trees (except at roots and their children):
+    `size`: ranks of the new dimension, at least 2; above 2 needs two trees. Position p of
+    plane z becomes rank p + ranks * z. The given trees are sorted by depth, ties in order.
+    The result has the same form. Its trees, except at roots and their children:
 
     1. The first tree in plane 0. Other planes receive from their neighbour nearer to plane 0.
     2. The first tree in all planes but 0. Plane 0 receives from plane `size` - 1.
-    3. If `size` > 2: the second tree in plane `size` // 2, from which other planes receive.
-    4. Each tree from the second on, in all planes (for `size` > 2, plane `size` // 2 of the
+    3. If `size` > 2: the second tree in plane `size` // 2; it sends on to the other planes.
+    4. Each tree from the second on, in all planes (if `size` > 2, plane `size` // 2 of the
        second receives from the next plane).
     """
     count, ranks = trees.shape

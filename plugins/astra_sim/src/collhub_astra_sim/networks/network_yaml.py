@@ -232,9 +232,9 @@ def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
 def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
     """Raise `InputError` unless the lists of all keys have the same length of at least 1.
 
-    The keys are `topology`, `npus_count`, `bandwidth` and `latency`, all of which must be in
-    `values`; their lists have one entry per dimension. `name`: of the file. The message contains
-    every length.
+    The keys are `topology`, `npus_count`, `bandwidth` and `latency`; a missing one raises
+    `KeyError`. Their lists have one entry per dimension. `name`: of the file, for the
+    message. If lengths differ, the message contains the length of every list.
     """
     lengths_by_key = {key: len(values[key]) for key in _KEYS}
     if not any(lengths_by_key.values()):

@@ -33,24 +33,16 @@ def combine(
 ) -> tuple[Exploration, str]:
     """Combine the searches of all parts of a program to one result for the entire program.
 
-    `classes`: classes of equal parts; `explorations`: the search result of each; `bindings`:
-    the problem sizes. The candidates are combinations of one candidate per class, in this order
-    and without repetitions:
+    `classes`: classes of equal parts; `explorations`: the search of each; `bindings`: sizes.
+    A candidate takes one candidate of each class. The candidates, in this order and without
+    repetitions: the original program; for each size the fastest of every class, then those
+    with the least memory; for each size one that simulation improved, if programs are
+    simulated and parts read values of each other.
 
-    1. the original program
-    2. for each size, the fastest candidate of every class, then the one with the least memory
-    3. for each size, a combination that is improved by simulation (`_descend`). It is tried
-       only if parts read values of each other and programs are simulated.
-
-    Programs are simulated if `simulation` is given and `program` has at most `_MAX_SIMULATED`
-    (100) communications. Each candidate's time is then that of the entire program, with the
-    means (algorithms) that were selected for the parts, so that kernels of different parts
-    overlap. Otherwise, and if one of the candidates cannot be simulated, the times of all
-    candidates are the sums of the times of their parts (`_add_up`).
-
-    The counts of expanded and pruned states are sums, and the result is complete if all
-    `explorations` are. The second result is a text that describes how times were determined,
-    with the reason if they are sums in spite of `simulation`.
+    Programs are simulated with `simulation` and at most 100 communications; parts may then
+    overlap. Otherwise, or if a candidate cannot be simulated, all times are sums over parts.
+    Counts of states are summed; the result is complete if all searches are. It has the
+    restrictions of the searches and the combination. The text is the origin of the times.
     """
     selections = [[exploration.candidates[0] for exploration in explorations]]
     for size_index in range(len(bindings)):

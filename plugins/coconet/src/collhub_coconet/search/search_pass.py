@@ -106,12 +106,11 @@ def run(
     memory, fewer unevenly sliced values, fewer steps, then the first. Equal parts are
     searched once, then combined. With the option `simulate`, promising programs are
     simulated; if one cannot be, times are by formula. At a limit of `budget` the best so far
-    counts. `workers` have no effect on the result. Errors, in this order:
+    counts. Results do not depend on `workers`.
 
-    1. `InputError`: the workload has no program.
-    2. `UsageError`: no option `topology`; errors of reading the network pass through.
-    3. `InputError`: the network does not fit the program (`ranks`, `mesh`).
-    4. `UsageError` for malformed sizes, `InputError` for impossible ones.
+    Errors, in order: `InputError` without a program; `UsageError` without the option
+    `topology`; errors of reading the network; `InputError` if it does not fit (`ranks`,
+    `mesh`); `UsageError` for malformed sizes, for impossible ones `InputError`.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)

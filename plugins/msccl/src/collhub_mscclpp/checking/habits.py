@@ -182,8 +182,8 @@ def check_scratch(
 
     - `packet-buffer`: an operation has packets outside of scratch.
     - `packet-room`: packets end beyond the scratch of one launch. Position and size of
-      packets count twice, since flags take as much space as data. The limit is half of the
-      rank's scratch (`memory.half` cells), twice that in plans of protocol LL.
+      packets count twice, since flags take as much space as data. A launch has `memory.half`
+      cells of a rank, twice that in plans of protocol LL.
     - `scratch-forms`: packets are stored where plain data is stored, too; once per range.
     """
     operands = plan.operands

@@ -261,11 +261,15 @@ def _read_slices(
     operation: Operation | None,
     context: _Context,
 ) -> dict[str, int]:
-    """Return `slice_bytes` and `slice_chunks` of a pipeline: bytes and chunks of a slice.
+    """Return the bytes (`slice_bytes`) and chunks (`slice_chunks`) of a slice of a pipeline.
 
-    Both are 0 for other and for unknown operations. Raise `InputError` for a pipeline
-    inside a pipeline, and for a value in `iter_context` that is missing, no integer, below
-    1, or too large.
+    A pipeline repeats the operations in it for one slice of data after the other. Its member
+    `iter_context` has the bytes as `unit_size` (1 to 2^31 - 1) and the chunks as `num_chunks`
+    (1 to 2^32 - 1). Both results are 0 for any other operation, and if `operation` is None
+    (unknown).
+
+    Raises `InputError` for a pipeline inside a pipeline, and for a number that is missing,
+    out of range or no integer (as 1.0 and booleans).
     """
     if operation is None or operation.role is not Role.PIPELINE:
         return {"slice_bytes": 0, "slice_chunks": 0}

@@ -262,9 +262,11 @@ class _PackedSchedule:
         return transfers if nodes is None else transfers.touching(nodes)
 
     def _verify(self, setting: Setting) -> bool:
-        """Verify the entire schedule by the core's verification; return True.
+        """Verify the entire schedule as an algorithm on the members of `setting`; return True.
 
-        Raises `InputError` (`invalid-schedule`) with the first diagnostic if it is wrong.
+        The schedule is valid if the core's verification accepts every mode (in place, out of
+        place) that its collective claims. Otherwise `InputError` (`invalid-schedule`) is
+        raised, with the first diagnostic of the verification.
         """
         algorithm = algorithm_of(
             self.pipeline.collective,
