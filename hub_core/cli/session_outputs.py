@@ -232,13 +232,15 @@ class SessionOutputs(SessionState):
 
 
 def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> ChosenOutput:
-    """Return the output with its final path, for an output that is made from an input.
+    """Return an output that is made from an input, with its final path.
 
-    A path whose last character is a slash is completed, as in `place_in_folder`, by the
-    name of the input without its suffix (`algorithm` for standard input and pipes), unless
-    the format itself is a folder. Other paths are unchanged. Raises `UsageError`
-    (`output-is-input`) if the output would replace a file of the input, except with
-    `force`.
+    A path with a slash at its end is completed by the stem of the input: its name without the
+    suffix (`algorithm` for standard input and pipes). The format's first suffix is appended,
+    except for a format with one file per rank or without suffixes. A format that is a folder
+    keeps the path, as do all other paths.
+
+    Raises `UsageError` (`output-is-input`) if the output would replace a file of the input,
+    unless `force` is given.
     """
     target = place_in_folder(target, _stem(opened))
     if not force and _replaces_input(target, opened):

@@ -220,12 +220,16 @@ class _Trials:
 
 
 def _remove_limits(resource: str, trials: _Trials) -> dict[str, int]:
-    """Remove limits of resources, one after another, until a trial without them succeeds.
+    """Remove limits one after another until an algorithm fits, and return the use of each.
 
-    `resource`: the first limit to remove. After each failed trial, the limit that its last
-    result exceeded is removed as well. Returns the use of every removed resource by the
-    successful result, in the order of `RESOURCES`. Returns {} if `resource` is "" (then no
-    trial is run), and if a trial fails without exceeding a limit that is not yet removed.
+    The first limit to remove is `resource`. Then a trial runs. If it fails, the limit that
+    its last result exceeded is removed too, and the next trial runs with all of these
+    removed.
+
+    Returns the use of the removed resources by the fitting algorithm, in the order of
+    `RESOURCES`. Returns {} without a trial if `resource` is "". Also returns {} if a trial
+    fails and either no result exceeded a limit, or the exceeded one was removed before.
+
     Raises `BudgetReached` if the budget of the trials is used up.
     """
     removed: list[str] = []

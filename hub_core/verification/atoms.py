@@ -148,18 +148,17 @@ class Accesses:
     def find_at(
         self, access: Int64Array, shift: Int64Array, row: Int64Array, *, is_read: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """Return the accesses of other steps at the same positions in their own operands.
+        """Find, in operands of other steps, the blocks that correspond to blocks of accesses.
 
-        For each i, take the block `shift[i]` blocks after the start of the atom of `access[i]`.
-        Its position p is its distance from the start of the operand that `access[i]` reads or
-        writes. The result is about block p of the operand of step `row[i]`, which is the source
-        with `is_read`, otherwise the destination:
+        For each i, take the block that is `shift[i]` blocks after the start of the atom of
+        `access[i]`. Let p be its distance from the start of the operand of that access. The
+        corresponding block is block p of an operand of step `row[i]`: its source with `is_read`,
+        otherwise its destination.
 
-        - the access of step `row[i]` to the atom of this block
-        - the distance of this block from the start of that atom
+        Returns two int64 arrays: the access of step `row[i]` to the atom that has the
+        corresponding block, and the distance of this block from the start of the atom.
 
-        Both are int64 arrays. The step must have this operand, and the operand must be longer
-        than p; this is not checked.
+        The step must have this operand, with more than p blocks; this is not checked.
         """
         atoms, own_row = self.atoms, self.row[access]
         target = atoms.source if is_read else atoms.destination

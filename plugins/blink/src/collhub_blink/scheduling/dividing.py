@@ -382,13 +382,17 @@ def _choose_channels(
     channels: Sequence[Channel],
     delays_s: Sequence[float],
 ) -> tuple[list[int], float]:
-    """Choose the channels with a share; return their numbers and the common finish time in s.
+    """Choose the channels that get a share of `size_bytes`, so that all finish together.
 
-    `delays_s`: how much later than the first channel each one is ready; times count from
-    the set-up of the first one. Channels are added by ascending delay, of equal delays the
-    first one first. The first channel that is ready only when the channels before it have
-    sent all bytes, or exactly then, and all later ones are not added. Raise
-    `ZeroDivisionError` without channels.
+    `delays_s`: for each channel, the seconds after the set-up of the first channel until it
+    can send. Returns (numbers of the channels, finish time in s after that set-up).
+
+    Channels are added by ascending delay; of equal delays the lowest number is first. Before
+    each further channel, its delay is compared with the time at which the channels so far
+    have sent all bytes. If the delay is at least this time, it and all later channels are
+    left out. At least one channel is chosen.
+
+    Raises `ZeroDivisionError` without channels.
     """
     rate = head_start = 0.0
     chosen: list[int] = []

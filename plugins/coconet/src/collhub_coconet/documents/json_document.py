@@ -411,20 +411,18 @@ def bound_from_json(
     sizes: Mapping[str, int] | None = None,
     mesh: Mapping[str, int] | None = None,
 ) -> BoundProgram:
-    """Parse the document of a program, and choose numbers for its symbols and ranks.
+    """Parse a program document (JSON) and choose numbers for its symbols and ranks.
 
-    - Number of a symbol: that in `sizes`, else that in `bound` of the document, else the only
-      possible size of the symbol.
-    - Ranks along an axis of the mesh: those in `mesh` by name, else those in `mesh_sizes` of the
-      document by position.
-    - Ranks per group: `num_ranks`, else those of the document (0 counts as missing). A value for
-      the only axis takes precedence. For several axes it is their product. Without any value, a
-      table of counts or 4 decides (see `bind_sizes`).
+    The first source with a number is used:
 
-    The result also has the document's `transformations` as history. `file` is used in errors.
-    Raises `InputError` for content that is no JSON object, for violations of the schema (`schema`)
-    or the typing rules, and for all errors of `bind_sizes`. Also (`ranks`) if the program was
-    captured on another number of ranks.
+    - symbol: `sizes`, `bound` of the document, the only size that the program permits
+    - ranks of a mesh axis: `mesh` by name, `mesh_sizes` of the document by position
+    - ranks of a group: the product of several axes, the number of a single axis, `num_ranks`,
+      `num_ranks` of the document (0 is ignored), a table of counts of the program, 4
+
+    The history is `transformations` of the document. Raises `InputError` for invalid JSON,
+    schema or typing, for a missing or wrong number, and (`ranks`) for another number of ranks
+    than the program was captured on.
     """
     # Options have priority over the document, which has priority over fixed sizes of the program.
     document = parse_json_object(content, file)

@@ -365,12 +365,16 @@ class HubAlgorithms:
 
 
 def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
-    """Return lines `omitted for N collectives: NAME, NAME: REASON`, one per reason.
+    """Return one line per reason: `omitted for N collectives: NAME, NAME: REASON`.
 
-    N is the largest number of omissions of one of these algorithms for this reason. The
-    name of an algorithm at the start of its reason is removed, so that equal reasons of
-    several algorithms share a line. Lines and names are in the order of their first
-    omission; [] without omissions.
+    An omission is an algorithm that was not compared for a collective, with the reason. If
+    the reason begins with the name of the algorithm and a blank, these are removed first. So
+    equal reasons of several algorithms share a line.
+
+    N: the omissions are counted for each algorithm of the line; N is the largest count.
+
+    Lines, and the names in a line, are in the order of their first omission. Returns []
+    without omissions.
     """
     grouped: dict[str, dict[str, int]] = {}
     for omission in omissions:
