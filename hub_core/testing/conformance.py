@@ -143,10 +143,13 @@ def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResul
 def discover_for_check(name: str) -> Registry:
     """Discover all installed plugins, for a check of the plugin or distribution `name`.
 
-    A plugin with this name, in any spelling, is first imported in a separate process. If
-    that process crashes, ends with an error or takes more than 10 s, the plugin is not
-    imported in this process: its state is BROKEN with the reason. All other plugins are
-    imported here only. An unknown `name` has no effect.
+    In any spelling, `name` selects the plugin with this name and all plugins of the distribution
+    with this name. Each selected plugin is first imported in a separate process of its own. If
+    that process crashes, exits or takes more than 10 s, the plugin is not imported in this
+    process: its state is BROKEN with the reason. An exception in the import does not prevent the
+    import in this process.
+
+    All other plugins are imported here only. An unknown `name` selects no plugin.
     """
 
     def admission(plugin: Plugin) -> str | None:

@@ -368,12 +368,16 @@ def _build_timed_variant(
 def _build_collective(
     request: SynthesisArguments, topology: Topology, npus: tuple[int, ...]
 ) -> Collective:
-    """Build the in-place collective of the request.
+    """Build the in-place collective of the request, with its reduction operator.
 
-    It has the total units of the table `request.counts`, or for kinds without a table one unit per
-    part. Rank i is NPU `npus[i]`. `request.root` is an NPU, by default `npus[0]`; the root is its
-    rank, or None for kinds without a root. Raises `UsageError` (`root-outside`) if the NPU is not
-    in `npus`, even for kinds without a root; then as `resolve_counts` does.
+    An uneven kind (parts of different sizes) has the total units of the table
+    `request.counts`. Otherwise a divided kind has one unit per rank, others have one unit.
+
+    Rank i is NPU `npus[i]`. `request.root` is an NPU, by default `npus[0]`. The root of a rooted
+    kind is the rank of this NPU; other kinds have the root None.
+
+    First raises `UsageError` (`root-outside`) if the NPU is not in `npus`, also for kinds without
+    a root. Then `UsageError` or `InputError` for counts that are missing, superfluous or invalid.
     """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp

@@ -552,10 +552,14 @@ def find_close(text: str, start: int) -> int:
 
 
 def _remove_location(text: str) -> str:
-    """Remove the location ` loc(...)` at the end of an operation, if there is one.
+    """Return the text of an operation without the location ` loc(...)` at its end.
 
-    It is the last ` loc(` outside of strings whose parenthesis is closed at the end of the text.
-    Raises `ValueError` if the text ends with `)` and a bracket after such a ` loc(` is not closed.
+    The location begins at the last ` loc(` that is outside of strings and whose parenthesis is
+    closed at the end of the text. The blank before `loc` is removed too. Text without a location,
+    or that does not end with `)`, is returned unchanged.
+
+    Raises `ValueError` if the text ends with `)` and a bracket after an examined ` loc(` outside
+    of strings is not closed. They are examined from the last one backwards.
     """
     if not text.endswith(")"):
         return text

@@ -276,9 +276,12 @@ class JsonStream:
     def _grow(self) -> bool:
         """Read one more chunk of the file; return whether the caller can continue to parse.
 
-        The parsed part of the text is dropped, so `_position` becomes 0. False at the end of the
-        file; a rest of an incomplete UTF-8 character may then still be added. False also, without
-        reading, after the end, and if the unparsed text exceeds `_MAX_VALUE_CHARACTERS`.
+        - If the end was reached before, or the unparsed text exceeds `_MAX_VALUE_CHARACTERS`,
+          return False. The file is not read, and the text is unchanged.
+        - Otherwise the parsed part of the text is dropped, `_position` becomes 0, and the new
+          chunk is added. Invalid UTF-8 becomes replacement characters. Return True.
+        - If the new chunk is empty, this is the end of the file: return False. An incomplete
+          UTF-8 character at the end becomes a replacement character of the text.
         """
         if self._is_over or len(self._text) - self._position > _MAX_VALUE_CHARACTERS:
             return False

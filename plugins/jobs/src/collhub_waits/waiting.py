@@ -242,13 +242,14 @@ class WaitGraph:
     def _front(self, rank: int) -> Front:
         """Return the front of a rank: the incomplete operations that it may execute now.
 
-        Incomplete operations are visited in the order of their rows. Collectives of a group are one
-        sequence, messages of a group with the same partners are another one; only the first
-        operation of a sequence counts, because the later ones wait for it. An operation for which
-        `_has_left_partner` holds (other ranks have completed it) does not count as the first one,
-        so later ones may; it is `stuck` if it is overdue (`_is_overdue`), otherwise `skewed`.
-        `rows` has the first operation that counts, and the first one of each other sequence only if
-        it is STARTED: scheduled ones wait for an earlier operation.
+        Collectives of a group form a sequence; so do messages of a group with the same partners.
+        Incomplete operations are visited in the order of their rows:
+        - First, if its sequence already has a counted operation, the operation is ignored.
+        - Then, if other ranks completed it, it is not counted. It is `stuck` if this was longer ago
+          than the time between the dumps, otherwise `skewed`. A collective needs one rank that
+          completed it and none that has still to issue it; a message needs all its partners.
+        - Otherwise it is counted. `rows` has the first counted operation in any state, and each
+          later counted one only if it is STARTED.
         """
         rows: list[int] = []
         skewed: list[int] = []

@@ -414,9 +414,10 @@ def _build_link(
     latency_s: float,
     plane: int,
 ) -> _JsonObject:
-    """Build a link of the document, with bandwidth in GB/s and latency in ns.
+    """Build a link of the document, with bandwidth in GB/s (10^9 bytes/s) and latency in ns.
 
-    Whole numbers are written without a fraction. A plane other than 0 is named in the description.
+    Integral values below 2^53 are integers, all others floats. The description is `plane N` for
+    a plane other than 0. A link of plane 0 has no description.
     """
     rate = float(_scale(bandwidth_bytes_per_s, -9))
     delay = float(_scale(latency_s, 9))

@@ -254,23 +254,17 @@ def lower_schedule(
 ) -> Lowered:
     """Convert a schedule of the hosts' network cards to an algorithm.
 
-    The pieces (parts of unit tasks) are written in the order of the schedule. Each uses the
-    strategy and the number of chunks of its unit task in `choices`, which must have both (else
-    `KeyError`). The strategy tree uses `build_tree_transfers`; without a topology in `choices`,
-    `list_transfers`. The messages within hosts, copies and sums follow at the end.
+    Pieces (parts of unit tasks) are written in the order of the schedule, then messages within
+    hosts, copies and sums. A piece uses the strategy and number of chunks of its unit task in
+    `choices`; a missing one raises `KeyError`. Trees follow the topology in `choices`, if any.
 
-    If hosts have one card each (`tasks.cards`), senders to the same host take turns. A piece
-    then waits for a token (a message without data) if three conditions are met: a piece entered
-    its first receiving host before, the last of these has another sender, and it ends after the
-    last piece of the present sender (`ReceiverTurns`).
+    With one card per host, a piece may wait for the previous piece into its first receiving host.
+    It waits, by a message without data, if that piece has another sender and ends later than the
+    last earlier piece of its own sender (0 if none). With several cards no piece waits.
 
-    The buffers contain rows of tiles if `choices.layout` is "rows". Otherwise they contain
-    packed boxes, whose units are so small, if possible, that the smallest box has 16 units for
-    each of the largest number of chunks. `extension` is stored in the algorithm under the key
-    `reshard`.
-
-    Raises `InputError` (`too-many-runs`) for a row layout of more than 2^18 runs, and the
-    errors of `build_tree_transfers`.
+    Buffers hold rows of tiles if `choices.layout` is "rows", otherwise packed boxes.
+    `extension` is stored under the key `reshard`. Raises `InputError`: `too-many-runs` above
+    2^18 runs in the row layout, `unreachable` if a tree cannot reach a receiver.
     """
     max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":

@@ -275,10 +275,16 @@ def _find_conflicts(
 ) -> Edges:
     """Return pairs of rows (earlier, later) that access a common unit and must keep their order.
 
-    Only neighbours in one order of the steps are returned; all other pairs follow from these. Pairs
-    that `relation` does not order are races: raises `InputError` with up to `CAP` of them and the
-    number of the other pairs. With `allow_races`, if there are races, all pairs are ordered instead
-    as if ranks ran one after the other. `findings`: only used for the error.
+    In each pair, at least one of both rows writes the unit. Only neighbours in one order of the
+    steps are returned; all other pairs follow from these.
+
+    A pair that `relation` (happens-before) does not order is a race. Without races, `allow_races`
+    has no effect. With races there are two cases:
+
+    - `allow_races`: the pairs are those of a run that visits the ranks in ascending order, again
+      and again, and at each visit executes all steps of the rank that are ready.
+    - otherwise: raises `InputError` from `findings`, to which up to `CAP` races and the number of
+      the other races are added. `findings` is used only here.
     """
     # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)

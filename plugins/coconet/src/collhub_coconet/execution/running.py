@@ -510,11 +510,13 @@ class _ExecutionState:
     def compare_all(self) -> None:
         """Add a text to `self.differences` for every value that differs from the expected one.
 
-        The values of all operations are compared in program order, on each rank of their group, and
-        the text names the operation and this rank. Types, numbers of elements and bits must be
-        equal, and all NaNs count as equal. A scalar may have the shape (1,) instead of (). No value
-        is compared without expected values. Raise `InputError` (`not-there`) for an element of a
-        value that is not available.
+        Without expected values the method returns at once. Otherwise the values of all operations
+        are compared in program order, on each rank of their group. The text names the operation and
+        the rank's position in this group, from 0.
+
+        Types and bits must be equal; all NaNs count as equal, 0 and -0 differ. Shapes may differ if
+        the numbers of elements are equal, for example (1,) and (). Raise `ValueError` for another
+        number of elements, and `InputError` (`not-there`) for an element that is not available.
         """
         if self.expected is None:
             return

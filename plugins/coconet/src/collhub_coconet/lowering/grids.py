@@ -171,20 +171,18 @@ def build_row_grids(
 def derive_product_grid(
     program: Program, binding: Binding, operation: Operation, name: str, operand: Grid
 ) -> Grid | None:
-    """Derive the chunks of a matrix product from those of one of its operands, or return None.
+    """Derive the division of a matrix product into chunks from that of one operand, or return None.
 
-    `name`: the operand; `operand`: its grid (division into blocks and chunks). The product is
-    divided along the dimension that comes from the divided one of the operand, into the same
-    numbers of blocks and of chunks per block. If the product is sliced along another dimension,
-    this one is `across`.
+    `name`: the operand; `operand`: its grid. The product has the same numbers of blocks and of
+    chunks per block, along the dimension that comes from the divided one of the operand. `across`
+    is the sliced dimension of the product if it is another one, otherwise None. None if:
+    - the operation is not a plain or batch matrix product, or reads this value twice
+    - the grid of the operand has an `across`
+    - the operand is divided along the contracted or a batch dimension
+    - the operand has one block and the product is sliced
 
-    None means that there is no such division, in these cases:
-    - the operation is no matrix product (plain or batch)
-    - the operand is divided by `across`, or along the contracted or a batch dimension
-    - the operation reads this value twice
-    - the operand has a single block and the product is sliced
-    - chunks are rows of an uneven collective, and the operand is the right one or the product is
-      sliced along dimension 0. Otherwise the product has the rows of the left operand.
+    Chunks of an uneven collective are blocks of rows: a left operand gives the product its rows
+    unless the product is sliced along dimension 0, even with one block; a right operand gives None.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None

@@ -342,8 +342,10 @@ def _all_to_all_rows(
 
     Every rank sends its first rows to rank 0, the following ones to rank 1, and so on; rows
     after these are not sent. The pending result has the received rows in the order of their
-    senders, then zeros up to `rows` rows. Its `wait` raises `RuntimeError` if more rows are
-    received.
+    senders, then zeros up to `rows` rows.
+
+    Raises `RuntimeError` if `x` has fewer rows than the rank must send. The `wait` of the
+    result raises it if more than `rows` rows are received.
     """
     rank = dist.get_rank(group)
     sent, received = list(counts[rank]), [row[rank] for row in counts]

@@ -258,9 +258,11 @@ class SwitchChannelAtRank:
     ) -> None:
         """Record an operation of the switch channel for a thread block in the current program.
 
-        `name`: name of the operation. `src` must not be empty. Raise `RuntimeError` if a chunk
-        is on another rank, if its size differs from the size of the first source, and without a
-        current program.
+        `name`: name of the operation; `src` must not be empty. Raise `RuntimeError` in these cases:
+
+        - a chunk of `src` or `dst` is on another rank than the rank of this channel
+        - its size differs from the size of the first source
+        - there is no current program
         """
         for chunk in (*src, *dst):
             if chunk.rank != self.src_rank or chunk.size != src[0].size:

@@ -143,9 +143,13 @@ class TreeJobs:
     def _compute_starts(self, rank: Int64Array) -> Int64Array:
         """Return the start of every job in a list schedule; int64[jobs], in picoseconds.
 
-        `rank`: priority of each job, a lower number first. A free link starts its ready job
-        of the lowest rank, and never waits for one that is not ready. Jobs on links from
-        switches (`is_forwarded`) start in the order of arrival instead.
+        A job sends one piece over one link. It is ready when the data of all jobs that it waits for
+        have arrived. A free link starts a ready job, and never waits for one that is not ready:
+
+        - on a link from a switch (`is_forwarded`), the job that became ready first
+        - on any other link, the job with the lowest `rank`
+
+        `rank`: int64[jobs], priorities, each number from 0 to jobs - 1 once (not checked).
         """
         # Imported here, because the import of numba takes a second.
         from collhub_flows.list_kernel import list_starts

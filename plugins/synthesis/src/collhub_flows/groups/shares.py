@@ -106,9 +106,9 @@ class GroupWish:
     def share_counts(self) -> Int64Array:
         """Units of every share, int64 in the order of `create_share_chunks`.
 
-        They are the counts of an uneven collective without zeros, row by row; otherwise 1 for
-        every share. An all-to-all has a share for every pair of ranks, also of a rank with
-        itself.
+        - Uneven collective: its counts row by row, without zeros.
+        - All-to-all: 1 for every ordered pair of ranks, also of a rank with itself.
+        - Any other kind: 1 for each of the `shares` equal parts of the buffer.
         """
         if self.counts is not None:
             units = self.counts.table.ravel()
