@@ -452,11 +452,15 @@ class _Best:
 def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:
     """Build a schedule in which each device starts the pass that can start first.
 
-    Of several, backward passes precede forward passes, then later stages precede earlier
-    ones, then lower microbatches precede. Stage s of S stages stores at most S - s
-    activations, as in 1F1B. All backward passes are full ones. `device_of`: device of each
-    stage. `shape` gives the durations and must not have token slices. Its memory limit,
-    recomputation and steady objective are ignored.
+    If several passes can start at this time, the first of these rules decides:
+
+    1. A backward pass precedes a forward pass.
+    2. A later stage precedes an earlier one.
+    3. A lower micro-batch precedes a higher one.
+
+    Stage s of S stages (from 0) stores at most S - s activations, as in 1F1B. Backward passes
+    are not divided. `device_of`: device of each stage. `shape` has the durations; it must
+    have no token slices. Its memory limit, recomputation and steady objective are ignored.
     """
     plain = replace(shape, memory=None, recompute="none", is_steady=False)
     search = ListSearch(plain, device_of)

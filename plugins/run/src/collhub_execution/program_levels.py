@@ -256,20 +256,18 @@ class StepLevels:
 def assign_levels(
     steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
 ) -> StepLevels:
-    """Assign each step to a level, so that messages without buffers (rendezvous) cannot deadlock.
+    """Assign each step to a level, so that messages without buffers cannot deadlock.
 
-    Rendezvous: a SEND completes when its message has been received, so a successor of a SEND waits
-    for the receive. `relation`: an order of the steps without cycles. `conflicts`: pairs of rows
-    (earlier, later) that access one unit, consistent with it. The level of a message is one more
-    than the maximum level of all predecessors of its two ends; that of a local step is the maximum
-    level of its predecessors.
+    A step waits for its dependencies (`relation`) and for the earlier step of its
+    `conflicts`. For a SEND, it waits until the message was received. The level of a message
+    is 1 plus the highest level of all steps that it waits for, of both the SEND and the
+    receive. The level of a local step is the highest level that it waits for (0 without any).
 
-    If waits form a cycle, two constraints are relaxed. First, a dependency on a SEND between steps
-    that share no unit waits only for the predecessors of the SEND, so that two ranks that send and
-    then receive exchange in one level. Second, a message whose receive still waits in a cycle is
-    staged: it is stored in SCRATCH when the sender is ready, and the receive becomes local. Then no
-    cycle remains, because its edges would all be edges of `relation`. Cost: at most three
-    topological sorts and two searches for cycles, linear in steps and edges.
+    If steps wait in a cycle, this is done until the cycles are gone:
+
+    1. In cycles, a dependency on a SEND no longer waits for the receive. Conflicts still do.
+    2. Messages whose receive still waits in a cycle are staged: SCRATCH gets the data when
+       the sender is ready, and the receive becomes a local step.
     """
     graph = _RendezvousGraph(steps, messages, relation, conflicts)
     order = graph.sort()

@@ -190,14 +190,18 @@ class _SimulatedRanks:
         return is_local
 
     def _start_level(self, rank: int, level: int) -> Iterator[int]:
-        """Post all messages of a rank's next level; yield peers that have no open message left.
+        """Post the messages of a rank's next level, and yield the peers that wait no longer.
 
-        The messages are the consecutive records of `level`, from the rank's next one on, up to
-        the first local record. The record after them becomes the next one. A message completes
-        if its other end is already posted; each peer whose last open message completes in this
-        way is yielded, also if it has no further records. Nothing happens before the iterator
-        is consumed. Raise `InputError` (`count-mismatch`) if the ends of a message differ in
-        size.
+        The messages are the next records (SEND or RECV) of the rank, in order. They stop before
+        the first record of another level or local record (COPY or REDUCE). The record after them
+        is then the next one of the rank.
+
+        A message is complete if its counterpart (SEND or RECV) is already posted; otherwise it
+        waits. A peer is yielded if this completes its last open message, even if it has no more
+        records.
+
+        The iterator must be consumed; before that, no message is posted. Raises `InputError`
+        (`count-mismatch`) if the SEND and the RECV of a message differ in size.
         """
         record = self._next[rank]
         while (

@@ -283,16 +283,15 @@ def run_case(
 ) -> CaseRun:
     """Simulate a variant of a case, and return its times.
 
-    `chunk_bytes`: largest message, by default that of the kernel. A larger message is
-    sent in several rounds; a round sends an equal part of every message of the algorithm.
-    `_plan_run` limits how many rounds are simulated; the further ones are extrapolated.
-    If `variant.pieces` is above 1, the phases of the case first get separate thread
-    blocks (`_separate_phases_of`).
+    A message above the size of a chunk is sent in several rounds; each round sends an equal
+    part of every message. The chunk is that of the kernel, or `chunk_bytes` if it is given
+    and smaller. At most 2 rounds are simulated, 4 with several pieces; the time of further
+    ones is extrapolated. With several pieces, the phases of the case first get separate
+    thread blocks.
 
-    If some instruction never finishes and no step has a lane, the run is repeated without
-    fusing receives and sends. `case.endless` then records the number of simulated rounds
-    and slots, and later runs with these begin with the second run. The time of that run
-    can still be infinite.
+    If no step has a lane and the simulation never finishes, it is repeated without fused
+    receives and sends. `case.endless` records this number of rounds and slots; later runs
+    with these begin with the repetition. Its time can be infinite.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)

@@ -236,12 +236,15 @@ class _Levels:
                 )
 
     def _check_cores(self) -> None:
-        """Raise `_NoFatTreeError` unless all pods are connected to equal groups of top switches.
+        """Check that all pods of a tree with three tiers are connected to the same top switches.
 
-        A pod is the set of all switches of tier 1 with the same switches of tier 0 below. A group
-        is the set of top switches to which one switch of tier 1 is connected; switches of a pod
-        with equal groups count as one. All pods must have the same groups, and different groups
-        must not overlap. Nothing is checked in a tree of two tiers.
+        - Tier 0 connects the NPUs, tier 1 the switches of tier 0, tier 2 those of tier 1.
+        - A pod is the set of tier 1 switches that have the same switches of tier 0.
+        - A group is the set of top switches that are connected to one tier 1 switch.
+
+        All pods must have the same set of groups; equal groups of a pod count once. Different
+        groups must have no switch in common. Otherwise `_NoFatTreeError` is raised. A tree of two
+        tiers is not checked.
         """
         if self._count == 2:
             return

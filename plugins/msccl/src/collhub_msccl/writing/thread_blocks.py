@@ -211,10 +211,15 @@ def assign_lanes(
 
 
 def _list_all_pairs(draft: StepDraft, connection: Int64Array) -> list[tuple[int, int]]:
-    """List every pair (incoming connection, outgoing connection) of one rank and channel.
+    """List all pairs of an incoming and an outgoing connection with one rank and channel.
 
-    `connection`: connection of each row. The pairs are grouped by (rank, channel), in the order of
-    the first receive of each; within a group connections are in the order of their first rows.
+    `connection`: connection of each row of the draft. A receive belongs to an incoming
+    connection, a send to an outgoing one.
+
+    The ranks and channels are in the order of their first receive; those without a receive or
+    without a send have no pair. For each, the pairs are sorted by the first row of the
+    incoming connection, then by that of the outgoing one. A connection may be in several
+    pairs. Returns [] if there is no pair.
     """
     incoming = _group_connections(draft, connection, draft.receives)
     outgoing = _group_connections(draft, connection, draft.sends)
