@@ -97,23 +97,17 @@ def flatten(
 ) -> FlatProgram:
     """Lower a program to a flat graph: a workload, and a record of the meaning of its nodes.
 
-    - With p ranks per group, rank i of group k is rank k * p + i of the job, on the NPU
-      with this number.
-    - `choices`: algorithm and chunks by the name of a communication; the name "" applies
-      to all without an entry. The default is rings in one piece, trees for collectives with
-      a root, and direct messages for an AllToAll and an AllToAllV.
-    - `registry`: None means that of the run.
-    - `algorithms`: algorithms of earlier calls for the same network, to be reused.
-    - `has_launches`: kernels that communicate have a node for their launch on every rank
-      (`LaunchList`).
-    - Names of nodes contain `origin`, the operations of a node, and `fused_group`, their
-      stage.
+    Rank i of group k is rank k * (ranks per group) + i of the job, on the NPU of this number.
 
-    On a mesh of several axes, collectives work on complete values, among the ranks of their
-    axes. A chunk of an uneven collective has a part of the rows between every two ranks.
-    Each chunk has a separate algorithm with its own counts, so an algorithm from a file
-    fits only one chunk. Raise `HubError` for algorithms that do not fit or are incorrect,
-    and `InputError` for layouts that do not fit the ranks (`check_binding`).
+    - `choices`: algorithm and chunks by name of a communication, "" for all without an entry.
+      None: trees if there is a root, direct for AllToAll and AllToAllV, else rings; in one
+      piece.
+    - `algorithms`: of an earlier call; `topology` and `registry` are then ignored.
+    - `registry`: None means that of the run.
+    - `has_launches`: each communicating kernel gets a launch node on every rank.
+
+    Raises `InputError` for layouts that do not fit the ranks, and `HubError` for algorithms
+    that do not fit or are incorrect. A file fits only one chunk of an uneven collective.
     """
     check_binding(program, binding)
     algorithms = algorithms or Algorithms(topology, registry or run_registry())

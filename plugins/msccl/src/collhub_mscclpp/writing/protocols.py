@@ -257,11 +257,17 @@ def reduce_ranges(
     targets: Sequence[Range],
     name: str,
 ) -> None:
-    """Write operations that store the sum of the operands in all targets.
+    """Write operations that store the sum of all `operands` in every range of `targets`.
 
-    `targets`: the local target first. `name`: name of the operations. If several blocks share the
-    work, there is one operation per chunk. The channel type is empty if all ranges are local,
-    otherwise memory. No barrier is added.
+    The operands and targets are ranges with equally many chunks. A range with a negative rank
+    is in the memory of the own rank; the first target must be one. `name`: name of the
+    operations.
+
+    - If one thread block does the work, there is one operation for the complete ranges.
+    - If several thread blocks share the work, there is one operation per chunk.
+
+    The channel type is empty if all ranges are in memory of the own rank, otherwise memory.
+    No barrier is added before an operation.
     """
     from_columns = [draft.split_range(operand) for operand in operands]
     to_columns = [draft.split_range(operand_range) for operand_range in targets]
