@@ -205,13 +205,17 @@ def _send_parts(
 ) -> list[Int64Array]:
     """Add steps by which every rank sends each other rank its part of INPUT.
 
-    Rank r sends to r + d (mod n) for the distances d = 1, 2, ..., n - 1. A received part is
-    stored in `buffer` at the number of the sender, and a delay of `delay_ns` follows. With
-    a limit of w concurrent messages (`_count_concurrent_messages`), the messages of the
-    first w distances start after a delay of `task.delay_ns`. The message of distance d > w
-    starts after the delay that follows the receive of distance d - w.
+    There is one message of each rank r per distance d = 1 to n - 1, to rank r + d (mod n).
+    The receiver stores the part in `buffer`, in the place with the number of the sender.
+    Then it waits `delay_ns`.
 
-    Return the handles of the delays after the receives, by distance; [] with one rank.
+    At most w messages of a rank are under way at once: w is `task.width`, or n - 1 if that is
+    0 or larger. Sends and receives of a rank start as follows:
+
+    - distances 1 to w: after an initial wait of `task.delay_ns`;
+    - distance d > w: after the wait that follows the receive of distance d - w.
+
+    Return the handles of the waits after the receives, by distance; [] with one rank.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = [steps.wait(task.delay_ns, [])] * _count_concurrent_messages(task)

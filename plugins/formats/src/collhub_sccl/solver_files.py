@@ -127,11 +127,15 @@ def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteRe
 
 
 def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult:
-    """Write a sketch for a network of `options.nodes` equal nodes, in the format `taccl-sketch`.
+    """Write a search hint for the solver TACCL: one file in the format `taccl-sketch`.
 
-    Without the option `hyperedges` the first of `_HYPEREDGES` is used. The only loss states that a
-    sketch contains no network. Raises `UsageError` for a network that TACCL cannot represent, and
-    for an unknown value of `hyperedges`.
+    The network is divided into `options.nodes` equal nodes. `options.hyperedges` is `uc-min`
+    or `uc-max`; if it is empty, `uc-min` is used. The result always has exactly one loss: a
+    sketch contains no network.
+
+    Raises `UsageError` for any other value of `hyperedges`, which is checked first, and for a
+    network that TACCL cannot represent, such as one of unequal nodes (`build_machine`).
+    Raises `InputError` if a pair of NPUs has no path.
     """
     hyperedges = options.hyperedges or _HYPEREDGES[0]
     if hyperedges not in _HYPEREDGES:

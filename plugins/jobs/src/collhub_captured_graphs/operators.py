@@ -234,11 +234,16 @@ def _count_product(call: Call) -> int:
 
 
 def _count_convolution(call: Call) -> int:
-    """Count the operations of a convolution: 2 x result elements x weights of one output channel.
+    """Count the operations of a convolution, at two per multiplication; a bias is ignored.
 
-    A transposed convolution has weights of one input channel instead, each of which is multiplied
-    by an input element: 2 x input elements x these weights. Returns 0 if the weight, or the input
-    of a transposed convolution, is not a tensor argument.
+    The result is 2 x elements x weights of one channel. The latter is the product of all
+    sizes of the weight tensor except the first one.
+
+    - `transposed` is True: the elements are those of the input.
+    - Otherwise: the elements are those of the result.
+
+    Returns 0 if the weight is no tensor argument, or if the input or result that is counted
+    is no single tensor.
     """
     weight = call.operand("weight")
     elements: Tensor | None = call.result

@@ -257,13 +257,13 @@ class _DumpParser:
         return tuple(ranks)
 
     def find_group(self, name: str, description: str) -> int:
-        """Return the number of a group in the table of all dumps; a new group is added.
+        """Return the number of a process group in the table of all dumps; a new group is added.
 
-        If `pg_config` of the dump has ranks for `name`, and the rank of the dump is among them, the
-        group is identified by ranks, `description` and ordinal. The ordinal is the position among
-        the groups of `pg_config` with equal ranks and description (`parse_groups`). The name may
-        then differ between ranks. Otherwise name and description identify the group, and its ranks
-        are unknown.
+        - If `pg_config` of this dump has ranks for `name`, and this dump's rank is one of them:
+          the group is identified by its ranks, `description` and ordinal. The ordinal is its
+          position among the groups of `pg_config` with equal ranks and description. `name` is
+          not compared or stored, because the ranks of a group may name it differently.
+        - Otherwise: `name` and `description` identify the group, and its ranks are unknown.
         """
         number = self.group_of.get((name, description))
         if number is None:

@@ -114,12 +114,17 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
 def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
     """Return the (source, target) ranks of a permutation or message; () for `{}`.
 
-    `text`: the `source_target_pairs`, such as `{{0,1},{1,0}}`. Their ids are partitions if
-    the instruction has a channel, otherwise replicas. The result has all pairs, in the
-    order of the text, for replica 0 (or partition 0), then for the next one, and so on.
+    `text`: the `source_target_pairs`, such as `{{0,1},{1,0}}`. Its ids are partitions if the
+    attribute `channel_id` is above 0, otherwise replicas. The pairs of ids apply to every
+    replica (for ids of partitions) or every partition (for ids of replicas). The result has
+    all pairs in the order of the text for the first of these, then for the next one.
 
-    Raise `ValueError` with the reason for other text, for an id that is out of range, sends
-    twice or receives twice, and in the cases of `_mode`.
+    Raise `ValueError` with the reason:
+
+    - for text that is no list of pairs;
+    - for an id that is out of range, or occurs twice as source or twice as target;
+    - for a `channel_id` that is no integer;
+    - for `use_global_device_ids=true` without a channel.
     """
     pairs = [(int(source), int(target)) for source, target in _PAIRS.findall(text)]
     if re.sub(r"[\s,{}]", "", _PAIRS.sub("", text)):

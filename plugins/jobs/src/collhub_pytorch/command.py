@@ -285,9 +285,15 @@ def _check_options(
     machine: str | None,
     ranks_per_node: int | None,
 ) -> None:
-    """Raise `UsageError` for options that need another one.
+    """Raise `UsageError` for the first option without another one that it needs.
 
-    Algorithms and the machine `none` need a topology, ranks per node a machine other than `none`.
+    The order of the checks is:
+
+    1. `algorithms` (not empty) without `topology_text`;
+    2. `machine` with the text `none`, without `topology_text`;
+    3. `ranks_per_node` without `machine`, or with the machine `none`.
+
+    None means that an option is not given.
     """
     if algorithms and topology_text is None:
         raise UsageError("--collective has no meaning without --topology", cure="give both")

@@ -86,17 +86,18 @@ def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
 def record_job(workload: Workload) -> Records:
     """Execute a workload without times, and return its operations as those of a hung job.
 
-    A collective completes if all ranks of its group call it with the same operation and
-    size; the k-th calls of a group belong together. Sizes of all-to-alls and scatters are
-    not compared; unknown sizes agree with all. Messages match in order by ranks, tag and
-    bytes, the remaining ones by ranks and tag: these have different bytes and do not
-    complete. Of other matched messages, the send completes at once, the receive after its
-    send has begun.
+    The k-th calls of a group belong together. They complete if all its ranks call with the
+    same operation and size. Unknown sizes equal all sizes; sizes of all-to-alls and scatters
+    are not compared. Sends and receives are matched in order: first those of equal ranks, tag
+    and bytes, then the rest of equal ranks and tag, which do not complete. A send of the
+    first kind does not wait; its receive completes after the send. Unmatched ones never do.
 
-    Operations are completed or started (a rank waits in them). Left out are operations that
-    a rank never issues because an earlier one does not complete, calls of ranks outside of
-    their group, and messages without another rank. The frame of an operation is the name of
-    its node, with the source of the workload and the id of the node.
+    Returned operations are completed, or started if their rank waits in them. Left out are:
+
+    - operations after one that does not complete, if they depend on it;
+    - calls of ranks outside of their group, and messages to the own rank or to no rank.
+
+    The frame of an operation has the name and id of its node, and the workload's source.
     """
     calls = _Calls(workload, matches_repeated=True)
     rows = np.concatenate([calls.issued, calls.messages])

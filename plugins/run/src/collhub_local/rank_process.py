@@ -99,10 +99,14 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
 
 
 def _make_log(task: RankTask, board: SharedBoard) -> RankLog:
-    """Return the log of a rank; most of its arrays are views of the board, which the starter reads.
+    """Return the log of a rank: its position and its times, as arrays that the rank fills.
 
-    The starter is the process that started the ranks. Times of a library's collective are not
-    shared, because this executor has no library.
+    - The position, the times of runs and those of records are views of `board`, the memory
+      that all ranks share with the process that started them. It sees each value at once.
+    - The times of a library's collective are zeros in the memory of this process, because
+      this executor has no library.
+
+    Existing values of the board are not reset.
     """
     # There is no library with a collective that could be timed, so those times are discarded.
     rank, first = task.plan.rank, task.plan.first_record

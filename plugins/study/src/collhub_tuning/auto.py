@@ -614,11 +614,14 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
 
     def rank(name: str) -> tuple[bool, float, bool, bool]:
-        """Return the sort key (is late, time in ns, has no estimate, has a time option).
+        """Return the sort key: (is late, time in ns, has no estimate, has the option `within`).
 
-        Late synthesizers are tried last; the rules are in `_sort_by_estimate`. The time is the
-        lower bound (0 if unknown) for a synthesizer that adapts to the links. For a fixed
-        pattern it is its estimate, infinite if unknown. The time option is `within`.
+        - Is late: it has the option `within` (a time limit) and the network is large, or it
+          adapts to the links, or is far above the bound, where a search may take minutes. The
+          exact limits are those of `_sort_by_estimate`.
+        - Time: for one that adapts to the links, the lower bound, or 0 if unknown. For a fixed
+          pattern, its estimate, or infinite if unknown.
+        - Has no estimate: a fixed pattern whose offer has no estimator.
         """
         takes_a_time = _has_within_option(name, registry)
         offer = registry.find(Synthesizer, name).offer

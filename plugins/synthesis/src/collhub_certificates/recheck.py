@@ -277,12 +277,15 @@ def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[s
 
 
 def _format_verdict(report: CertificateReport) -> str:
-    """Return the verdict of a report as text; the first case that applies counts.
+    """Return the verdict of a report on a certificate as a text of one line.
 
-    - not ok: wrong
-    - rate equals bound: no algorithm has a higher rate
-    - rate or bound unknown: valid as far as it was checked
-    - otherwise: by which factor (bound / rate, four digits) the rate may still be improved
+    The first case that applies decides:
+
+    - The report is not ok: `wrong`.
+    - The rate equals the bound: `holds: no algorithm has a higher rate`.
+    - The rate or the bound is unknown (None): `holds as far as it was checked`.
+    - Otherwise: `holds: at most F times the rate is possible`, where F is bound / rate with
+      four significant digits.
     """
     if not report.ok:
         return "wrong"

@@ -176,11 +176,16 @@ def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) ->
 
 
 def check_longest_time(hops: Int64Array, slowest_ns: Int64Array, duration_ns: Int64Array) -> None:
-    """Raise `InputError` (`too-long`) if simulated times could reach `LONGEST_NS` and overflow.
+    """Raise `InputError` (`too-long`) if simulated times could overflow 64-bit integers.
 
-    The upper bound of the time is the sum of all durations (`duration_ns` by node) and, for every
-    message, `hops` (links of its route) times `slowest_ns`, its time on the slowest link. Both are
-    int64 by message.
+    The upper bound of the simulated time (ns) is the sum of two parts:
+
+    - all durations of nodes, `duration_ns`: int64[nodes];
+    - for every message, `hops` (links of its route) times `slowest_ns` (its time on the
+      slowest link): both int64[messages].
+
+    The error is raised if the bound is at least `LONGEST_NS` (2^62 ns, 146 years). Empty
+    arrays add 0. The bound is computed with floats, so it cannot overflow itself.
     """
     on_links = float(np.sum(hops * slowest_ns.astype(np.float64)))
     on_ranks = float(np.sum(duration_ns, dtype=np.float64))

@@ -356,13 +356,17 @@ class _ExecutionState:
     def _list_elements(
         self, number: int, part: CollectiveRuns | RowRuns, chunk: int, *, is_given: bool
     ) -> list[tuple[Operation, Int64Array]]:
-        """Return (operation, elements) for every operation that a collective performs together.
+        """Return (operation, elements) for each operation of one collective of the flat program.
 
-        These are the members of a bucket in order, or an uneven collective and the operations that
-        are fused with it (`part.others`). Elements are flat row-major indices of the chunk in the
-        result if `is_given`, otherwise in the operand. Only for an uneven collective, whose
-        chunks are units of rows, do they differ. `number`: index of `part` in the flat program;
-        `self.units[number]` must exist for an uneven collective.
+        - `CollectiveRuns`: the operations are the members of a bucket, in order. `is_given` has
+          no effect.
+        - `RowRuns` (an uneven collective, whose chunks are rows): the operations are the
+          collective, then those that are fused with it. The chunk is one of the result if
+          `is_given` is True, otherwise of the operand.
+
+        `elements`: int64, flat row-major indices of the elements of chunk `chunk`. `number`: index
+        of `part` in the flat program. For `RowRuns`, `self.units[number]` must exist, otherwise
+        `KeyError` is raised.
         """
         if isinstance(part, CollectiveRuns):
             return [(operation, grid.elements(chunk)) for operation, grid in part.members]

@@ -350,10 +350,14 @@ def _find_axis_sizes(bound: BoundProgram) -> dict[str, int]:
 def _build_rates(topology: Topology, options: SearchOptions) -> Rates:
     """Build the rates of a rank: links from the network, compute and memory from the options.
 
-    Bandwidth (bytes/s) and latency (s) are those of the NPU whose fastest link is slowest
-    (`find_slowest_link`). `compute_tflops` is converted to operations per second; memory
-    bandwidth (bytes/s) and launch time (s) are unchanged. Raise `InputError` for a network
-    without links.
+    - Bandwidth (bytes/s) and latency (s) are those of the NPU whose fastest link is slowest
+      (`find_slowest_link`).
+    - `is_any_to_any` is true only for a network that is declared as one switch or one fully
+      connected dimension.
+    - `compute_tflops` is converted to operations per second (times 10^12).
+    - Memory bandwidth (bytes/s) and launch time (s) are copied.
+
+    Raise `InputError` for a network without links.
     """
     bandwidth, latency = find_slowest_link(topology)
     return Rates(

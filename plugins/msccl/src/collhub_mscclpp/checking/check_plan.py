@@ -311,11 +311,14 @@ def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _describe_verdict(report: PlanReport) -> str:
-    """Return one line about whether the plan loads, and its verdicts.
+    """Return one line of text: first whether mscclpp loads the plan, then its verdicts.
 
-    A fragment (a plan without an expected result) has only the verdict of one launch. The verdict
-    of repeated launches is mentioned if it differs from the first, and the number of launches if
-    both are ok.
+    The verdicts depend on the first case that applies:
+
+    - The plan is a fragment, which has no expected result: only the verdict of one launch.
+    - The verdict of repeated launches differs from that of one launch: both verdicts.
+    - Both verdicts are ok: this verdict, and the number of launches.
+    - Otherwise: the common verdict.
     """
     loads = "mscclpp loads it" if report.is_loadable else "mscclpp refuses it"
     words = _WORDS[report.verdict]

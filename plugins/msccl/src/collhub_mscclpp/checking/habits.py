@@ -292,11 +292,14 @@ class _Access:
     is_of_packets: bool
 
     def conflicts(self, other: _Access) -> bool:
-        """Return whether a block barrier is needed between two accesses.
+        """Return whether a block barrier is needed between two accesses to cells of one buffer.
 
-        It is needed if their ranges overlap and at least one writes, with two exceptions. Two
-        accesses to packets are ordered by the flags. Two operations with packets on equal ranges
-        assign the same elements to each thread.
+        It is needed if the ranges share a cell and at least one access writes. There are two
+        exceptions:
+
+        - Both accesses are packets (`is_packet`): their flags order the accesses.
+        - Both operations use packets (`is_of_packets`) and the ranges are equal: the same thread
+          then handles the same element in both.
         """
         is_apart = self.last <= other.first or other.last <= self.first
         if is_apart or not (self.is_write or other.is_write):

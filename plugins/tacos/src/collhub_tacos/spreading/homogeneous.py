@@ -82,10 +82,16 @@ def estimate_memory_bytes(
 ) -> int:
     """Estimate the peak memory of `find_best_all_gather` in bytes.
 
-    A log takes its entries, one bit per NPU and chunk, and one bit per link and step; the steps
-    are the chunks divided by the smallest number of in-links of a node. With one seed there is
-    one log at a time; with more, one per thread, plus the best one so far. `threads`: at least
-    1; it is not limited to the number of seeds.
+    The memory consists of logs, each of which holds one schedule. There is one log if `seeds`
+    is 1, otherwise `threads` + 1: one per thread, and the best one so far. A log has:
+
+    - per NPU: 2 bytes per chunk (4 if there are more than 65536 chunks), one bit per chunk in
+      words of 8 bytes, and 600 bytes;
+    - per link: 8 bytes;
+    - per step: one bit per link, rounded up to bytes.
+
+    The number of steps is assumed to be `num_chunks`. `threads` must be at least 1; it is not
+    limited to `seeds`.
     """
     fewest_in_links = int(network.in_degree.min(initial=1))
     steps = -(-num_chunks // max(1, fewest_in_links))
