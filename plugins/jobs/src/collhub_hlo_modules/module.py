@@ -235,12 +235,13 @@ class ModuleBuilder:
         return self.module
 
     def open(self, name: str, is_entry: bool, line: int) -> None:
-        """Begin a computation, to which instructions are added until `close`.
+        """Begin a computation; `add` appends instructions to it, and `close` adds it to the module.
 
-        It becomes the current computation, but no part of the module before `close`. `line`: its
-        line in the file; `is_entry`: it becomes the entry of the module at `close`. Raises
-        `InputError` (`hlo`) with the line for the name of a closed computation, otherwise for a
-        second entry.
+        `line`: its line in the file. With `is_entry` it becomes the entry of the module at
+        `close`. A computation that is open and not closed is dropped.
+
+        Raises `InputError` (`hlo`) with the line: first for a name that the module already has,
+        then for an entry if the module has one. Raises `AssertionError` if no module was begun.
         """
         assert self.module
         if name in self.module.computations:

@@ -99,11 +99,10 @@ def flatten(
 
     Rank i of group k is rank k * (ranks per group) + i of the job, on the NPU of this number.
 
-    - `choices`: algorithm and chunks by name of a communication, "" for all without an entry.
-      None: trees if there is a root, direct for AllToAll and AllToAllV, else rings; in one
-      piece.
-    - `algorithms`: of an earlier call; `topology` and `registry` are then ignored.
-    - `registry`: None means that of the run.
+    - `choices`: algorithm and chunks by name of a communication; "" is for any other. None:
+      trees if there is a root, direct for AllToAll and AllToAllV, else rings; one piece.
+    - `registry`: None for that of the run.
+    - `algorithms`: of an earlier call; they replace `topology` and `registry`.
     - `has_launches`: each communicating kernel gets a launch node on every rank.
 
     Raises `InputError` for layouts that do not fit the ranks, and `HubError` for algorithms
